@@ -1,0 +1,139 @@
+"""Every way in which a rollout can end, once.
+
+A rollout ends in exactly one terminal `RolloutStatus`. A failure belongs to one `Boundary` and has one
+`FailureKind`, which alone decides what a trainer may do with it: `policy` failures are data (reward 0 is
+right), `request` failures are the caller's to mend, `infra` failures are never a sample.
+"""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Boundary", "Category", "Failure", "FailureKind", "FinishReason", "RolloutStatus"]
+
+
+class RolloutStatus(StrEnum):
+    """Where a rollout stands."""
+
+    QUEUED = "queued"
+    """Accepted and durable, no worker has it."""
+    RUNNING = "running"
+    """Claimed by a live worker."""
+    COMPLETED = "completed"
+    """Ended by the policy or by a limit; every mask is proved."""
+    FAILED = "failed"
+    """Ended by a failure, see `Failure`."""
+    CANCELLED = "cancelled"
+    """Ended by the trainer."""
+    EXPIRED = "expired"
+    """Ended by its deadline."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing can change this any more."""
+        return self not in (RolloutStatus.QUEUED, RolloutStatus.RUNNING)
+
+
+class FinishReason(StrEnum):
+    """What ended the conversation."""
+
+    STOP = "stop"
+    """The policy answered without tool calls (termination strategy `task_completion`)."""
+    LENGTH = "length"
+    """The policy's last turn was cut by its own `max_tokens` or context length."""
+    MAX_TURNS = "max_turns"
+    """`max_turns` model calls were made."""
+    MAX_TOKENS = "max_tokens"
+    """`max_tokens_total` sampled tokens were reached."""
+    MAX_ASSISTANT_TURNS = "max_assistant_turns"
+    """The hint `metadata.max_assistant_turns` was reached."""
+    MAX_USER_TURNS = "max_user_turns"
+    """The hint `metadata.max_user_turns` (turns fed back to the policy) was reached."""
+    BUDGET_TOKENS = "budget_tokens"
+    """The hint `metadata.budget_tokens` (prompt and sampled tokens of the context) was reached."""
+    STRATEGY = "strategy"
+    """A termination strategy other than `task_completion` ended it."""
+    ERROR = "error"
+    """It failed; see `Failure`."""
+    CANCELLED = "cancelled"
+    """The trainer cancelled it."""
+    DEADLINE = "deadline"
+    """Its deadline passed."""
+
+
+class FailureKind(StrEnum):
+    """Who can cause a failure, and so what it means for training."""
+
+    REQUEST = "request"
+    """The job itself was wrong; it fails the same way every time."""
+    POLICY = "policy"
+    """The model can cause it, so it is data: reward 0 is right."""
+    INFRA = "infra"
+    """The model cannot cause it: retried, then reported, never a sample with reward 0."""
+
+
+class Boundary(StrEnum):
+    """The one border at which a failure was seen."""
+
+    REQUEST = "request"
+    TOKENIZER = "tokenizer"
+    TEMPLATE = "template"
+    TOKENS = "tokens"
+    TRAINER = "trainer"
+    TOOL = "tool"
+    AGENT = "agent"
+    WORKER = "worker"
+    STORE = "store"
+    DELIVERY = "delivery"
+
+
+class Category(StrEnum):
+    """The failure's name on the wire. The first nine are protocol v1's own."""
+
+    TOKENIZER_ERROR = "tokenizer_error"
+    RATE_LIMITED = "rate_limited"
+    TRAINER_SERVER_ERROR = "trainer_server_error"
+    TRAINER_CLIENT_ERROR = "trainer_client_error"
+    TRAINER_ERROR = "trainer_error"
+    NETWORK_ERROR = "network_error"
+    TOOL_ERROR = "tool_error"
+    INTERNAL_ERROR = "internal_error"
+    VALIDATION_ERROR = "validation_error"
+    TRAINER_PROTOCOL_ERROR = "trainer_protocol_error"
+    """The trainer's reply is not JSON, lacks ids, has wrong lengths or is too large."""
+    MASK_REFUSED = "mask_refused"
+    """The trainer answered 422: it counts another number of new tokens than we sent."""
+    TEMPLATE_REFUSED = "template_refused"
+    """The chat template cannot render this history as an append-only continuation."""
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+    """The trainer's prompt was not made with this worker's tokenizer or template."""
+    DRIFT = "drift"
+    """The trainer's prompt differs from what was sampled, and `on_drift` is `fail`."""
+    UNVERIFIED = "unverified"
+    """The trainer echoed no prompt ids, and the batch does not allow that."""
+    AMBIGUOUS_TURN = "ambiguous_turn"
+    """A worker died during a model call that must not be repeated."""
+    POISON = "poison"
+    """It killed its worker repeatedly, also when it ran alone."""
+    QUARANTINED = "quarantined"
+    """The admission gate found the result inconsistent; the evidence is kept."""
+    WORKER_LOST = "worker_lost"
+    """Its workers died or vanished more often than it may be retried."""
+
+
+class Failure(BaseModel):
+    """One failure, attributed once."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: FailureKind
+    boundary: Boundary
+    category: Category
+    message: str
+    """What happened, where, and what to do. Holds no prompt text and no secret."""
+    retryable: bool
+    """Whether another attempt could end differently."""
+    http_status: int | None = None
+    """The trainer's status code, where there was one."""
+    turn: int | None = None
+    """The turn (from 1) in which it happened; null before the first."""

@@ -1,0 +1,77 @@
+"""The callback: what a worker asks of the trainer at `/v1/chat/completions`, and what it takes for an answer.
+
+The request has exactly nine keys in the order of `CompletionsRequest`, nulls included (the batch API's extra
+sampling keys follow them). Headers may be added, body keys never.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, Field, model_validator
+
+from rolloutpool_common.protocol.messages import Message
+
+__all__ = [
+    "HEADER_ATTEMPT",
+    "HEADER_DIGEST",
+    "HEADER_IDEMPOTENCY",
+    "HEADER_POLICY_VERSION",
+    "CompletionsChoice",
+    "CompletionsRequest",
+    "CompletionsResponse",
+]
+
+HEADER_IDEMPOTENCY = "Idempotency-Key"
+"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks."""
+HEADER_ATTEMPT = "X-Rollout-Attempt"
+"""Which attempt asks (from 1); a trainer refuses a lower one than it has seen."""
+HEADER_DIGEST = "X-Request-Digest"
+"""blake2b-128 of the request body: the same key with another digest is another request, hence 409."""
+HEADER_POLICY_VERSION = "X-Policy-Version"
+"""On the reply: which version of the policy sampled this turn."""
+
+
+class CompletionsRequest(BaseModel):
+    """One turn, asked of the policy."""
+
+    model: str = "default"
+    messages: list[Message]
+    rollout_id: str
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 512
+    stop: list[str] | None = None
+    logprobs: bool = True
+    response_mask: list[int] | None = None
+    """Zeros for what was put between the last sampled token and this generation point; null where there is nothing."""
+
+
+class CompletionsChoice(BaseModel):
+    """The sampled turn as a message."""
+
+    message: Message
+    index: int = 0
+    finish_reason: str | None = "stop"
+
+
+class CompletionsResponse(BaseModel):
+    """The trainer's reply. Other keys are ignored."""
+
+    id: str
+    object: str = "chat.completion"
+    model: str = "default"
+    created: int
+    choices: list[CompletionsChoice]
+    token_ids: list[int]
+    """What the policy sampled in this turn, [R]."""
+    logprobs: list[float]
+    """Log-probability of each sampled token, [R]."""
+    prompt_token_ids: list[int]
+    """The whole prompt that the policy saw, [P]."""
+    policy_version: str | None = Field(default=None, coerce_numbers_to_str=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_objects(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            raise ValueError("the reply must be a JSON object")
+        return body

@@ -1,0 +1,73 @@
+"""Chat messages and tools as they travel.
+
+Normal form: every message that leaves the pool has the keys role, content, tool_calls, tool_call_id in this
+order, null where absent, then whatever other keys it came with. Arguments keep the type they came with.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction", "ToolsResponse"]
+
+ROLES = ("assistant", "function", "system", "tool", "user")
+
+
+class FunctionCall(BaseModel):
+    """The function a policy wants to call."""
+
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str | dict[str, Any]
+    """JSON text or an object; the type received is the type sent on."""
+
+
+class ToolCall(BaseModel):
+    """One tool call inside an assistant message. Unknown keys are dropped."""
+
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(BaseModel):
+    """One chat message. Unknown keys (name, reasoning_content, vendor fields) are kept and sent on."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = Field(default=None, max_length=256)
+
+    @field_validator("role")
+    @classmethod
+    def _known_role(cls, role: str) -> str:
+        if role not in ROLES:
+            raise ValueError(f"Invalid role '{role}'. Must be one of: {list(ROLES)}")
+        return role
+
+    def wire(self) -> dict[str, Any]:
+        """This message in normal form."""
+        return self.model_dump()
+
+
+class ToolFunction(BaseModel):
+    """What the policy is told about a tool."""
+
+    name: str = Field(min_length=1, max_length=256)
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of the arguments."""
+
+
+class ToolDefinition(BaseModel):
+    """A tool in OpenAI's form."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
+class ToolsResponse(BaseModel):
+    """Answer of `GET /tools`."""
+
+    tools: list[ToolDefinition]

@@ -1,0 +1,154 @@
+"""What a rollout leaves behind: the record that is stored, polled, streamed and pushed.
+
+`samples` carry the truth from the token ledger: `response_mask[i]` is 1 exactly where `response_ids[i]` was
+sampled by the policy. All lists of a sample's response have the same length [R]. A failed rollout delivers the
+turns whose masks were proved before the failure. Field meanings are the same for every way of delivery.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.messages import Message
+
+__all__ = [
+    "Alignment",
+    "ResultItem",
+    "ResultPage",
+    "RolloutResult",
+    "Sample",
+    "SampleSegment",
+    "Spans",
+    "TurnRecord",
+]
+
+RESULT_SCHEMA: Literal[1] = 1
+
+
+class Alignment(StrEnum):
+    """How well the tokens are proved."""
+
+    EXACT = "exact"
+    """Every echoed prompt agreed with the ledger."""
+    FORKED = "forked"
+    """A prompt disagreed; the rollout was split into samples, each true to what the policy saw."""
+    UNVERIFIED = "unverified"
+    """The trainer echoed no prompt ids, and the batch allows that."""
+
+
+class SampleSegment(BaseModel):
+    """A run of response tokens with one origin."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    """sampled, glue, synth_close or prefill."""
+    start: int
+    """Offset into `response_ids`."""
+    n: int
+    turn: int
+    policy_version: str | None = None
+
+
+class Sample(BaseModel):
+    """One training sequence: the policy saw `prompt_ids` + `response_ids` in this order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prompt_ids: list[int]
+    """[P]; mask 0 throughout."""
+    response_ids: list[int]
+    """[R]; from the first sampled token to the last."""
+    response_mask: list[int]
+    """[R]; 1 where the policy sampled the token and it is trained, else 0."""
+    response_logprobs: list[float]
+    """[R]; the sampling policy's log-probability where the mask is 1, else 0.0."""
+    segments: list[SampleSegment]
+    """Tile the response without gap."""
+
+
+class TurnRecord(BaseModel):
+    """What happened in one model call."""
+
+    turn: int
+    prompt_tokens: int
+    sampled_tokens: int
+    mask_sent: int | None
+    """Length of the response_mask that was sent; null where it was null."""
+    finish_reason: str | None
+    """The trainer's word for why sampling stopped."""
+    drift: str
+    """Label of the difference between the echoed prompt and the ledger; `none` where they agree."""
+    tool_calls: int
+    policy_version: str | None = None
+
+
+class Spans(BaseModel):
+    """Where the time went, wall milliseconds. `queued` runs from acceptance to the claim that finished it."""
+
+    queued_ms: float = 0.0
+    tokenizer_ms: float = 0.0
+    llm_ms: float = 0.0
+    tools_ms: float = 0.0
+    total_ms: float = 0.0
+    """From that claim to the end."""
+
+
+class RolloutResult(BaseModel):
+    """One finished rollout."""
+
+    schema_version: Literal[1] = RESULT_SCHEMA
+    uid: str
+    rollout_id: str
+    batch_id: str
+    index: int
+    group: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    status: RolloutStatus
+    finish_reason: FinishReason
+    failure: Failure | None = None
+    messages: list[Message] = Field(default_factory=list)
+    """The whole transcript, every sampled turn included."""
+    samples: list[Sample] = Field(default_factory=list)
+    alignment: Alignment | None = None
+    """Null where nothing was sampled."""
+    drift: dict[str, int] = Field(default_factory=dict)
+    warnings: list[str] = Field(default_factory=list)
+    turns: list[TurnRecord] = Field(default_factory=list)
+    num_llm_calls: int = 0
+    """Successful model calls; verl's num_turns."""
+    num_tool_calls: int = 0
+    prompt_tokens: int = 0
+    """Sum over calls of the prompt's length."""
+    response_tokens: int = 0
+    """Sum over calls of the sampled tokens."""
+    max_context_tokens: int = 0
+    """Longest prompt + sampled tokens of one call."""
+    spans: Spans = Field(default_factory=Spans)
+    attempt: int = 1
+    worker: str | None = None
+    tokenizer: dict[str, str] = Field(default_factory=dict)
+    """Fingerprint of tokenizer, template and transformers that made the ids."""
+    trace: list[dict[str, Any]] | None = None
+    """Protocol v1's debug trace, where `metadata.debug_trace` asked for it."""
+
+
+class ResultItem(BaseModel):
+    """A result with its place in the batch's done-stream."""
+
+    cursor: str
+    """Resume after this result by passing it as `cursor`."""
+    result: RolloutResult
+
+
+class ResultPage(BaseModel):
+    """`GET /v1/batches/{id}/results`."""
+
+    items: list[ResultItem]
+    next_cursor: str
+    """Pass it to get what finished after this page; equals the request's when the page is empty."""
+    complete: bool
+    """All rollouts of the batch have ended and this page reaches the last of them."""

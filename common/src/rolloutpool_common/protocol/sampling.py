@@ -1,0 +1,41 @@
+"""Sampling parameters.
+
+Protocol v1 silently drops keys that it does not know, and its clients may rely on it. The batch API never drops:
+what it does not know is passed through to the trainer as it is.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["RESERVED_CALLBACK_KEYS", "BatchSamplingParams", "SamplingParams"]
+
+RESERVED_CALLBACK_KEYS = frozenset({"model", "messages", "rollout_id", "response_mask"})
+
+
+class SamplingParams(BaseModel):
+    """How the policy samples one turn (protocol v1)."""
+
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    max_tokens: int = Field(default=512, ge=1, le=32768)
+    """Most tokens to sample in one turn. Trainers may ignore it and use their model's length."""
+    stop: list[str] | None = None
+    logprobs: bool = True
+
+
+class BatchSamplingParams(SamplingParams):
+    """As v1's, and any other key (top_k, seed, min_p, chat_template_kwargs …) reaches the trainer unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="after")
+    def _no_reserved_keys(self) -> "BatchSamplingParams":
+        taken = sorted(RESERVED_CALLBACK_KEYS & set(self.model_extra or {}))
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: set by the pool in each callback; remove from sampling_params")
+        return self
+
+    def extra(self) -> dict[str, Any]:
+        """The keys beyond the protocol's."""
+        return dict(self.model_extra or {})
