@@ -1,0 +1,88 @@
+"""Celery's settings, shared by who publishes tickets and who runs them.
+
+A ticket carries ids only: no prompt, no key, no secret. Results never travel through Celery (own keys are ten times
+cheaper). Recovery is the worker's heartbeat, so a long visibility time-out only keeps kombu from redelivering what
+still runs.
+"""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from kombu import Queue
+
+from rolloutpool_common.protocol.batch import Priority
+
+__all__ = ["KEY_PREFIX", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
+
+TASK_NAME = "rolloutpool.ticket"
+KEY_PREFIX = "rollouts:"
+"""In front of all of Celery's keys, so that an ACL can tell them from ours."""
+
+VISIBILITY_SECONDS = 6 * 3600
+
+
+def queue_name(priority: Priority) -> str:
+    """The queue of a priority class."""
+    return f"rollouts.{priority}"
+
+
+def broker_url(redis_url: str) -> str:
+    """A Redis URL in kombu's spelling (unix sockets differ)."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    password = f":{parts.password}@" if parts.password else ""
+    return f"redis+socket://{password}{parts.path}"
+
+
+def make_celery(redis_url: str) -> Celery:
+    """A Celery app with the pool's settings; makes no connection yet."""
+    app = Celery("rolloutpool", broker=broker_url(redis_url), set_as_current=False)
+    app.conf.update(_settings())
+    return app
+
+
+def _settings() -> dict[str, Any]:
+    """Each with its reason where it is not obvious."""
+    return {
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        "task_ignore_result": True,
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_acks_on_failure": True,
+        "task_acks_on_timeout": True,
+        "worker_prefetch_multiplier": 1,
+        # Reserves no more tickets than there are slots (Redis only).
+        "worker_disable_prefetch": True,
+        "task_default_queue": queue_name(Priority.DEFAULT),
+        "task_queues": [Queue(queue_name(priority)) for priority in Priority],
+        "task_create_missing_queues": False,
+        "broker_transport_options": {
+            "visibility_timeout": VISIBILITY_SECONDS,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": 30,
+            "socket_connect_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+            "max_connections": 64,
+            "global_keyprefix": KEY_PREFIX,
+            # retry_on_timeout must stay unset: it turns kombu's pipelined publishing off.
+        },
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_pool_limit": 10,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_enable_prefetch_count_reduction": True,
+        # Drain is our own: threads ignore soft shutdown (celery#10490).
+        "worker_soft_shutdown_timeout": 0,
+        "worker_send_task_events": True,
+        "task_send_sent_event": True,
+        "task_track_started": False,
+        "worker_hijack_root_logger": False,
+        "enable_utc": True,
+        "timezone": "UTC",
+    }

@@ -1,0 +1,117 @@
+"""Publishing: from the outbox into Celery's queues.
+
+Invariant: at any moment a queued rollout is in an outbox, in the broker, or older in `published` than everything
+that waits in the broker: then it was lost between the two and `recover` puts it back. So a crash between reserving
+and publishing delays a ticket, and loses none. Publishing twice is harmless, because the claim decides.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+from kombu.exceptions import KombuError, OperationalError
+
+from rolloutpool_common.broker import KEY_PREFIX, TASK_NAME, make_celery, queue_name
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import Store, StoreUnavailable, Ticket
+
+__all__ = ["Publisher"]
+
+_log = logging.getLogger(__name__)
+
+HEADER_PUBLISHED = "rolloutpool_published_ms"
+"""When the ticket was taken out of the outbox, on Redis' clock."""
+
+BATCH = 500
+"""Messages per pipelined publish: 186 µs per ticket instead of 787 µs one by one."""
+SLACK_MS = 5000
+"""A ticket younger than this is on its way, not lost."""
+
+
+class Publisher:
+    """Moves tickets; safe to use from many processes at once."""
+
+    def __init__(self, store: Store, redis_url: str, *, per_ticket: int = 1) -> None:
+        self._store = store
+        self._celery = make_celery(redis_url)
+        self._per_ticket = per_ticket
+        self._running = asyncio.Lock()
+        # kombu's producers are not made for two threads at once.
+        self._wire = threading.Lock()
+
+    async def pump(self) -> int:
+        """Publishes what the window has room for; returns how many rollouts that were.
+
+        Raises `StoreUnavailable` when Redis does not answer; then `recover` finds what was reserved.
+        """
+        published = 0
+        async with self._running:
+            for priority in Priority:
+                while tickets := await self._store.outbox.reserve(priority, BATCH):
+                    await asyncio.to_thread(self._publish, priority, tickets)
+                    published += len(tickets)
+        return published
+
+    async def recover(self) -> int:
+        """Puts tickets back that were published and are no longer in the broker; returns how many."""
+        moved = 0
+        for priority in Priority:
+            now = await self._store.outbox.now_ms()
+            oldest = await asyncio.to_thread(self._oldest_waiting_ms, priority)
+            moved += await self._store.outbox.lost(priority, min(now, oldest or now) - SLACK_MS)
+        if moved:
+            _log.warning("%d tickets were lost on their way into the broker and are published again", moved)
+        return moved
+
+    def close(self) -> None:
+        """Closes the connections to the broker."""
+        self._celery.close()
+
+    def _publish(self, priority: Priority, tickets: Sequence[Ticket]) -> None:
+        with self._wire:
+            try:
+                with self._celery.producer_pool.acquire(block=True) as producer:
+                    if not cast(Any, producer).supports_batch_publish:
+                        raise RolloutPoolError(
+                            "kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options"
+                        )
+                    with cast(Any, producer).batch(BATCH):
+                        for start in range(0, len(tickets), self._per_ticket):
+                            self._send(producer, priority, tickets[start : start + self._per_ticket])
+            except (OperationalError, KombuError, OSError) as error:
+                raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
+
+    def _send(self, producer: Any, priority: Priority, tickets: Sequence[Ticket]) -> None:
+        refs = [[ticket.batch_id, ticket.index] for ticket in tickets]
+        first = tickets[0]
+        shown = f"batch={first.batch_id} index={','.join(str(t.index) for t in tickets)}"
+        if first.group:
+            shown += f" group={json.dumps(first.group)}"
+        self._celery.send_task(
+            TASK_NAME,
+            args=(refs,),
+            queue=queue_name(priority),
+            producer=producer,
+            argsrepr=shown,
+            kwargsrepr="",
+            ignore_result=True,
+            headers={HEADER_PUBLISHED: first.published_ms},
+        )
+
+    def _oldest_waiting_ms(self, priority: Priority) -> float | None:
+        """When the oldest message of a queue was published at the latest; None when the queue is empty."""
+        with self._wire:
+            try:
+                with self._celery.connection_for_write() as connection:
+                    client = cast(Any, connection.default_channel).client
+                    # kombu pushes on the left and pops on the right; it leaves LINDEX without its key prefix.
+                    raw = client.lindex(KEY_PREFIX + queue_name(priority), -1)
+            except (OperationalError, OSError) as error:
+                raise StoreUnavailable(f"the broker does not answer ({type(error).__name__})") from None
+        if raw is None:
+            return None
+        return float(json.loads(raw)["headers"][HEADER_PUBLISHED])

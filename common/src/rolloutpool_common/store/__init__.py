@@ -1,0 +1,91 @@
+"""All that rolloutpool keeps, in one Redis. The only place that names a Redis key.
+
+`Store.open(url)` bundles one room per noun: batches, rollouts, outbox, workers, pushes, signals, reconciliation.
+Every state change is one Lua script (`scripts/`), so that it happens whole or not at all; `keys.py` documents the keys.
+"""
+
+import time
+
+from rolloutpool_common.store.batches import Batches
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import (
+    BatchStillRunning,
+    ClaimLost,
+    IdempotencyConflict,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    store_errors,
+)
+from rolloutpool_common.store.outbox import Outbox
+from rolloutpool_common.store.pushes import Pushes
+from rolloutpool_common.store.reconciliation import Reconciliation, Report
+from rolloutpool_common.store.records import (
+    Claim,
+    ClaimRefused,
+    NewBatch,
+    NewRollout,
+    QueueDepth,
+    ResultSlice,
+    Submitted,
+    Ticket,
+    WorkerInfo,
+    merge_spec,
+)
+from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.signals import Signals, Watch
+from rolloutpool_common.store.workers import Workers
+
+__all__ = [
+    "BatchStillRunning",
+    "Claim",
+    "ClaimLost",
+    "ClaimRefused",
+    "IdempotencyConflict",
+    "NewBatch",
+    "NewRollout",
+    "QueueDepth",
+    "Reconciliation",
+    "Report",
+    "ResultSlice",
+    "Store",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "Submitted",
+    "Ticket",
+    "Watch",
+    "WorkerInfo",
+    "merge_spec",
+]
+
+
+class Store:
+    """One Redis, seen from one process and one event loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.rollouts = Rollouts(connection)
+        self.batches = Batches(connection, self.rollouts)
+        self.outbox = Outbox(connection)
+        self.workers = Workers(connection)
+        self.pushes = Pushes(connection)
+        self.signals = Signals(connection)
+        self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
+
+    @classmethod
+    def open(cls, url: str, *, max_connections: int = 32) -> "Store":
+        """A store at a Redis URL; connects at first use."""
+        return cls(Connection(url, max_connections=max_connections))
+
+    async def ping(self) -> float:
+        """Milliseconds for one round trip; raises `StoreUnavailable`."""
+        with store_errors():
+            start = time.perf_counter()
+            await self._connection.redis.ping()
+            return (time.perf_counter() - start) * 1000
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.signals.stop()
+        await self._connection.close()

@@ -1,0 +1,204 @@
+"""Batches: submitted whole, read by cursor, cancelled, deleted.
+
+Invariant: a batch's hash exists exactly from its commit to its deletion, and `total` = queued + running + ended at
+every moment, because only scripts move rollouts between states. Everything staged before the commit expires by itself.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, store_errors
+from rolloutpool_common.store.records import NewBatch, ResultSlice, Submitted, expand
+from rolloutpool_common.store.rollouts import Rollouts
+
+__all__ = ["Batches"]
+
+CHUNK = 500
+STAGE_SECONDS = 3600
+CANCEL_AT_ONCE = 64
+_ENDED = tuple(status for status in RolloutStatus if status.terminal)
+
+
+class Batches:
+    """The batches in one store."""
+
+    def __init__(self, connection: Connection, rollouts: Rollouts) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+        self._rollouts = rollouts
+
+    async def submit(self, new: NewBatch) -> Submitted:
+        """Stages the rollouts, then commits them at once. The same key and digest give the batch of the first time.
+
+        Raises `IdempotencyConflict` for the same key with another digest.
+        """
+        idempotency = keys.idempotency(new.scope, new.idempotency_key) if new.idempotency_key else ""
+        await self._stage(new)
+        fields: list[Any] = ["scope", new.scope, "shared", new.shared, "labels", orjson.dumps(new.labels)]
+        if new.delivery is not None:
+            fields += ["push", orjson.dumps(new.delivery.model_dump())]
+        if new.v1:
+            fields += ["v1", 1]
+        batch_id, created, digest = await self._connection.script(
+            "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, *fields
+        )
+        if digest.decode() != new.digest:
+            raise IdempotencyConflict(batch_id=batch_id.decode())
+        if created:
+            await self._name(new)
+        return Submitted(batch_id.decode(), bool(created))
+
+    async def _stage(self, new: NewBatch) -> None:
+        with store_errors():
+            for start in range(0, len(new.rollouts), CHUNK):
+                pipe = self._redis.pipeline(transaction=False)
+                chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
+                parts: dict[str, dict[int, Any]] = {
+                    "items": {i: r.overrides for i, r in chunk},
+                    "groups": {i: r.group for i, r in chunk if r.group is not None},
+                    "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
+                }
+                for part, values in parts.items():
+                    if values:
+                        pipe.hset(keys.staged(new.batch_id, part), mapping=values)
+                        pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
+                await pipe.execute()
+
+    async def _name(self, new: NewBatch) -> None:
+        names = {
+            keys.name(new.scope, rollout.rollout_id): keys.uid_of(new.batch_id, i)
+            for i, rollout in enumerate(new.rollouts)
+            if rollout.rollout_id is not None
+        }
+        if names:
+            with store_errors():
+                await self._redis.mset(names)
+
+    async def total(self, batch_id: str, scope: str) -> int | None:
+        """How many rollouts it has; None where there is no such batch for this scope."""
+        with store_errors():
+            total, owner = await self._redis.hmget(keys.batch(batch_id), "total", "scope")
+        return int(total) if total is not None and owner.decode() == scope else None
+
+    async def status(self, batch_id: str, scope: str) -> BatchStatus | None:
+        """Where it stands; None where there is no such batch for this scope."""
+        with store_errors():
+            raw = await self._redis.hgetall(keys.batch(batch_id))
+            now_s, now_us = await self._redis.time()
+        fields = {name.decode(): value for name, value in raw.items()}
+        if "total" not in fields or fields["scope"].decode() != scope:
+            return None
+
+        def prefixed(prefix: str) -> dict[str, int]:
+            return {k.removeprefix(prefix): int(v) for k, v in sorted(fields.items()) if k.startswith(prefix)}
+
+        total, running = int(fields["total"]), int(fields.get("running", 0))
+        counts = {status: int(fields.get(status, 0)) for status in _ENDED}
+        ended = sum(counts.values())
+        created_s = int(fields["created_ms"]) / 1000
+        finished_s = int(fields["finished_ms"]) / 1000 if "finished_ms" in fields else None
+        seconds = max((finished_s or now_s + now_us / 1e6) - created_s, 1e-3)
+        sampled = int(fields.get("sampled", 0))
+        return BatchStatus(
+            batch_id=batch_id,
+            state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
+            cancelled="cancelled_ms" in fields,
+            total=total,
+            counts={RolloutStatus.QUEUED: total - running - ended, RolloutStatus.RUNNING: running, **counts},
+            progress=ended / total,
+            rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
+            alignment=prefixed("alignment:"),
+            drift=prefixed("drift:"),
+            warnings=prefixed("warning:"),
+            sampled_tokens=sampled,
+            total_tokens=int(fields.get("tokens", 0)),
+            turns=int(fields.get("turns", 0)),
+            delivery=prefixed("push:"),
+            priority=Priority(fields["priority"].decode()),
+            labels=orjson.loads(fields["labels"]),
+            created_at=datetime.fromtimestamp(created_s, UTC),
+            finished_at=None if finished_s is None else datetime.fromtimestamp(finished_s, UTC),
+        )
+
+    async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
+        """Up to `limit` results that ended after `cursor` ("0" is the start)."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(keys.batch(batch_id), "total", "ended")
+            pipe.xrange(keys.batch(batch_id, "done"), f"({cursor}" if cursor != "0" else "-", "+", count=limit)
+            (total, ended), entries = await pipe.execute()
+            uids = [keys.uid_of(batch_id, int(entry[b"i"])) for _, entry in entries]
+            found = await self._redis.mget([keys.rollout(uid, "result") for uid in uids]) if uids else []
+        items = [
+            (cid.decode(), expand(data)) for (cid, _), data in zip(entries, found, strict=True) if data is not None
+        ]
+        next_cursor = entries[-1][0].decode() if entries else cursor
+        # `ended` was read before the entries, so a full count with a short page means that nothing follows.
+        complete = total is not None and ended is not None and int(ended) >= int(total) and len(entries) < limit
+        return ResultSlice(items, next_cursor, complete)
+
+    async def delivery(self, batch_id: str) -> Delivery | None:
+        """Where its results are pushed."""
+        with store_errors():
+            raw = await self._redis.hget(keys.batch(batch_id), "push")
+        return None if raw is None else Delivery.model_validate_json(raw)
+
+    async def cancel(self, batch_id: str) -> int:
+        """Ends every rollout that has not ended; returns how many that were."""
+        with store_errors():
+            total = await self._redis.hget(keys.batch(batch_id), "total")
+            if total is None:
+                return 0
+            await self._redis.hset(keys.batch(batch_id), "cancelled_ms", 1)
+        ended = 0
+        for start in range(0, int(total), CANCEL_AT_ONCE):
+            answers = await asyncio.gather(
+                *(
+                    self._rollouts.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+                    for index in range(start, min(start + CANCEL_AT_ONCE, int(total)))
+                )
+            )
+            ended += answers.count("ok")
+        return ended
+
+    async def delete(self, batch_id: str) -> None:
+        """Removes all that is kept of an ended batch; raises `BatchStillRunning`."""
+        with store_errors():
+            total, finished, scope, idem = await self._redis.hmget(
+                keys.batch(batch_id), "total", "finished_ms", "scope", "idem"
+            )
+            if total is None:
+                return
+            if finished is None:
+                raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
+            for start in range(0, int(total), CHUNK):
+                indexes = range(start, min(start + CHUNK, int(total)))
+                overrides = await self._redis.hmget(keys.batch(batch_id, "items"), [str(i) for i in indexes])
+                names: dict[str, bytes] = {}
+                pipe = self._redis.pipeline(transaction=False)
+                for index, raw in zip(indexes, overrides, strict=True):
+                    uid = keys.uid_of(batch_id, index)
+                    pipe.unlink(keys.rollout(uid), keys.rollout(uid, "journal"), keys.rollout(uid, "result"))
+                    pipe.zrem(keys.PUSH_DUE, uid)
+                    pipe.hdel(keys.PUSH_ATTEMPTS, uid)
+                    name = orjson.loads(raw).get("rollout_id") if raw is not None else None
+                    if name is not None:
+                        names[keys.name(scope.decode(), name)] = uid.encode()
+                await pipe.execute()
+                # A later rollout may have taken the name over.
+                held = await self._redis.mget(list(names)) if names else []
+                stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
+                if stale:
+                    await self._redis.unlink(*stale)
+            parts = ("items", "groups", "deadlines", "outbox", "done")
+            await self._redis.unlink(
+                keys.batch(batch_id), *(keys.batch(batch_id, part) for part in parts), *([idem] if idem else [])
+            )
+            await self._redis.zrem(keys.ENDED, batch_id)

@@ -1,0 +1,57 @@
+"""Connections to Redis and the scripts that run there.
+
+redis-py 8 would raise once 100 connections are out, and cut blocking reads after 5 s; so pools here block, and
+readers that wait get a connection without time-out. A call may reach Redis twice when its answer is lost (redis-py
+retries it): every script is written so that the second arrival changes nothing.
+"""
+
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+
+from rolloutpool_common.store.errors import store_errors
+
+__all__ = ["Connection"]
+
+_FOLDER = files("rolloutpool_common.store").joinpath("scripts")
+_PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
+_SOURCES = {
+    entry.name.removesuffix(".lua"): _PRELUDE + entry.read_text(encoding="utf-8")
+    for entry in _FOLDER.iterdir()
+    if entry.name.endswith(".lua") and not entry.name.startswith("_")
+}
+
+
+class Connection:
+    """A pool of connections to one Redis, bound to the running event loop at first use."""
+
+    def __init__(self, url: str, *, max_connections: int = 32) -> None:
+        self.url = url
+        # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
+        self.redis: Any = self._client(max_connections, socket_timeout=30)
+        self._scripts = {name: self.redis.register_script(source) for name, source in _SOURCES.items()}
+
+    def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
+        pool = BlockingConnectionPool.from_url(
+            self.url,
+            max_connections=max_connections,
+            timeout=30,
+            socket_timeout=socket_timeout,
+            socket_connect_timeout=5,
+            health_check_interval=25,
+        )
+        return Redis(connection_pool=pool)
+
+    def blocking(self) -> Any:
+        """A client of its own for one blocking reader; the caller closes it."""
+        return self._client(1, socket_timeout=None)
+
+    async def script(self, name: str, *args: Any) -> Any:
+        """Runs `scripts/<name>.lua`; raises `StoreUnavailable` or `StoreFull`."""
+        with store_errors():
+            return await self._scripts[name](args=args)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.redis.aclose(close_connection_pool=True)

@@ -1,0 +1,75 @@
+"""What can go wrong between an actor and Redis.
+
+RolloutPoolError
+└── StoreError
+    ├── StoreUnavailable      no answer; try again
+    ├── StoreFull             Redis is out of memory
+    ├── IdempotencyConflict   same key, other content
+    ├── BatchStillRunning     only an ended batch can be deleted
+    └── ClaimLost             this worker no longer owns the rollout
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from rolloutpool_common.errors import RolloutPoolError
+
+__all__ = [
+    "BatchStillRunning",
+    "ClaimLost",
+    "IdempotencyConflict",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "store_errors",
+]
+
+
+class StoreError(RolloutPoolError):
+    """The store refused."""
+
+
+class StoreUnavailable(StoreError):
+    """Redis does not answer; check ROLLOUTPOOL_REDIS_URL and the server, then try again."""
+
+
+class StoreFull(StoreError):
+    """Redis is out of memory: raise maxmemory, or delete ended batches."""
+
+
+class IdempotencyConflict(StoreError):
+    """This idempotency key was used before, with other content."""
+
+    def __init__(self, message: str | None = None, *, batch_id: str = "") -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_conflict, (self.message, self.batch_id))
+
+
+def _rebuild_conflict(message: str, batch_id: str) -> IdempotencyConflict:
+    return IdempotencyConflict(message, batch_id=batch_id)
+
+
+class BatchStillRunning(StoreError):
+    """The batch has rollouts that have not ended; cancel it first."""
+
+
+class ClaimLost(StoreError):
+    """Another worker has this rollout now, or it has ended; stop running it."""
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turns redis-py's errors into ours; the message names neither URL nor password."""
+    try:
+        yield
+    except OutOfMemoryError:
+        raise StoreFull from None
+    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError) as error:
+        raise StoreUnavailable(f"{StoreUnavailable.__doc__} ({type(error).__name__})") from None

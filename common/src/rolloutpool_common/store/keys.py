@@ -1,0 +1,94 @@
+"""The name of every key that rolloutpool keeps in Redis; the Lua twin is `scripts/_prelude.lua`.
+
+rp:batch:{b}            hash    one batch: shared spec, counters, labels; exists from commit to deletion
+rp:batch:{b}:items      hash    index -> what that rollout overrides of the shared spec (JSON)
+rp:batch:{b}:groups     hash    index -> group, only where there is one
+rp:batch:{b}:deadlines  hash    index -> deadline in ms, only where there is one
+rp:batch:{b}:outbox     list    indexes that are accepted and not published to the broker
+rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; its ids are the cursors
+rp:rollout:{uid}        hash    state of one rollout; absent = queued for the first time
+rp:rollout:{uid}:journal  list  TURN and OBS records of the running or requeued rollout
+rp:rollout:{uid}:result string  the result record (JSON, zlib above 4 kB)
+rp:runs:{priority}      list    batches whose outbox is not empty, in turn
+rp:published:{priority} zset    uid -> ms when its ticket was published; removed by the claim
+rp:deadlines            zset    uid -> ms
+rp:finished             stream  {b} per ended rollout, capped: wake-ups only, the truth is in `done`
+rp:workers              zset    worker -> ms of its last beat
+rp:worker:{w}           hash    what a worker announces
+rp:worker:{w}:claims    set     uids that it runs
+rp:worker:{w}:stop      set     uids that it must stop running
+rp:push:due             zset    uid -> ms of the next push attempt
+rp:push:attempts        hash    uid -> attempts made
+rp:push:dead            list    uids whose push was given up (newest first, capped)
+rp:idempotency:{scope}:{key}  hash  batch, digest: a submit that was made before
+rp:name:{scope}:{id}    string  caller's rollout_id -> uid
+rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expires by itself
+rp:ended                zset    batch -> ms when its data may be deleted
+rp:leader               string  the process that reconciles
+"""
+
+from rolloutpool_common.protocol.batch import Priority
+
+PREFIX = "rp:"
+
+WORKERS = f"{PREFIX}workers"
+FINISHED = f"{PREFIX}finished"
+DEADLINES = f"{PREFIX}deadlines"
+ENDED = f"{PREFIX}ended"
+LEADER = f"{PREFIX}leader"
+PUSH_DUE = f"{PREFIX}push:due"
+PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
+PUSH_DEAD = f"{PREFIX}push:dead"
+
+
+def batch(batch_id: str, part: str = "") -> str:
+    """A key of one batch: the hash itself, or one of its parts."""
+    return f"{PREFIX}batch:{batch_id}:{part}" if part else f"{PREFIX}batch:{batch_id}"
+
+
+def staged(batch_id: str, part: str) -> str:
+    """A part of a batch that is not committed yet."""
+    return f"{PREFIX}stage:{batch_id}:{part}"
+
+
+def rollout(uid: str, part: str = "") -> str:
+    """A key of one rollout: the hash itself, its journal or its result."""
+    return f"{PREFIX}rollout:{uid}:{part}" if part else f"{PREFIX}rollout:{uid}"
+
+
+def worker(worker_id: str, part: str = "") -> str:
+    """A key of one worker process."""
+    return f"{PREFIX}worker:{worker_id}:{part}" if part else f"{PREFIX}worker:{worker_id}"
+
+
+def runs(priority: Priority) -> str:
+    """The batches of a priority class that wait for room in the broker."""
+    return f"{PREFIX}runs:{priority}"
+
+
+def published(priority: Priority) -> str:
+    """The tickets of a priority class that no worker has claimed."""
+    return f"{PREFIX}published:{priority}"
+
+
+def idempotency(scope: str, key: str) -> str:
+    """What was submitted under this key."""
+    return f"{PREFIX}idempotency:{scope}:{key}"
+
+
+def name(scope: str, rollout_id: str) -> str:
+    """The uid of the rollout that its caller named so."""
+    return f"{PREFIX}name:{scope}:{rollout_id}"
+
+
+def uid_of(batch_id: str, index: int) -> str:
+    """The uid of a batch's rollout."""
+    return f"{batch_id}-{index}"
+
+
+def split_uid(uid: str) -> tuple[str, int] | None:
+    """Batch and index of a uid; None where it is not one."""
+    batch_id, dash, index = uid.rpartition("-")
+    if not dash or not index.isascii() or not index.isdigit() or len(index) > 6:
+        return None
+    return batch_id, int(index)

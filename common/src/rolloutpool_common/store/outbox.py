@@ -1,0 +1,68 @@
+"""The outbox: what is accepted and not yet in the broker.
+
+Invariant: a queued rollout is in its batch's outbox or published; a crash between the two leaves it published, and
+what is published but lost is put back (`lost`). No more than `WINDOW` tickets of a priority class are published at
+once, and batches take turns filling it, so that a large batch cannot stand in front of a small one.
+"""
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import QueueDepth, Ticket
+
+__all__ = ["WINDOW", "Outbox"]
+
+WINDOW = 1024
+"""Published and unclaimed tickets per priority class: enough for four workers of 256 slots to start at once."""
+
+
+class Outbox:
+    """The outboxes in one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+
+    async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
+        """Takes up to `limit` tickets that the window has room for; the caller publishes them now."""
+        now, *flat = await self._connection.script("reserve", priority, limit, WINDOW)
+        return [
+            Ticket(flat[i].decode(), int(flat[i + 1]), flat[i + 2].decode(), float(now)) for i in range(0, len(flat), 3)
+        ]
+
+    async def lost(self, priority: Priority, before_ms: float, limit: int = 1000) -> int:
+        """Puts tickets back that were published before `before_ms` and never claimed; returns how many.
+
+        A ticket that was not lost, but slow, is then published twice; the second finds the rollout claimed.
+        """
+        with store_errors():
+            entries = await self._redis.zrangebyscore(
+                keys.published(priority), "-inf", f"({before_ms:.0f}", start=0, num=limit, withscores=True
+            )
+        moved = 0
+        for raw, score in entries:
+            split = keys.split_uid(raw.decode())
+            if split is not None:
+                moved += await self._connection.script("republish", *split, priority, f"{score:.0f}")
+        return moved
+
+    async def now_ms(self) -> float:
+        """Redis' clock, the one that dates published tickets."""
+        with store_errors():
+            seconds, micros = await self._redis.time()
+        return float(seconds) * 1000 + float(micros) / 1000
+
+    async def queue_depths(self) -> dict[Priority, QueueDepth]:
+        """How many rollouts wait, accepted and published, per priority class."""
+        depths = {}
+        with store_errors():
+            for priority in Priority:
+                pipe = self._redis.pipeline(transaction=False)
+                batches = await self._redis.lrange(keys.runs(priority), 0, -1)
+                for batch_id in batches:
+                    pipe.llen(keys.batch(batch_id.decode(), "outbox"))
+                pipe.zcard(keys.published(priority))
+                *waiting, published = await pipe.execute()
+                depths[priority] = QueueDepth(sum(waiting), published)
+        return depths

@@ -1,0 +1,38 @@
+"""Pushes: results that are due at a trainer's webhook.
+
+Invariant: a result of a batch with delivery is due from the moment it exists until it is delivered or dead. A leased
+push whose worker died becomes due again when the lease ends; the receiver drops the repeat by `webhook-id`.
+"""
+
+from typing import Literal
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import DuePush
+
+__all__ = ["Pushes"]
+
+
+class Pushes:
+    """The pushes of one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+
+    async def take(self, limit: int, *, lease_s: float) -> list[DuePush]:
+        """Leases up to `limit` due pushes; nobody else gets them for `lease_s` seconds."""
+        flat = await self._connection.script("take_pushes", limit, int(lease_s * 1000))
+        return [DuePush(flat[i].decode(), int(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+    async def settle(self, uid: str, what: Literal["delivered", "dead", "retry"], *, retry_in_s: float = 0.0) -> None:
+        """Notes what became of a leased push."""
+        split = keys.split_uid(uid)
+        batch_id = split[0] if split else ""
+        await self._connection.script("settle_push", batch_id, uid, what, int(retry_in_s * 1000))
+
+    async def dead(self, limit: int = 100) -> list[str]:
+        """The uids whose push was given up, newest first."""
+        with store_errors():
+            return [uid.decode() for uid in await self._redis.lrange(keys.PUSH_DEAD, 0, limit - 1)]

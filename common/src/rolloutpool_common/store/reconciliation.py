@@ -1,0 +1,126 @@
+"""Reconciliation: finds what nobody works on any more and puts it back.
+
+Only the holder of the leader's lock reconciles, and each of its actions is a script that changes nothing when the
+world has moved on. No worker is declared dead within `DEAD_AFTER_SECONDS` + two beats of a Redis restart, because
+none of them could beat while Redis was away.
+"""
+
+import logging
+import uuid
+from typing import NamedTuple
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.batches import Batches
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS, Workers
+
+__all__ = ["MAX_CRASHES", "Reconciliation", "Report"]
+
+_log = logging.getLogger(__name__)
+
+LEASE_MS = 5000
+MAX_CRASHES = 3
+"""Workers that may die while they have one rollout; then it is suspected of killing them."""
+
+
+class Report(NamedTuple):
+    """What one round did."""
+
+    leader: bool
+    dead_workers: int = 0
+    requeued: int = 0
+    poisoned: int = 0
+    expired: int = 0
+    deleted: int = 0
+
+
+class Reconciliation:
+    """One process's candidature for the lock, and the work that comes with it."""
+
+    def __init__(self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+        self._workers = workers
+        self._rollouts = rollouts
+        self._batches = batches
+        self._id = uuid.uuid4().hex
+
+    async def run_once(self) -> Report:
+        """One round, if this process leads."""
+        if not await self._connection.script("lead", self._id, LEASE_MS):
+            return Report(leader=False)
+        dead = requeued = poisoned = 0
+        if await self._redis_uptime() > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
+            for worker_id in await self._workers.silent():
+                back, out = await self._bury(worker_id)
+                dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
+        return Report(True, dead, requeued, poisoned, await self._expire(), await self._delete())
+
+    async def resign(self) -> None:
+        """Gives the lock up, so that another process need not wait for the lease."""
+        with store_errors():
+            if await self._redis.get(keys.LEADER) == self._id.encode():
+                await self._redis.delete(keys.LEADER)
+
+    async def _redis_uptime(self) -> float:
+        with store_errors():
+            info = await self._redis.info("server")
+        return float(info["uptime_in_seconds"])
+
+    async def _bury(self, worker_id: str) -> tuple[int, int]:
+        requeued = poisoned = 0
+        for uid in await self._workers.claims(worker_id):
+            split = keys.split_uid(uid)
+            if split is None:
+                continue
+            crashes = await self._connection.script("release", *split, "", worker_id, "crashes")
+            if crashes < 0:
+                continue
+            requeued += 1
+            if crashes >= MAX_CRASHES:
+                poisoned += 1
+                await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
+        await self._workers.leave(worker_id)
+        _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
+        return requeued, poisoned
+
+    async def _expire(self) -> int:
+        with store_errors():
+            now_s, micros = await self._redis.time()
+            due = await self._redis.zrangebyscore(
+                keys.DEADLINES, "-inf", f"{now_s * 1000 + micros / 1000:.0f}", start=0, num=1000
+            )
+        expired = 0
+        for raw in due:
+            split = keys.split_uid(raw.decode())
+            answer = (
+                "gone"
+                if split is None
+                else await self._rollouts.settle(*split, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
+            )
+            expired += answer == "ok"
+            if answer != "ok":
+                with store_errors():
+                    await self._redis.zrem(keys.DEADLINES, raw)
+        return expired
+
+    async def _delete(self) -> int:
+        with store_errors():
+            now_s, _ = await self._redis.time()
+            due = await self._redis.zrangebyscore(keys.ENDED, "-inf", now_s * 1000, start=0, num=100)
+        for batch_id in due:
+            await self._batches.delete(batch_id.decode())
+        return len(due)
+
+
+def _poison(crashes: int) -> Failure:
+    return Failure(
+        kind=FailureKind.INFRA,
+        boundary=Boundary.WORKER,
+        category=Category.POISON,
+        message=f"{crashes} workers died while they ran this rollout; look into the workers' logs before resubmitting",
+        retryable=False,
+    )

@@ -1,0 +1,205 @@
+"""What goes into the store and comes out of it, and its coding.
+
+Records are JSON (orjson); from 4 kB on results and journal records are zlib-1, which makes an 18 kB result 7 kB for
+a quarter of a millisecond. The first byte tells the two apart: `{` or 0x78.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from rolloutpool_common.protocol.batch import Delivery, Priority, RolloutSpec
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.result import RolloutResult
+
+__all__ = [
+    "Claim",
+    "ClaimRefused",
+    "DuePush",
+    "NewBatch",
+    "NewRollout",
+    "QueueDepth",
+    "ResultSlice",
+    "Submitted",
+    "Ticket",
+    "WorkerInfo",
+    "dump",
+    "load",
+    "merge_spec",
+    "result_counts",
+]
+
+COMPRESS_FROM = 4096
+
+
+def dump(value: Any) -> bytes:
+    """JSON, compressed where it pays."""
+    return compress(orjson.dumps(value))
+
+
+def compress(data: bytes) -> bytes:
+    """zlib-1 from 4 kB on."""
+    return zlib.compress(data, 1) if len(data) >= COMPRESS_FROM else data
+
+
+def expand(data: bytes) -> bytes:
+    """The JSON text behind a stored value."""
+    return zlib.decompress(data) if data[:1] == b"\x78" else data
+
+
+def load(data: bytes) -> Any:
+    """The value behind a stored one."""
+    return orjson.loads(expand(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRollout:
+    """One rollout of a batch that is submitted."""
+
+    rollout_id: str | None
+    """The caller's name; null where the uid serves."""
+    overrides: bytes
+    """JSON object: the fields of its `RolloutSpec` that differ from the batch's shared ones."""
+    group: str | None = None
+    deadline_s: float | None = None
+    """Seconds from the commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewBatch:
+    """A batch that is submitted, validated in full."""
+
+    batch_id: str
+    scope: str
+    """Whose it is; others can't see it."""
+    shared: bytes
+    """JSON object: the fields of `RolloutSpec` common to all."""
+    rollouts: Sequence[NewRollout]
+    priority: Priority = Priority.DEFAULT
+    labels: dict[str, str] = field(default_factory=dict)
+    delivery: Delivery | None = None
+    idempotency_key: str | None = None
+    digest: str = ""
+    """Of the request; the same key with another digest is a conflict."""
+    v1: bool = False
+
+
+class Submitted(NamedTuple):
+    """What a submit did."""
+
+    batch_id: str
+    created: bool
+    """False: the same request was accepted before, and this is its batch."""
+
+
+class ResultSlice(NamedTuple):
+    """Some results in the order of ending."""
+
+    items: list[tuple[str, bytes]]
+    """(cursor, JSON of a `RolloutResult`)"""
+    next_cursor: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One rollout on its way through the broker."""
+
+    batch_id: str
+    index: int
+    group: str
+    published_ms: float
+    """When it left the outbox, on Redis' clock."""
+
+
+class QueueDepth(NamedTuple):
+    """How much waits in a priority class."""
+
+    outbox: int
+    published: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to run one rollout, until the token is replaced."""
+
+    uid: str
+    batch_id: str
+    index: int
+    worker_id: str
+    token: str
+    attempt: int
+    """From 1."""
+    crashes: int
+    """How often a worker died while it had this rollout."""
+    journal_length: int
+    deadline_in_s: float | None
+    """Seconds from the claim; to be counted on a monotonic clock."""
+    queued_ms: float
+    """From acceptance to this claim."""
+    spec: RolloutSpec
+    more_waiting: bool
+    """Whether outboxes of this priority class have rollouts to publish."""
+
+
+class ClaimRefused(NamedTuple):
+    """Why a ticket is void: gone, ended, taken or expired."""
+
+    reason: str
+
+
+class DuePush(NamedTuple):
+    """A result that has to be pushed."""
+
+    uid: str
+    attempt: int
+
+
+class WorkerInfo(NamedTuple):
+    """What a worker process announces."""
+
+    worker_id: str
+    host: str
+    pid: int
+    slots: int
+    """Rollouts that it runs at once."""
+    running: int
+    tools: list[ToolDefinition]
+    agents: list[str]
+    termination_strategies: list[str]
+    tokenizers: dict[str, dict[str, str]]
+    """Warm tokenizers: name -> fingerprint."""
+    versions: dict[str, str]
+    started_at: float
+    """Unix seconds."""
+    last_beat_age_s: float
+    alive: bool
+
+
+def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
+    """The spec of one rollout: its own fields win, sampling parameters and metadata key by key."""
+    base = orjson.loads(shared) if isinstance(shared, bytes) else shared
+    own = orjson.loads(overrides) if isinstance(overrides, bytes) else overrides
+    merged = {"rollout_id": uid, **base, **own}
+    for key in ("sampling_params", "metadata"):
+        merged[key] = {**base.get(key, {}), **own.get(key, {})}
+    return RolloutSpec.model_validate(merged)
+
+
+def result_counts(result: RolloutResult) -> list[str | int]:
+    """What this result adds to its batch's counters: field, increment, and so on."""
+    counts: dict[str, int] = {
+        "sampled": sum(sum(sample.response_mask) for sample in result.samples),
+        "tokens": sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples),
+        "turns": result.num_llm_calls,
+    }
+    if result.alignment is not None:
+        counts[f"alignment:{result.alignment}"] = 1
+    for label, n in result.drift.items():
+        counts[f"drift:{label}"] = n
+    for warning in result.warnings:
+        counts[f"warning:{warning}"] = 1
+    return [part for name, n in counts.items() if n for part in (name, n)]

@@ -1,0 +1,205 @@
+"""Rollouts: claimed by one worker at a time, journaled, ended once.
+
+Invariant: of all claims of a rollout only the one whose token stands in Redis can write; every other write changes
+nothing and tells its caller so (`ClaimLost`). A terminal state is final.
+"""
+
+import secrets
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import RolloutView
+from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import ClaimLost, store_errors
+from rolloutpool_common.store.records import (
+    Claim,
+    ClaimRefused,
+    compress,
+    dump,
+    expand,
+    load,
+    merge_spec,
+    result_counts,
+)
+
+__all__ = ["RETENTION_SECONDS", "Rollouts"]
+
+RETENTION_SECONDS = 24 * 3600
+"""How long an ended batch is kept."""
+
+
+class Rollouts:
+    """The rollouts in one store."""
+
+    def __init__(self, connection: Connection, *, retention_s: float = RETENTION_SECONDS) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+        self._retention_ms = int(retention_s * 1000)
+
+    async def claim(self, uid: str, worker_id: str) -> Claim | ClaimRefused:
+        """Makes this worker the only one that may run the rollout, or says why the ticket is void."""
+        split = keys.split_uid(uid)
+        if split is None:
+            return ClaimRefused("gone")
+        batch_id, index = split
+        token = secrets.token_hex(8)
+        answer = await self._connection.script("claim", batch_id, index, worker_id, token)
+        if answer[0] != b"claimed":
+            return ClaimRefused(answer[0].decode())
+        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more = answer
+        return Claim(
+            uid=uid,
+            batch_id=batch_id,
+            index=index,
+            worker_id=worker_id,
+            token=token,
+            attempt=attempt,
+            crashes=crashes,
+            journal_length=journal_length,
+            deadline_in_s=(int(deadline) - int(now)) / 1000 if deadline else None,
+            queued_ms=float(int(now) - int(created)),
+            spec=merge_spec(shared, overrides, uid=uid),
+            more_waiting=bool(more),
+        )
+
+    async def journal(self, claim: Claim, records: list[dict[str, Any]], *, turns: int) -> None:
+        """Makes the last of `records` (the whole journal so far) durable; resends what Redis has lost of the rest.
+
+        Raises `ClaimLost` when the rollout is no longer this worker's.
+        """
+        index = len(records) - 1
+        while index < len(records):
+            answer, length = await self._connection.script(
+                "journal", claim.uid, claim.token, index, turns, dump(records[index])
+            )
+            if answer == b"fenced":
+                raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+            index = length if answer == b"gap" else index + 1
+
+    async def read_journal(self, uid: str) -> list[dict[str, Any]]:
+        """All records of a rollout that has not ended."""
+        with store_errors():
+            return [load(record) for record in await self._redis.lrange(keys.rollout(uid, "journal"), 0, -1)]
+
+    async def finish(self, claim: Claim, result: RolloutResult) -> None:
+        """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""
+        answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+        if answer not in ("ok", result.status.value):
+            raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+
+    async def settle(
+        self,
+        batch_id: str,
+        index: int,
+        status: RolloutStatus,
+        reason: FinishReason,
+        failure: Failure | None,
+    ) -> str:
+        """Ends a rollout from outside, whoever runs it, with a result that has no samples.
+
+        Returns "ok", "gone", or the terminal status that it had already.
+        """
+        uid = keys.uid_of(batch_id, index)
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(keys.batch(batch_id), "shared")
+            pipe.hget(keys.batch(batch_id, "items"), str(index))
+            pipe.hmget(keys.rollout(uid), "s", "att", "w")
+            pipe.hget(keys.batch(batch_id, "groups"), str(index))
+            (shared,), overrides, (state, attempt, worker), group = await pipe.execute()
+        if shared is None or overrides is None:
+            return "gone"
+        if state is not None and RolloutStatus(state.decode()).terminal:
+            return str(state.decode())
+        spec = merge_spec(shared, overrides, uid=uid)
+        result = RolloutResult(
+            uid=uid,
+            rollout_id=spec.rollout_id,
+            batch_id=batch_id,
+            index=index,
+            group=group.decode() if group is not None else None,
+            labels=spec.labels,
+            metadata=spec.metadata,
+            status=status,
+            finish_reason=reason,
+            failure=failure,
+            attempt=int(attempt or 0),
+            worker=worker.decode() if worker is not None else None,
+            spans=Spans(),
+        )
+        return await self._end(batch_id, index, "", result)
+
+    async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult) -> str:
+        answer = await self._connection.script(
+            "finish",
+            batch_id,
+            index,
+            token,
+            result.status,
+            compress(result.model_dump_json().encode()),
+            self._retention_ms,
+            *result_counts(result),
+        )
+        return str(answer.decode())
+
+    async def cancel(self, uid: str) -> RolloutStatus | None:
+        """Cancels it if it has not ended; returns its state afterwards, None where there is no such rollout."""
+        split = keys.split_uid(uid)
+        answer = (
+            "gone"
+            if split is None
+            else await self.settle(*split, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+        )
+        if answer == "gone":
+            return None
+        return RolloutStatus.CANCELLED if answer == "ok" else RolloutStatus(answer)
+
+    async def release(self, claim: Claim) -> bool:
+        """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's."""
+        answer = await self._connection.script("release", claim.batch_id, claim.index, claim.token, "", "")
+        return bool(answer >= 0)
+
+    async def view(self, uid: str, scope: str) -> RolloutView | None:
+        """Its state, with the result once it has ended; None where there is no such rollout for this scope."""
+        split = keys.split_uid(uid)
+        if split is None:
+            return None
+        batch_id, index = split
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(keys.batch(batch_id), "scope", "shared")
+            pipe.hget(keys.batch(batch_id, "items"), str(index))
+            pipe.hmget(keys.rollout(uid), "s", "att", "w", "turns")
+            pipe.hget(keys.batch(batch_id, "groups"), str(index))
+            pipe.get(keys.rollout(uid, "result"))
+            (owner, _), overrides, (state, attempt, worker, turns), group, result = await pipe.execute()
+        if owner is None or owner.decode() != scope or overrides is None:
+            return None
+        return RolloutView(
+            uid=uid,
+            rollout_id=orjson.loads(overrides).get("rollout_id", uid),
+            batch_id=batch_id,
+            index=index,
+            group=group.decode() if group is not None else None,
+            status=RolloutStatus(state.decode()) if state is not None else RolloutStatus.QUEUED,
+            attempt=int(attempt or 0),
+            worker=worker.decode() if worker is not None else None,
+            turns=int(turns or 0),
+            result=orjson.loads(expand(result)) if result is not None else None,
+        )
+
+    async def result(self, uid: str) -> bytes | None:
+        """The result record as JSON; None while it has not ended."""
+        with store_errors():
+            data = await self._redis.get(keys.rollout(uid, "result"))
+        return None if data is None else expand(data)
+
+    async def find(self, rollout_id: str, scope: str) -> str | None:
+        """The uid of the rollout that its caller named so."""
+        with store_errors():
+            uid = await self._redis.get(keys.name(scope, rollout_id))
+        return None if uid is None else str(uid.decode())

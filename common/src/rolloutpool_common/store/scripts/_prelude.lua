@@ -1,0 +1,63 @@
+-- Shared by every script: key names (twin of keys.py), the clock, and the one way in which a rollout ends.
+-- Undeclared keys are fine: Redis Cluster is not supported, because kombu's transport is not made for it.
+local P = 'rp:'
+local function k_batch(b, part) return part and (P .. 'batch:' .. b .. ':' .. part) or (P .. 'batch:' .. b) end
+local function k_rollout(u, part) return part and (P .. 'rollout:' .. u .. ':' .. part) or (P .. 'rollout:' .. u) end
+local function k_worker(w, part) return part and (P .. 'worker:' .. w .. ':' .. part) or (P .. 'worker:' .. w) end
+local function k_runs(priority) return P .. 'runs:' .. priority end
+local function k_published(priority) return P .. 'published:' .. priority end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+local function str(n) return string.format('%.0f', n) end
+
+local TERMINAL = { completed = true, failed = true, cancelled = true, expired = true }
+
+-- Forget who ran it: claims, stop hints and the published ticket.
+local function detach(uid, worker, priority)
+  if worker and worker ~= '' then
+    redis.call('SREM', k_worker(worker, 'claims'), uid)
+  end
+  redis.call('ZREM', k_published(priority), uid)
+end
+
+-- Put an index back in front of its batch's outbox and let the batch take its turn.
+local function to_outbox(b, index, priority)
+  if redis.call('LPUSH', k_batch(b, 'outbox'), index) == 1 then
+    redis.call('LREM', k_runs(priority), 0, b)
+    redis.call('LPUSH', k_runs(priority), b)
+  end
+end
+
+-- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash.
+local function end_rollout(b, index, status, result, counts, retention_ms)
+  local uid = b .. '-' .. index
+  local was = redis.call('HMGET', k_rollout(uid), 's', 'w')
+  local meta = redis.call('HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1')
+  local now = now_ms()
+  if was[1] == 'running' then redis.call('HINCRBY', k_batch(b), 'running', -1) end
+  detach(uid, was[2], meta[1])
+  redis.call('HSET', k_rollout(uid), 's', status, 'ended', str(now))
+  redis.call('HDEL', k_rollout(uid), 'tok')
+  redis.call('SET', k_rollout(uid, 'result'), result)
+  redis.call('DEL', k_rollout(uid, 'journal'))
+  redis.call('ZREM', P .. 'deadlines', uid)
+  for i = 1, #counts, 2 do redis.call('HINCRBY', k_batch(b), counts[i], counts[i + 1]) end
+  redis.call('HINCRBY', k_batch(b), status, 1)
+  local ended = redis.call('HINCRBY', k_batch(b), 'ended', 1)
+  redis.call('XADD', k_batch(b, 'done'), '*', 'i', index, 's', status)
+  if meta[3] then
+    redis.call('ZADD', P .. 'push:due', str(now), uid)
+    redis.call('HINCRBY', k_batch(b), 'push:pending', 1)
+  end
+  if ended == tonumber(meta[2]) then
+    redis.call('HSET', k_batch(b), 'finished_ms', str(now))
+    redis.call('LREM', k_runs(meta[1]), 0, b)
+    redis.call('ZADD', P .. 'ended', str(now + retention_ms), b)
+    if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or str(retention_ms)) end
+  end
+  redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'b', b)
+end

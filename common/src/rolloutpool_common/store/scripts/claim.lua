@@ -1,0 +1,28 @@
+-- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
+-- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room}
+--  | {'gone' | 'ended' | 'taken' | 'expired'}; `room` = 1 when the outboxes may have something to publish
+local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local uid = b .. '-' .. index
+local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
+if not meta[1] then return { 'gone' } end
+if meta[4] then return { 'ended' } end
+local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok')
+if TERMINAL[state[1] or ''] then return { 'ended' } end
+-- The same token again: this very claim was made, and its answer was lost.
+local again = state[1] == 'running' and state[4] == token
+if state[1] == 'running' and not again then return { 'taken' } end
+redis.call('ZREM', k_published(meta[1]), uid)
+local now = now_ms()
+local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
+if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
+local attempt = tonumber(state[2] or '0')
+if not again then
+  attempt = attempt + 1
+  redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', str(now))
+  redis.call('HINCRBY', k_batch(b), 'running', 1)
+  redis.call('SADD', k_worker(worker, 'claims'), uid)
+end
+return {
+  'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
+  meta[2], meta[3], redis.call('HGET', k_batch(b, 'items'), index), redis.call('EXISTS', k_runs(meta[1])),
+}

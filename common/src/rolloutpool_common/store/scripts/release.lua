@@ -1,0 +1,17 @@
+-- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or ''.
+-- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
+-- -> the counter's new value, 0 without counter, -1 fenced
+local b, index, token, worker, counter = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local uid = b .. '-' .. index
+local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
+if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= '' and state[3] ~= worker) then
+  if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
+  return -1
+end
+local priority = redis.call('HGET', k_batch(b), 'priority')
+redis.call('HSET', k_rollout(uid), 's', 'queued')
+redis.call('HDEL', k_rollout(uid), 'tok', 'w')
+redis.call('HINCRBY', k_batch(b), 'running', -1)
+detach(uid, state[3], priority)
+to_outbox(b, index, priority)
+return counter ~= '' and redis.call('HINCRBY', k_rollout(uid), counter, 1) or 0

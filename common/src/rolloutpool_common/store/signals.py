@@ -1,0 +1,103 @@
+"""Wake-ups: one blocking reader per process tells all waiters that something of their batch ended.
+
+A signal carries no truth: a waiter reads the done-stream, waits, and reads again. Signals can be spurious (after a
+reconnect all waiters wake), but none is lost between two waits of the same watch.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from redis.exceptions import RedisError
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+
+__all__ = ["Signals", "Watch"]
+
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    """One waiter's view of one batch."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout: float) -> bool:
+        """True when something happened since the last wait; False after `timeout` seconds without."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    def wake(self) -> None:
+        """Lets the waiter look again."""
+        self._event.set()
+
+
+class Signals:
+    """The process's one reader of `rp:finished`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._watches: dict[str, set[Watch]] = defaultdict(set)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._task = asyncio.create_task(self._listen(), name="signals")
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    @asynccontextmanager
+    async def watch(self, batch_id: str) -> AsyncIterator[Watch]:
+        """A watch on one batch; enter it before the first look, so that nothing falls in between."""
+        watch = Watch()
+        self._watches[batch_id].add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[batch_id].discard(watch)
+            if not self._watches[batch_id]:
+                del self._watches[batch_id]
+
+    def wake_all(self) -> None:
+        """Lets every waiter look again."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
+
+    async def _listen(self) -> None:
+        redis = self._connection.blocking()
+        last = b"$"
+        try:
+            while True:
+                try:
+                    if last == b"$":
+                        newest = await redis.xrevrange(keys.FINISHED, count=1)
+                        last = newest[0][0] if newest else b"0"
+                        self.wake_all()
+                    # Half a minute, so that a connection that died without a word is noticed.
+                    for _, entries in await redis.xread({keys.FINISHED: last}, count=1000, block=30_000) or []:
+                        last = entries[-1][0]
+                        for batch_id in {fields[b"b"].decode() for _, fields in entries}:
+                            for watch in self._watches.get(batch_id, ()):
+                                watch.wake()
+                except (RedisError, OSError) as error:
+                    _log.warning("signals: Redis does not answer (%s), trying again in 1 s", type(error).__name__)
+                    last = b"$"
+                    await asyncio.sleep(1)
+        finally:
+            await redis.aclose(close_connection_pool=True)

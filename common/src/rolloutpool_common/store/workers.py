@@ -1,0 +1,121 @@
+"""Workers: announced once, beating each half second, seen by everybody.
+
+Invariant: a worker that is in `rp:workers` has beaten since it was last declared dead. Ages are measured on Redis'
+clock alone.
+"""
+
+import time
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import WorkerInfo
+
+__all__ = ["BEAT_SECONDS", "DEAD_AFTER_SECONDS", "Workers"]
+
+BEAT_SECONDS = 0.5
+DEAD_AFTER_SECONDS = 5.0
+"""Ten missed beats: long enough for a loaded machine, short enough for a 10 s recovery."""
+
+
+class Workers:
+    """The workers of one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+
+    async def announce(
+        self,
+        worker_id: str,
+        *,
+        host: str,
+        pid: int,
+        slots: int,
+        tools: list[ToolDefinition],
+        agents: list[str],
+        termination_strategies: list[str],
+        tokenizers: dict[str, dict[str, str]],
+        versions: dict[str, str],
+    ) -> None:
+        """Makes the worker known, with a first beat."""
+        about = {
+            "host": host,
+            "pid": pid,
+            "slots": slots,
+            "tools": [tool.model_dump() for tool in tools],
+            "agents": agents,
+            "termination_strategies": termination_strategies,
+            "tokenizers": tokenizers,
+            "versions": versions,
+            "started_at": time.time(),
+        }
+        await self._connection.script("beat", worker_id, "about", orjson.dumps(about), "running", 0)
+
+    async def beat(self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]) -> list[str]:
+        """Says that the worker lives; returns the uids that it must stop running."""
+        stop = await self._connection.script(
+            "beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)
+        )
+        return [uid.decode() for uid in stop]
+
+    async def leave(self, worker_id: str) -> None:
+        """Forgets a worker that has given back its claims."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.zrem(keys.WORKERS, worker_id)
+            pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
+            await pipe.execute()
+
+    async def known(self) -> list[WorkerInfo]:
+        """All workers that beat or have not been declared dead yet, oldest first."""
+        with store_errors():
+            beats = await self._redis.zrange(keys.WORKERS, 0, -1, withscores=True)
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.time()
+            for worker_id, _ in beats:
+                pipe.hgetall(keys.worker(worker_id.decode()))
+            (seconds, micros), *hashes = await pipe.execute()
+        now_ms = seconds * 1000 + micros / 1000
+        found = [
+            _info(worker_id.decode(), fields, (now_ms - score) / 1000)
+            for (worker_id, score), fields in zip(beats, hashes, strict=True)
+            if b"about" in fields
+        ]
+        return sorted(found, key=lambda worker: worker.started_at)
+
+    async def silent(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
+        """Workers without a beat for so long."""
+        with store_errors():
+            now_s, micros = await self._redis.time()
+            before = now_s * 1000 + micros / 1000 - seconds * 1000
+            return [w.decode() for w in await self._redis.zrangebyscore(keys.WORKERS, "-inf", f"({before:.0f}")]
+
+    async def claims(self, worker_id: str) -> list[str]:
+        """The uids that it runs."""
+        with store_errors():
+            return sorted(uid.decode() for uid in await self._redis.smembers(keys.worker(worker_id, "claims")))
+
+
+def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> WorkerInfo:
+    about: dict[str, Any] = orjson.loads(fields[b"about"])
+    warm = orjson.loads(fields[b"tokenizers"]) if b"tokenizers" in fields else about["tokenizers"]
+    return WorkerInfo(
+        worker_id=worker_id,
+        host=about["host"],
+        pid=about["pid"],
+        slots=about["slots"],
+        running=int(fields.get(b"running", 0)),
+        tools=[ToolDefinition.model_validate(tool) for tool in about["tools"]],
+        agents=about["agents"],
+        termination_strategies=about["termination_strategies"],
+        tokenizers=warm,
+        versions=about["versions"],
+        started_at=about["started_at"],
+        last_beat_age_s=age_s,
+        alive=age_s < DEAD_AFTER_SECONDS,
+    )
