@@ -52,11 +52,12 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
-check: $(STAMP) ## Run ruff, mypy and import-linter
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
+check: $(STAMP) ## Run ruff, mypy and import-linter, all of them whatever the first ones say
+	@failed=0; \
+	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
+	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
+	done; \
+	exit $$failed
 
 coverage: $(STAMP) ## Run all tests and report the branches that none of them takes
 	$(BIN)/coverage erase
