@@ -65,8 +65,8 @@ class CompletionsResponse(BaseModel):
     """What the policy sampled in this turn, [R]."""
     logprobs: list[float]
     """Log-probability of each sampled token, [R]."""
-    prompt_token_ids: list[int]
-    """The whole prompt that the policy saw, [P]."""
+    prompt_token_ids: list[int] | None = None
+    """The whole prompt that the policy saw, [P]. Protocol v1 requires it; without it nothing can be proved."""
     policy_version: str | None = Field(default=None, coerce_numbers_to_str=True)
 
     @model_validator(mode="before")

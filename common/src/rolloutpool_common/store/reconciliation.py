@@ -76,14 +76,14 @@ class Reconciliation:
             split = keys.split_uid(uid)
             if split is None:
                 continue
-            crashes = await self._connection.script("release", *split, "", worker_id, "crashes")
+            crashes = await self._connection.script("release", *split, "", worker_id, "crashes", 0)
             if crashes < 0:
                 continue
             requeued += 1
             if crashes >= MAX_CRASHES:
                 poisoned += 1
                 await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
-        await self._workers.leave(worker_id)
+        await self._workers.bury(worker_id)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
 

@@ -136,6 +136,9 @@ class Claim:
     crashes: int
     """How often a worker died while it had this rollout."""
     journal_length: int
+    clean: bool
+    """False: the last attempt died, so a model call of it may have been in flight."""
+    group: str | None
     deadline_in_s: float | None
     """Seconds from the claim; to be counted on a monotonic clock."""
     queued_ms: float

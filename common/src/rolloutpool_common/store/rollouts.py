@@ -50,7 +50,7 @@ class Rollouts:
         answer = await self._connection.script("claim", batch_id, index, worker_id, token)
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())
-        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more = answer
+        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more, clean, group = answer
         return Claim(
             uid=uid,
             batch_id=batch_id,
@@ -60,6 +60,8 @@ class Rollouts:
             attempt=attempt,
             crashes=crashes,
             journal_length=journal_length,
+            clean=clean == b"1",
+            group=group.decode() or None,
             deadline_in_s=(int(deadline) - int(now)) / 1000 if deadline else None,
             queued_ms=float(int(now) - int(created)),
             spec=merge_spec(shared, overrides, uid=uid),
@@ -158,9 +160,12 @@ class Rollouts:
             return None
         return RolloutStatus.CANCELLED if answer == "ok" else RolloutStatus(answer)
 
-    async def release(self, claim: Claim) -> bool:
-        """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's."""
-        answer = await self._connection.script("release", claim.batch_id, claim.index, claim.token, "", "")
+    async def release(self, claim: Claim, *, clean: bool) -> bool:
+        """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's.
+
+        `clean` says that no model call of it is in flight.
+        """
+        answer = await self._connection.script("release", claim.batch_id, claim.index, claim.token, "", "", int(clean))
         return bool(answer >= 0)
 
     async def view(self, uid: str, scope: str) -> RolloutView | None:

@@ -56,12 +56,18 @@ class Workers:
         }
         await self._connection.script("beat", worker_id, "about", orjson.dumps(about), "running", 0)
 
-    async def beat(self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]) -> list[str]:
-        """Says that the worker lives; returns the uids that it must stop running."""
-        stop = await self._connection.script(
+    async def beat(
+        self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]
+    ) -> tuple[bool, list[str]]:
+        """Says that the worker lives.
+
+        Returns whether it is still known (if not, it was declared dead and must announce itself again), and the uids
+        that it must stop running.
+        """
+        known, *stop = await self._connection.script(
             "beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)
         )
-        return [uid.decode() for uid in stop]
+        return bool(known), [uid.decode() for uid in stop]
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back its claims."""
@@ -69,6 +75,15 @@ class Workers:
             pipe = self._redis.pipeline(transaction=True)
             pipe.zrem(keys.WORKERS, worker_id)
             pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
+            await pipe.execute()
+
+    async def bury(self, worker_id: str) -> None:
+        """Forgets a worker that was declared dead; should it live, it is told to stop what it had."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.zrem(keys.WORKERS, worker_id)
+            pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "claims"))
+            pipe.expire(keys.worker(worker_id, "stop"), 3600)
             await pipe.execute()
 
     async def known(self) -> list[WorkerInfo]:

@@ -1,12 +1,13 @@
 -- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
--- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room}
+-- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
+--     group | ''}
 --  | {'gone' | 'ended' | 'taken' | 'expired'}; `room` = 1 when the outboxes may have something to publish
 local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
 if not meta[1] then return { 'gone' } end
 if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok')
+local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean')
 if TERMINAL[state[1] or ''] then return { 'ended' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
@@ -24,5 +25,6 @@ if not again then
 end
 return {
   'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
-  meta[2], meta[3], redis.call('HGET', k_batch(b, 'items'), index), redis.call('EXISTS', k_runs(meta[1])),
+  meta[2], meta[3], redis.call('HGET', k_batch(b, 'items'), index), redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
+  redis.call('HGET', k_batch(b, 'groups'), index) or '',
 }

@@ -1,7 +1,8 @@
--- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or ''.
+-- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or '',
+-- 1 clean | 0 a model call may be in flight.
 -- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
 -- -> the counter's new value, 0 without counter, -1 fenced
-local b, index, token, worker, counter = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local uid = b .. '-' .. index
 local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
 if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= '' and state[3] ~= worker) then
@@ -9,7 +10,8 @@ if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= ''
   return -1
 end
 local priority = redis.call('HGET', k_batch(b), 'priority')
-redis.call('HSET', k_rollout(uid), 's', 'queued')
+redis.call('HSET', k_rollout(uid), 's', 'queued', 'clean', clean)
+if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), uid) end
 redis.call('HDEL', k_rollout(uid), 'tok', 'w')
 redis.call('HINCRBY', k_batch(b), 'running', -1)
 detach(uid, state[3], priority)
