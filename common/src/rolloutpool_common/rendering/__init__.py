@@ -1,0 +1,43 @@
+"""Messages to ids and ids to text. The only place that touches a tokenizer; worker and trainer render alike here.
+
+Needs the extra `rendering`. Importing this takes seconds (transformers): import it where it is needed.
+"""
+
+from rolloutpool_common.ledger import TokenizerFingerprint
+from rolloutpool_common.rendering.cache import TokenizerCache
+from rolloutpool_common.rendering.delta import Delta
+from rolloutpool_common.rendering.drift import DriftLabel, classify, verify_prompt_contains
+from rolloutpool_common.rendering.errors import (
+    AssistantAppended,
+    ContentUnsafe,
+    HistoryRewritten,
+    RenderFailed,
+    TemplateMissing,
+    TemplateRefused,
+    TokenizerLoadError,
+    TokenizerNotAllowed,
+    TurnEndNotFound,
+)
+from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+
+__all__ = [
+    "TINY",
+    "AssistantAppended",
+    "ChatTokenizer",
+    "ContentUnsafe",
+    "Delta",
+    "DriftLabel",
+    "HistoryRewritten",
+    "RenderFailed",
+    "TemplateMissing",
+    "TemplateRefused",
+    "TokenizerCache",
+    "TokenizerFingerprint",
+    "TokenizerLoadError",
+    "TokenizerNotAllowed",
+    "TurnEndNotFound",
+    "classify",
+    "load_tokenizer",
+    "verify_prompt_contains",
+]

@@ -1,0 +1,106 @@
+"""Keeps a few tokenizers loaded. One load per name however many rollouts ask at once, never on an event loop.
+
+A failure is remembered for a few seconds, so that ten thousand rollouts with a wrong name cost one load; it is not
+remembered longer, because a directory may still be on its way to the worker.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from fnmatch import fnmatchcase
+from threading import Lock
+
+from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
+from rolloutpool_common.rendering.loading import load_tokenizer
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+
+__all__ = ["TokenizerCache"]
+
+_Key = tuple[str, str | None]
+
+_FAILURE_LIFE_S = 10.0
+
+
+class TokenizerCache:
+    """Least recently used tokenizers, thread-safe."""
+
+    def __init__(
+        self, size: int, *, allow: Sequence[str] | None = None, trust_remote_code_for: Sequence[str] = ()
+    ) -> None:
+        """Keeps `size` tokenizers.
+
+        `allow` are shell patterns of names that may be loaded (None: any name). `trust_remote_code_for` are exact names
+        whose repositories may run their own code in this process.
+        """
+        if size < 1:
+            raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
+        self._size = size
+        self._allow = allow
+        self._trusted = frozenset(trust_remote_code_for)
+        self._lock = Lock()
+        self._loaded: OrderedDict[_Key, ChatTokenizer] = OrderedDict()
+        self._loading: dict[_Key, Future[ChatTokenizer]] = {}
+        self._failed: dict[_Key, tuple[float, TokenizerLoadError]] = {}
+
+    async def get(self, name: str, revision: str | None = None) -> ChatTokenizer:
+        """As `load`, without blocking the event loop."""
+        with self._lock:
+            cached = self._touch((name, revision))
+        return cached if cached is not None else await asyncio.to_thread(self.load, name, revision)
+
+    def load(self, name: str, revision: str | None = None) -> ChatTokenizer:
+        """The tokenizer, loaded now if it is not in the cache. Raises TokenizerLoadError."""
+        key = (name, revision)
+        if self._allow is not None and not any(fnmatchcase(name, pattern) for pattern in self._allow):
+            raise TokenizerNotAllowed(name, "this pool's settings allow only " + ", ".join(self._allow) + ".")
+        with self._lock:
+            pending = self._loading.get(key)
+            if pending is None:
+                if (cached := self._touch(key)) is not None:
+                    return cached
+                self._raise_if_failed(key)
+                mine: Future[ChatTokenizer] = Future()
+                self._loading[key] = mine
+        if pending is not None:
+            return pending.result()
+        try:
+            tokenizer = load_tokenizer(name, revision, trust_remote_code=name in self._trusted)
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+                if isinstance(error, TokenizerLoadError):
+                    self._failed[key] = (time.monotonic() + _FAILURE_LIFE_S, error)
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._loading[key]
+            self._loaded[key] = tokenizer
+            while len(self._loaded) > self._size:
+                self._loaded.popitem(last=False)
+        mine.set_result(tokenizer)
+        return tokenizer
+
+    def warm(self, names: Iterable[str]) -> None:
+        """Load these names now. Raises TokenizerLoadError for the first that fails."""
+        for name in names:
+            self.load(name)
+
+    def loaded(self) -> tuple[ChatTokenizer, ...]:
+        """What is loaded, least recently used first."""
+        with self._lock:
+            return tuple(self._loaded.values())
+
+    def _touch(self, key: _Key) -> ChatTokenizer | None:
+        tokenizer = self._loaded.get(key)
+        if tokenizer is not None:
+            self._loaded.move_to_end(key)
+        return tokenizer
+
+    def _raise_if_failed(self, key: _Key) -> None:
+        now = time.monotonic()
+        self._failed = {k: failure for k, failure in self._failed.items() if failure[0] > now}
+        if key in self._failed:
+            error = self._failed[key][1]
+            raise type(error)(error.name, error.reason)

@@ -1,0 +1,244 @@
+"""Renders only what is new, so that history is never tokenised again.
+
+The new messages are rendered behind a dummy conversation of constant size whose assistant turn says a sentinel. What
+the template writes behind the end of that turn is the delta. Nothing is subtracted, so it does not matter what the
+template does to the dummy. That it does append is probed once per shape of the new messages, with numbered markers
+as content: each must lie behind the cut, once and in order, else the template hoists, moves or drops, and is refused.
+Cost depends on the new messages alone.
+"""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.errors import (
+    AssistantAppended,
+    HistoryRewritten,
+    RenderFailed,
+    TemplateRefused,
+    TurnEndNotFound,
+)
+from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.untrusted import NONCE, split_marks
+
+__all__ = ["Delta", "DeltaRenderer", "find_close"]
+
+_SENTINEL = NONCE + "s"
+_NAMELESS = NONCE + "n"
+_RESULT_ROLES = ("tool", "function")
+_SHAPES = 512  # verdicts kept; a shape is a few hundred bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What lies between the last sampled id and the next generation point."""
+
+    close_ids: tuple[int, ...]
+    """The token that closes the policy's turn, where the policy did not sample it: none or one."""
+    glue_ids: tuple[int, ...]
+    """[n]; the new messages as the template writes them, and the generation prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a template continues a turn with messages of certain roles."""
+
+    arguments_as_text: bool
+    close: str
+    """The control string that ends the policy's turn; empty where only the next header does."""
+    skip: int
+    """With no close string: how many characters behind the sentinel still belong to the policy's turn."""
+
+    def cut(self, text: str, codec: Codec) -> int | None:
+        """Offset of the delta in a render of the dummy conversation."""
+        start = text.rfind(_SENTINEL)
+        if start < 0:
+            return None
+        start += len(_SENTINEL)
+        return _behind(text, start, self.close, codec) if self.close else start + self.skip
+
+
+class DeltaRenderer:
+    """Renders deltas with one template. Thread-safe."""
+
+    def __init__(self, template: Template, codec: Codec, close: str | None, stop_ids: frozenset[int]) -> None:
+        """`close` is the control string behind an assistant message, `stop_ids` all ids that end a turn."""
+        self._template = template
+        self._codec = codec
+        self._close = close
+        self._stop_ids = stop_ids
+        self._shapes: OrderedDict[str, _Shape | TemplateRefused] = OrderedDict()
+        self._lock = Lock()
+
+    def render(
+        self, new_messages: Sequence[Message], last_sampled_id: int | None, template_kwargs: Mapping[str, Any] | None
+    ) -> Delta:
+        """The delta of the messages behind a turn that ended with `last_sampled_id`. Raises TemplateRefused."""
+        kwargs = dict(template_kwargs or {})
+        messages = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
+        _check(messages)
+        shape = self._shape(messages, kwargs)
+        text = self._text(shape, self._codec.guard.messages(messages), kwargs)
+        if self._codec.guard.has_edges([m["content"] for m in messages]):
+            marked = self._text(shape, self._codec.guard.messages(messages, edges=True), kwargs)
+            pieces, safe_pieces = split_marks(text), split_marks(marked)
+            if self._codec.count_control(pieces) != self._codec.count_control(safe_pieces):
+                text = marked
+        return self._join(shape, self._codec.encode_rendered(text, after=shape.close), last_sampled_id)
+
+    def _join(self, shape: _Shape, glue: list[int], last: int | None) -> Delta:
+        if not shape.close:  # the next header may be what the policy sampled to stop
+            return Delta((), tuple(glue[1:] if glue[:1] == [last] else glue))
+        close_id = self._codec.control_ids[shape.close]
+        closed = last == close_id or last in self._stop_ids
+        return Delta(() if closed else (close_id,), tuple(glue))
+
+    def _text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
+        text = self._template.render(_dummy(messages, shape.arguments_as_text) + list(messages), template_kwargs=kwargs)
+        cut = shape.cut(text, self._codec)
+        if cut is None:
+            raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
+        if _NAMELESS in text[cut:]:
+            raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
+        return text[cut:]
+
+    def _shape(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
+        """The cached verdict; a template that refuses a shape refuses it every time."""
+        signature = [[m["role"], _content_kind(m["content"]), sorted(m)] for m in messages]
+        key = json.dumps([signature, kwargs], sort_keys=True, default=repr)
+        with self._lock:
+            verdict = self._shapes.get(key)
+            if verdict is not None:
+                self._shapes.move_to_end(key)
+        if verdict is None:
+            try:
+                verdict = self._probe(messages, kwargs)
+            except TemplateRefused as refusal:
+                verdict = refusal
+            with self._lock:
+                self._shapes[key] = verdict
+                while len(self._shapes) > _SHAPES:
+                    self._shapes.popitem(last=False)
+        if isinstance(verdict, TemplateRefused):
+            raise type(verdict)(verdict.message)
+        return verdict
+
+    def _probe(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
+        probes = [{**m, "content": _replaced(m["content"], f"{NONCE}m{i}e")} for i, m in enumerate(messages)]
+        has_calls = any(m["role"] in _RESULT_ROLES for m in messages)
+        refusal: TemplateRefused | None = None
+        for as_text in (False, True) if has_calls else (False,):
+            dummy = _dummy(probes, as_text)
+            try:
+                text = self._template.render(dummy + probes, template_kwargs=kwargs)
+                shape = self._find_end(text, dummy, as_text, kwargs)
+                cut = shape.cut(text, self._codec)
+                self._check_markers(text, cut, len(probes))
+            except TemplateRefused as error:
+                refusal = refusal or error
+            else:
+                return shape
+        raise refusal or TurnEndNotFound()
+
+    def _find_end(self, text: str, dummy: Sequence[Message], as_text: bool, kwargs: Mapping[str, Any]) -> _Shape:
+        """Where the policy's turn ends in this render, in order of trust."""
+        start = text.rfind(_SENTINEL)
+        if start < 0:
+            raise TurnEndNotFound("The template drops the policy's turn when these messages follow it.")
+        start += len(_SENTINEL)
+        if self._close and _behind(text, start, self._close, self._codec) is not None:
+            return _Shape(as_text, self._close, 0)
+        # No usual end. The turn rendered alone shows how this one ends, if the template repeats it.
+        alone = self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
+        rest = alone[alone.rfind(_SENTINEL) + len(_SENTINEL) :]
+        if text.startswith(rest, start):
+            ends = list(self._codec.guard.pattern.finditer(rest))
+            if not ends:
+                return _Shape(as_text, "", len(rest))
+            shape = _Shape(as_text, ends[-1].group(), 0)
+            if shape.cut(text, self._codec) == start + ends[-1].end():
+                return shape
+        first = self._codec.guard.pattern.match(text, start)
+        if first and "tool_calls" not in dummy[-1]:
+            return _Shape(as_text, first.group(), 0)
+        raise TurnEndNotFound("No control token ends the policy's turn when these messages follow it.")
+
+    def _check_markers(self, text: str, cut: int | None, count: int) -> None:
+        found = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text)]
+        behind = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text[cut or 0 :])]
+        if cut is None or found != behind or found != list(range(count)):
+            raise HistoryRewritten(
+                f"The template does not append these {count} messages in order: it wrote {found}, behind the policy's "
+                f"turn {behind}. History that moves cannot keep its token ids."
+            )
+
+
+def find_close(template: Template, codec: Codec) -> str | None:
+    """The control string that the template writes behind an assistant message; None if there is none."""
+    try:
+        text = template.render(_dummy([], False), generation_prompt=False)
+    except RenderFailed:
+        return None
+    start = text.rfind(_SENTINEL)
+    found = codec.first_control(text[start:]) if start >= 0 else None
+    return found[0] if found else None
+
+
+def _dummy(new: Sequence[Message], arguments_as_text: bool) -> list[dict[str, Any]]:
+    """A user turn and a policy turn; the latter makes a call for each tool result that follows."""
+    arguments: Any = {_SENTINEL: _SENTINEL}
+    if arguments_as_text:
+        arguments = json.dumps(arguments)
+    assistant: dict[str, Any] = {"role": "assistant", "content": _SENTINEL}
+    calls = [
+        {
+            "id": message.get("tool_call_id", ""),
+            "type": "function",
+            "function": {"name": message.get("name", _NAMELESS), "arguments": arguments},
+        }
+        for message in new
+        if message["role"] in _RESULT_ROLES
+    ]
+    if calls:
+        assistant["tool_calls"] = calls
+    return [{"role": "user", "content": "x"}, assistant]
+
+
+def _identified(message: dict[str, Any], index: int) -> dict[str, Any]:
+    """Templates that print or check call ids want nine letters or digits."""
+    if message.get("role") == "tool" and "tool_call_id" not in message:
+        return {**message, "tool_call_id": f"call{index:05d}"}
+    return message
+
+
+def _check(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise TemplateRefused("There are no new messages to append.")
+    if any(message.get("role") == "assistant" for message in messages):
+        raise AssistantAppended()
+
+
+def _behind(text: str, start: int, close: str, codec: Codec) -> int | None:
+    return next((m.end() for m in codec.guard.pattern.finditer(text, start) if m.group() == close), None)
+
+
+def _content_kind(content: Any) -> str:
+    if isinstance(content, list | tuple):
+        return "list:" + ",".join(str(part.get("type")) if isinstance(part, Mapping) else "" for part in content)
+    return type(content).__name__
+
+
+def _replaced(content: Any, marker: str) -> Any:
+    """Content of the same shape that says the marker once."""
+    if isinstance(content, Mapping):
+        return {"r": marker}
+    if isinstance(content, list | tuple):
+        rest = [{**part, "text": ""} if isinstance(part, Mapping) else "" for part in content[1:]]
+        first = content[0] if content else None
+        return [{**first, "text": marker} if isinstance(first, Mapping) else marker, *rest]
+    return marker

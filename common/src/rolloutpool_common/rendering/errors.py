@@ -1,0 +1,80 @@
+"""Why text did not become ids.
+
+    RolloutPoolError
+    ├── TokenizerLoadFailed
+    │   └── TokenizerLoadError        this tokenizer cannot be used, with the reason
+    │       ├── TokenizerNotAllowed
+    │       └── TemplateMissing
+    └── TemplateRefused               this conversation cannot be rendered exactly, with the reason
+        ├── RenderFailed
+        ├── HistoryRewritten
+        ├── TurnEndNotFound
+        ├── AssistantAppended
+        └── ContentUnsafe
+
+A refusal is a result: an id sequence that cannot be proved is not guessed. Whether it is the request's fault or
+the policy's is known only to the caller. Reasons hold no prompt text, except what a template itself raises.
+"""
+
+from rolloutpool_common.errors import RolloutPoolError, TokenizerLoadFailed
+
+__all__ = [
+    "AssistantAppended",
+    "ContentUnsafe",
+    "HistoryRewritten",
+    "RenderFailed",
+    "TemplateMissing",
+    "TemplateRefused",
+    "TokenizerLoadError",
+    "TokenizerNotAllowed",
+    "TurnEndNotFound",
+]
+
+
+class TokenizerLoadError(TokenizerLoadFailed):
+    """The tokenizer could not be loaded."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Tokenizer {name!r} cannot be used: {reason}")
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name, self.reason))
+
+
+class TokenizerNotAllowed(TokenizerLoadError):
+    """The pool's settings do not allow this tokenizer."""
+
+
+class TemplateMissing(TokenizerLoadError):
+    """The tokenizer has no chat template."""
+
+
+class TemplateRefused(RolloutPoolError):
+    """The chat template cannot render this conversation exactly."""
+
+    @property
+    def reason(self) -> str:
+        """What the template did, and what would help."""
+        return self.message
+
+
+class RenderFailed(TemplateRefused):
+    """The template raised an error."""
+
+
+class HistoryRewritten(TemplateRefused):
+    """The template moves, merges or drops the new messages instead of appending them."""
+
+
+class TurnEndNotFound(TemplateRefused):
+    """The end of the policy's turn cannot be found in what the template renders."""
+
+
+class AssistantAppended(TemplateRefused):
+    """An assistant message cannot be appended as text: what the policy said enters the ledger as sampled ids."""
+
+
+class ContentUnsafe(TemplateRefused):
+    """The content would become control tokens that nobody meant."""

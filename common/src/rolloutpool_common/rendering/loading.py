@@ -1,0 +1,109 @@
+"""Loads a tokenizer by name, or says why it cannot be trusted.
+
+What transformers builds is compared with the directory's own tokenizer.json on a list of probes, because its
+automatic class selection gives wrong ids silently for some directories. On a difference the generic class is tried;
+if that differs too, loading fails. Custom code runs only where the caller says so, and nothing ever asks on stdin.
+Caches, offline mode and mirrors are those of huggingface_hub, by its own environment variables.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.hub import cached_file
+
+from rolloutpool_common.ledger import TokenizerFingerprint
+from rolloutpool_common.rendering.errors import TemplateMissing, TokenizerLoadError
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
+
+__all__ = ["TINY", "load_tokenizer"]
+
+TINY = "rolloutpool/tiny"
+"""The tokenizer that comes with this package."""
+
+_PROBES = (
+    "Hello, world!",
+    " two  spaces and\ttab",
+    "3.14159 1000000 2024-07-26",
+    "naïve café Ångström",
+    "e\u0301 decomposed",
+    "漢字とかな 한국어",
+    "🙂👩\u200d🚀",
+    "line\n\nbreaks\r\n",
+    '{"name": "add", "arguments": {"a": 15}}',
+    "def f(x):\n    return x**2",
+    "",
+)
+
+
+def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> ChatTokenizer:
+    """The tokenizer of a hub name or a local directory. Takes seconds; see `TokenizerCache`.
+
+    Raises TokenizerLoadError with the reason, TemplateMissing where there is no chat template.
+    """
+    source = str(TINY_TOKENIZER) if name == TINY else name
+    directory = Path(source).expanduser()
+    if not directory.is_dir() and (directory.is_absolute() or source.startswith((".", "~"))):
+        raise TokenizerLoadError(name, "there is no such directory on this worker.")
+    where = str(directory) if directory.is_dir() else source
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        path = _tokenizer_json(where, revision)
+        chat, backend = _agreeing(name, where, path, options)
+    except TokenizerLoadError:
+        raise
+    except Exception as error:  # whatever a foreign repository makes transformers raise
+        reason = " ".join(str(error).split())[:300]
+        raise TokenizerLoadError(name, f"{type(error).__name__}: {reason}") from error
+    if not chat.chat_template:
+        raise TemplateMissing(name, "it has no chat template, so there is nothing to render messages with.")
+    templates = chat.chat_template
+    text = "\0".join(f"{k}\0{templates[k]}" for k in sorted(templates)) if isinstance(templates, dict) else templates
+    fingerprint = TokenizerFingerprint(
+        tokenizer_sha256=hashlib.sha256(path.read_bytes() if path else backend.to_str().encode()).hexdigest(),
+        template_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        transformers_version=transformers.__version__,
+    )
+    return ChatTokenizer(name, revision, fingerprint, backend, chat)
+
+
+def _tokenizer_json(where: str, revision: str | None) -> Path | None:
+    found = cached_file(where, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    return Path(found) if found else None
+
+
+def _agreeing(
+    name: str, where: str, path: Path | None, options: dict[str, Any]
+) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
+    """A tokenizer of transformers that encodes as tokenizer.json does, and its backend."""
+    chat: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
+    backend = getattr(chat, "backend_tokenizer", None)
+    if path is None:
+        if backend is None:
+            raise TokenizerLoadError(name, "it is implemented in Python only; a tokenizer.json is needed.")
+        return chat, backend
+    reference = Tokenizer.from_file(str(path))
+    difference = _first_difference(reference, backend)
+    if backend is not None and difference is None:
+        return chat, backend
+    chat = PreTrainedTokenizerFast.from_pretrained(where, **options)
+    if _first_difference(reference, chat.backend_tokenizer) is None:
+        return chat, chat.backend_tokenizer
+    raise TokenizerLoadError(
+        name,
+        f"transformers {transformers.__version__} encodes the probe {difference!r} otherwise than the tokenizer.json "
+        "beside it, so any ids would be a guess. Mend the directory's tokenizer_config.json, or use another version.",
+    )
+
+
+def _first_difference(reference: Tokenizer, backend: Tokenizer | None) -> str | None:
+    probes = [*_PROBES, *(f"a{token.content}b" for token in reference.get_added_tokens_decoder().values())]
+    if backend is None:
+        return probes[0]
+    ours = reference.encode_batch(probes, add_special_tokens=False)
+    theirs = backend.encode_batch(probes, add_special_tokens=False)
+    return next((p for p, a, b in zip(probes, ours, theirs, strict=True) if a.ids != b.ids), None)

@@ -1,0 +1,147 @@
+"""A tokenizer with its chat template: the only way from messages to ids. Immutable, so threads may share it.
+
+What people, tools and files say never becomes a control token (see `untrusted`). Rendering raises TemplateRefused
+rather than guess. All calls are synchronous and CPU bound: from an event loop, hand long content to a thread.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from rolloutpool_common.ledger import TokenizerFingerprint
+from rolloutpool_common.rendering import deepseek
+from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
+from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.untrusted import NONCE, split_marks
+
+__all__ = ["ChatTokenizer"]
+
+# Ids that a policy may end a turn with, whatever its template writes there.
+_STOPS = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<\uff5cend▁of▁sentence\uff5c>",
+    "<end_of_turn>",
+    "<|END_OF_TURN_TOKEN|>",
+    "</s>",
+)
+
+
+class ChatTokenizer:
+    """Renders and encodes for one model family."""
+
+    def __init__(
+        self,
+        name: str,
+        revision: str | None,
+        fingerprint: TokenizerFingerprint,
+        backend: Tokenizer,
+        chat: PreTrainedTokenizerBase,
+    ) -> None:
+        """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes."""
+        self.name = name
+        self.revision = revision
+        self.fingerprint = fingerprint
+        self._chat = chat
+        templates = chat.chat_template
+        sources = list(templates.values()) if isinstance(templates, dict) else [templates]
+        self._codec = Codec(backend, "\n".join(sources))
+        self.close_token = find_close(self._template(None), self._codec)
+        """The control string that ends an assistant message; None where the template writes none."""
+        control = self._codec.control_ids
+        self.close_id = control.get(self.close_token) if self.close_token else None
+        """Its id."""
+        self.stop_ids = frozenset(control[s] for s in (*_STOPS, self.close_token, chat.eos_token) if s in control)
+        """Ids that end a turn when the policy samples them."""
+        self._deltas = {
+            source: DeltaRenderer(Template(chat, source), self._codec, self.close_token, self.stop_ids)
+            for source in sources
+        }
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id that can be decoded."""
+        return self._codec.vocab_size
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids that only the template and the policy may produce."""
+        return frozenset(self._codec.control_ids.values())
+
+    @cached_property
+    def renders_tools(self) -> bool:
+        """Whether the template shows the policy which tools there are; many drop them silently."""
+        tool = {"type": "function", "function": {"name": NONCE, "description": "x", "parameters": {"type": "object"}}}
+        try:
+            return NONCE in self._template([tool]).render([{"role": "user", "content": "x"}], tools=[tool])
+        except TemplateRefused:
+            return False
+
+    def encode(self, text: str, *, control: bool = True) -> list[int]:
+        """Ids of the text, no special tokens added; with `control=False` none of them is a control id."""
+        return self._codec.encode(text, control=control)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
+        return self._codec.decode(ids)
+
+    def render_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids [P] of a whole conversation with its generation prompt. Raises TemplateRefused."""
+        template, guard, normal = self._template(tools), self._codec.guard, normalise(messages)
+
+        def text(edges: bool) -> str:
+            return template.render(
+                guard.messages(normal, edges=edges),
+                tools=guard.value(list(tools or ()), edges=edges),
+                template_kwargs=template_kwargs,
+            )
+
+        rendered = text(edges=False)
+        if guard.has_edges([m["content"] for m in normal]) or guard.has_edges(list(tools or ())):
+            marked = text(edges=True)
+            if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
+                rendered = marked
+        return self._codec.encode_rendered(rendered)
+
+    def render_delta(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        last_sampled_id: int | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Delta:
+        """What the new messages add behind a sampled turn, generation prompt included.
+
+        `last_sampled_id` is None where the policy sampled nothing. `tools` only choose among named templates: they
+        stand in front of history and are not rendered again. Raises TemplateRefused.
+        """
+        renderer = self._deltas[self._template(tools).source]
+        results = 0
+        if deepseek.applies(self._codec) and self.close_token:
+            normal = normalise(new_messages)
+            results = next((i for i, m in enumerate(normal) if m.get("role") != "tool"), len(normal))
+        if not results:
+            return renderer.render(new_messages, last_sampled_id, template_kwargs)
+        block = deepseek.outputs_block(normal[:results], self._codec, after=self.close_token or "")
+        rest = (
+            renderer.render(new_messages[results:], self.close_id, template_kwargs).glue_ids if normal[results:] else ()
+        )
+        closed = last_sampled_id in self.stop_ids or self.close_id is None
+        return Delta(() if closed or self.close_id is None else (self.close_id,), (*block, *rest))
+
+    def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
+        return Template(self._chat, self._chat.get_chat_template(tools=[dict(tool) for tool in tools or ()] or None))
