@@ -44,7 +44,7 @@ Labels = Annotated[dict[Label, Label], Field(max_length=32)]
 def check_callback_host(value: str) -> str:
     """As `check_server_url`, and the URL must name a host."""
     url = check_server_url(value)
-    if not url.split("://", 1)[1].split("/", 1)[0]:
+    if not url.partition("://")[2].split("/", 1)[0]:
         raise ValueError(f"server_url names no host: {value}")
     return url
 
