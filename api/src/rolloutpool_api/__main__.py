@@ -1,0 +1,93 @@
+"""`python -m rolloutpool_api`: one API process until SIGTERM or SIGINT.
+
+It stops within seconds, whoever waits: new connections are refused, waiters are told to ask again, answers that are
+being written are finished. Exit codes: 0 stopped as asked, 2 bad settings or a port that is taken.
+"""
+
+import errno
+import signal
+import socket
+import sys
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from rolloutpool_api import logs
+from rolloutpool_api.app import create_app
+from rolloutpool_api.settings import Settings, SettingsInvalid
+from rolloutpool_common.errors import RolloutPoolError
+
+__all__ = ["ApiServer", "PortTaken", "main"]
+
+FINISH_SECONDS = 5
+"""How long answers that are being written may take when the process stops."""
+BACKLOG = 2048
+
+
+class PortTaken(RolloutPoolError):
+    """The API's port is in use."""
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn, which sends our waiters home before it waits for them."""
+
+    def __init__(self, app: FastAPI, *, log_config: None = None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                log_config=log_config,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=FINISH_SECONDS,
+            )
+        )
+        self._pool = app.state.pool
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's."""
+        self._pool.stop()
+        await super().shutdown(sockets)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket at the configured address; raises `PortTaken`, whose message names the port and the setting."""
+    host, port = settings.rolloutpool_api_host, settings.rollout_server_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"port {port} on {host} is in use: stop what listens there, or choose another port with "
+                "ROLLOUT_SERVER_PORT (0 picks a free one)"
+            ) from None
+        raise PortTaken(
+            f"can't listen on {host} port {port}: {error.strerror}. "
+            "Choose others with ROLLOUTPOOL_API_HOST and ROLLOUT_SERVER_PORT"
+        ) from None
+
+
+def main() -> int:
+    """Runs the API; returns its exit code."""
+    try:
+        settings = Settings.from_environment()
+        listener = listen(settings)
+    except (SettingsInvalid, PortTaken) as error:
+        print(f"rolloutpool api: {error.message}", file=sys.stderr)
+        return 2
+    logs.configure(settings)
+    server = ApiServer(create_app(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises a signal again once it has stopped, and the default would turn that into a failure.
+        signal.signal(number, server.handle_exit)
+    host, port = listener.getsockname()[:2]
+    structlog.stdlib.get_logger(__name__).info("api listens", host=host, port=port)
+    server.run(sockets=[listener])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The application: routes, error shapes, background work, description.
+
+Whatever a request contains, the answer is JSON: `{"detail": …}` on protocol v1's paths, as its clients know it,
+`{"error": {"message": …, …}}` on all others.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+
+from rolloutpool_api.body import BodyLimit
+from rolloutpool_api.errors import ApiError, Rejected
+from rolloutpool_api.faults import Faults, path
+from rolloutpool_api.pool import Pool
+from rolloutpool_api.routes import batches, health, rollouts, tools
+from rolloutpool_api.settings import Settings
+from rolloutpool_common.protocol.batch import BatchRequest
+from rolloutpool_common.store import BatchStillRunning, IdempotencyConflict, StoreError, StoreFull
+
+__all__ = ["create_app"]
+
+_log = structlog.stdlib.get_logger(__name__)
+
+V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
+
+_DESCRIPTION = """
+Rollouts for agentic RL: a trainer submits conversations, workers run them against the trainer's own model, and each
+comes back as token ids with an exact mask.
+
+Errors of the pool's own API have one shape, `{"error": {"message": ..., ...}}`; protocol v1's paths answer
+`{"detail": ...}`. A 503 carries `Retry-After`.
+"""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API of one process; `app.state.pool` is the `Pool` behind it. Needs no Redis to start."""
+    pool = Pool(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with pool.running():
+            yield
+
+    app = FastAPI(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
+    app.state.pool = pool
+    app.add_middleware(BodyLimit, max_bytes=settings.rolloutpool_max_body_mb * 1_000_000)
+    for module in (batches, rollouts, tools, health):
+        app.include_router(module.router)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(Exception, _unforeseen)
+    _describe_batch_request(app)
+    return app
+
+
+def _answer(
+    request: Request, status: int, message: str, extra: dict[str, Any], retry_after_s: int | None = None
+) -> Response:
+    if request.url.path in V1_PATHS:
+        body: dict[str, Any] = {"detail": message}
+    else:
+        body = {"error": {"message": message, **extra}}
+    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _answer(request, error.status, error.message, error.extra(), error.retry_after_s)
+
+
+async def _store_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreError)
+    if isinstance(error, IdempotencyConflict | BatchStillRunning):
+        return _answer(request, 409, error.message, {})
+    return _answer(request, 503, error.message, {}, 30 if isinstance(error, StoreFull) else 2)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if error.status_code == 404 and request.url.path not in V1_PATHS:
+        message = "there is nothing at this path; `/docs` lists what there is"
+    answer = _answer(request, error.status_code, message, {})
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    """Protocol v1's 422 is FastAPI's own; elsewhere the faults of a query or header are listed as those of a body."""
+    assert isinstance(error, RequestValidationError)
+    if request.url.path in V1_PATHS:
+        # A body of another content type is echoed as it came, and need not be text.
+        detail = jsonable_encoder(error.errors(), custom_encoder={bytes: lambda raw: raw.decode(errors="replace")})
+        return JSONResponse({"detail": detail}, status_code=422)
+    faults = Faults()
+    for item in error.errors():
+        faults.add(path(*item["loc"]), item["msg"])
+    return await _api_error(request, Rejected(faults.listed, faults.total))
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    # Starlette raises the error again once this is sent, so the server logs where it came from.
+    _log.error("unforeseen error", method=request.method, path=request.url.path, error=type(error).__name__)
+    return _answer(request, 500, "an error that should not be possible; please report it with the API's log", {})
+
+
+def _describe_batch_request(app: FastAPI) -> None:
+    """Adds the models of a body that no route declares, because it is validated rollout by rollout."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schemas = plain()["components"]["schemas"]
+            _, models = models_json_schema([(BatchRequest, "validation")], ref_template="#/components/schemas/{model}")
+            for name, schema in models["$defs"].items():
+                schemas.setdefault(name, schema)
+        return plain()
+
+    app.openapi = described  # type: ignore[method-assign]

@@ -1,0 +1,170 @@
+"""What the API answers when it can't do what it was asked.
+
+    RolloutPoolError
+    └── ApiError                 has an HTTP status
+        ├── MalformedBody        400
+        ├── BadCursor            400
+        ├── NotFound             404
+        ├── Conflict             409
+        ├── UnsupportedBody      415
+        ├── Rejected             422, carries the faults
+        ├── NotReady             503
+        └── ShuttingDown         503
+
+A docstring is the default message. Protocol v1's paths answer `{"detail": …}`, as FastAPI does, all others
+`{"error": {"message": …, …}}`. A bad request never ends in a 500.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.batch import Fault
+
+__all__ = [
+    "ApiError",
+    "BadCursor",
+    "Conflict",
+    "ErrorBody",
+    "ErrorDetail",
+    "MalformedBody",
+    "NotFound",
+    "NotReady",
+    "Rejected",
+    "ShuttingDown",
+    "UnsupportedBody",
+    "V1ErrorBody",
+]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong; only `message` is always there."""
+
+    message: str
+    """What happened and what to do."""
+    faults: list[Fault] | None = None
+    """Every reason for a rejection, at most 1000."""
+    total_faults: int | None = None
+    """How many reasons there are, those beyond the list included."""
+    reasons: list[str] | None = None
+    """What a pool that is not ready waits for."""
+    batch_id: str | None = None
+    """The batch that a conflict is with."""
+
+
+class ErrorBody(BaseModel):
+    """Every error of the pool's own API."""
+
+    error: ErrorDetail
+
+
+class V1ErrorBody(BaseModel):
+    """Every error of protocol v1 but 422, whose `detail` is FastAPI's list."""
+
+    detail: str = Field(examples=["no worker is alive; start one with `rolloutpool worker`"])
+
+
+class ApiError(RolloutPoolError):
+    """The request failed."""
+
+    status: ClassVar[int] = 500
+    retry_after_s: ClassVar[int | None] = None
+
+    def extra(self) -> dict[str, Any]:
+        """What the error body carries beside the message."""
+        return {}
+
+
+class MalformedBody(ApiError):
+    """The body is not JSON."""
+
+    status = 400
+
+
+class BadCursor(ApiError):
+    """The cursor is none of this pool's: pass `0` for the start, or a cursor that a result came with."""
+
+    status = 400
+
+
+class NotFound(ApiError):
+    """There is nothing of this name."""
+
+    status = 404
+
+
+class Conflict(ApiError):
+    """The request contradicts an earlier one."""
+
+    status = 409
+
+    def __init__(self, message: str | None = None, *, batch_id: str | None = None) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_conflict, (self.message, self.batch_id))
+
+    def extra(self) -> dict[str, Any]:
+        """As `ApiError.extra`."""
+        return {} if self.batch_id is None else {"batch_id": self.batch_id}
+
+
+def _rebuild_conflict(message: str, batch_id: str | None) -> Conflict:
+    return Conflict(message, batch_id=batch_id)
+
+
+class UnsupportedBody(ApiError):
+    """Send plain JSON: `Content-Type: application/json`, no `Content-Encoding`."""
+
+    status = 415
+
+
+class Rejected(ApiError):
+    """The batch was rejected, and nothing of it runs."""
+
+    status = 422
+
+    def __init__(self, faults: Sequence[Fault], total: int) -> None:
+        plural = "" if total == 1 else "s"
+        super().__init__(f"rejected for {total} fault{plural}, nothing of it runs; mend them and send it again")
+        self.faults = list(faults)
+        self.total = total
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Rejected, (self.faults, self.total))
+
+    def extra(self) -> dict[str, Any]:
+        """As `ApiError.extra`."""
+        return {"faults": [fault.model_dump() for fault in self.faults], "total_faults": self.total}
+
+
+class NotReady(ApiError):
+    """The pool can't take work yet."""
+
+    status = 503
+    retry_after_s = 2
+
+    def __init__(self, message: str | None = None, *, reasons: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.reasons = list(reasons)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_not_ready, (self.message, self.reasons))
+
+    def extra(self) -> dict[str, Any]:
+        """As `ApiError.extra`."""
+        return {"reasons": self.reasons} if self.reasons else {}
+
+
+def _rebuild_not_ready(message: str, reasons: list[str]) -> NotReady:
+    return NotReady(message, reasons=reasons)
+
+
+class ShuttingDown(ApiError):
+    """This API process is stopping. Work goes on; ask again, another one or its successor will answer."""
+
+    status = 503
+    retry_after_s = 2

@@ -1,0 +1,87 @@
+"""Collects every reason to reject a document, each with its path in the document.
+
+At most `MAX_LISTED` are kept, all are counted. A path reads like `rollouts[3].messages[0].role`; keys that are no
+plain names are quoted as JSON, and long ones are cut.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from rolloutpool_common.protocol.batch import Fault
+
+__all__ = ["MAX_LISTED", "Faults", "path"]
+
+MAX_LISTED = 1000
+LONGEST_KEY = 80
+LONGEST_MESSAGE = 500
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TEXTS = {
+    "missing": "required",
+    "extra_forbidden": "unknown field; remove it, or check its spelling",
+}
+
+
+def path(*steps: str | int) -> str:
+    """The steps as one path."""
+    text = ""
+    for step in steps:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN.fullmatch(step) and len(step) <= LONGEST_KEY:
+            text += f".{step}" if text else step
+        else:
+            text += f"[{json.dumps(step[:LONGEST_KEY])}]"
+    return text
+
+
+class Faults:
+    """The faults of one document."""
+
+    def __init__(self) -> None:
+        self.listed: list[Fault] = []
+        self.total = 0
+
+    def add(self, where: str, message: str) -> None:
+        """One fault."""
+        self.total += 1
+        if len(self.listed) < MAX_LISTED:
+            self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
+
+    def add_all(
+        self,
+        error: ValidationError,
+        part: Any,
+        *,
+        at: Sequence[str | int] = (),
+        without: tuple[str, ...] | None = None,
+    ) -> None:
+        """All that pydantic found in a part that lies `at` these steps, but for what lies below `without`."""
+        if len(self.listed) >= MAX_LISTED and without is None:
+            self.total += error.error_count()
+            return
+        for item in error.errors(include_url=False, include_context=False, include_input=False):
+            if without is not None and item["loc"][: len(without)] == without:
+                continue
+            steps = _in_document(item["loc"], part, missing=item["type"] == "missing")
+            text = _TEXTS.get(item["type"], item["msg"].removeprefix("Value error, "))
+            self.add(path(*at, *steps), text)
+
+
+def _in_document(loc: Sequence[str | int], part: Any, *, missing: bool) -> list[str | int]:
+    """The steps of pydantic's location that exist in the document: not the names of a union's members."""
+    steps: list[str | int] = []
+    here = part
+    for position, step in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(step, int):
+            steps.append(step)
+            here = here[step] if isinstance(here, list) and step < len(here) else None
+        elif isinstance(here, dict) and (step in here or (last and missing)):
+            steps.append(step)
+            here = here.get(step)
+    return steps

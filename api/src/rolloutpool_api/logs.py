@@ -1,0 +1,53 @@
+"""Logs: one JSON object per line in containers, readable lines on a terminal; our own and every library's alike.
+
+Values are rendered by JSON or `repr`, so that an id with a line break in it can't forge a line. What is logged are
+ids and counts, never prompts, bodies or secrets.
+"""
+
+import logging
+import sys
+
+import structlog
+
+from rolloutpool_api.settings import Settings
+
+__all__ = ["configure"]
+
+
+def configure(settings: Settings) -> None:
+    """Sets up structlog, and lets the standard library's loggers go through it."""
+    level = logging.getLevelNamesMapping()[settings.rolloutpool_log_level.upper()]
+    as_json = settings.rolloutpool_log_format == "json" or (
+        settings.rolloutpool_log_format == "auto" and not sys.stderr.isatty()
+    )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if as_json
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )

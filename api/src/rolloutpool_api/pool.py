@@ -1,0 +1,94 @@
+"""What all routes of one API process share, and how they wait.
+
+Invariant: no request waits longer than `stop` takes to reach it; whoever waits is told that the process ends, and
+that nothing is lost by asking again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from rolloutpool_api.errors import ShuttingDown
+from rolloutpool_api.reconciler import Reconciler
+from rolloutpool_api.settings import Settings
+from rolloutpool_common.publishing import Publisher
+from rolloutpool_common.store import NewBatch, Store, Submitted, Watch
+
+__all__ = ["SCOPE", "Pool", "PoolDep"]
+
+SCOPE = "public"
+"""Whose everything is: without API keys there is one owner."""
+
+
+class Pool:
+    """The pool behind this process: its store, its chores, its slots for synchronous rollouts."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store.open(settings.rolloutpool_redis_url)
+        self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
+        self._publisher = Publisher(self.store, settings.broker_url)
+        self._reconciler = Reconciler(self.store, self._publisher)
+        self._stopping = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Pool"]:
+        """Works in the background while the context lasts. Needs no Redis to begin."""
+        await self.store.signals.start()
+        self._reconciler.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            await self._reconciler.stop()
+            self._publisher.close()
+            await self.store.close()
+
+    def stop(self) -> None:
+        """Sends all waiters home; call it before waiting for open requests."""
+        self._stopping.set()
+        self.store.signals.wake_all()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this process ends."""
+        return self._stopping.is_set()
+
+    async def submit(self, new: NewBatch) -> Submitted:
+        """Makes a batch durable and has it published."""
+        submitted = await self.store.batches.submit(new)
+        if submitted.created:
+            self._reconciler.publish_soon()
+        return submitted
+
+    async def wait(self, watch: Watch, seconds: float) -> bool:
+        """Whether something happened within the time; raises `ShuttingDown`."""
+        self.raise_if_stopping()
+        happened = await watch.wait(max(seconds, 0))
+        self.raise_if_stopping()
+        return happened
+
+    async def pause(self, seconds: float) -> None:
+        """Waits before another attempt; raises `ShuttingDown`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+        raise ShuttingDown
+
+    def raise_if_stopping(self) -> None:
+        """Raises `ShuttingDown` if so."""
+        if self.stopping:
+            raise ShuttingDown
+
+
+async def _pool(request: Request) -> Pool:
+    pool: Pool = request.app.state.pool
+    return pool
+
+
+PoolDep = Annotated[Pool, Depends(_pool)]

@@ -1,0 +1,76 @@
+"""Pages of results, spliced together from the JSON that the store holds, without reading it.
+
+Invariant: a page is `ResultPage` (or one `ResultItem` per line) byte for byte as a model would have written it.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+
+from rolloutpool_api.errors import BadCursor
+from rolloutpool_api.pool import Pool
+
+__all__ = ["START", "Page", "check_cursor", "read_page"]
+
+START = "0"
+CHUNK = 100
+"""Results per read: 100 of 18 kB come in one round trip without holding the loop."""
+PAGE_BYTES = 32 * 1024 * 1024
+"""A page ends here even if it has fewer results than asked for; the next begins where it ended."""
+
+_CURSOR = re.compile(r"0|[0-9]{1,15}-[0-9]{1,15}")
+
+
+def check_cursor(cursor: str) -> str:
+    """The cursor unchanged; raises `BadCursor`."""
+    if not _CURSOR.fullmatch(cursor):
+        raise BadCursor(f"cursor {cursor[:64]!r}: {BadCursor.__doc__}")
+    return cursor
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some results of one batch."""
+
+    items: list[bytes]
+    """Each the JSON of a `ResultItem`."""
+    next_cursor: str
+    complete: bool
+
+    def json(self) -> bytes:
+        """As `ResultPage`."""
+        complete = b"true" if self.complete else b"false"
+        tail = b'],"next_cursor":"%b","complete":%b}' % (self.next_cursor.encode(), complete)
+        return b'{"items":[' + b",".join(self.items) + tail
+
+    def ndjson(self) -> bytes:
+        """One `ResultItem` a line."""
+        return b"".join(item + b"\n" for item in self.items)
+
+
+async def read_page(pool: Pool, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
+    """Up to `limit` results after `cursor`; waits up to `wait_s` seconds for the first. Raises `ShuttingDown`."""
+    end = time.monotonic() + wait_s
+    async with pool.store.signals.watch(batch_id) as watch:
+        while True:
+            page = await _read(pool, batch_id, cursor, limit)
+            left = end - time.monotonic()
+            if page.items or page.complete or left <= 0:
+                return page
+            await pool.wait(watch, left)
+
+
+async def _read(pool: Pool, batch_id: str, cursor: str, limit: int) -> Page:
+    items: list[bytes] = []
+    size = 0
+    while True:
+        count = min(CHUNK, limit - len(items))
+        piece = await pool.store.batches.results(batch_id, cursor, count)
+        for at, data in piece.items:
+            items.append(b'{"cursor":"%b","result":%b}' % (at.encode(), data))
+            size += len(data)
+        # A cursor that did not move says that nothing follows, not even results that were deleted meanwhile.
+        moved = piece.next_cursor != cursor
+        cursor = piece.next_cursor
+        if not moved or piece.complete or len(items) >= limit or size >= PAGE_BYTES:
+            return Page(items, cursor, piece.complete)

@@ -1,0 +1,232 @@
+"""Batches: submitted whole, followed by page, long-poll or event, cancelled, deleted."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel
+
+from rolloutpool_api import events
+from rolloutpool_api.body import off_loop, parse, read_json_body
+from rolloutpool_api.errors import Conflict, MalformedBody, NotFound, Rejected
+from rolloutpool_api.pool import SCOPE, PoolDep
+from rolloutpool_api.results import START, check_cursor, read_page
+from rolloutpool_api.routes.documented import errors
+from rolloutpool_api.submission import plan_batch
+from rolloutpool_api.validation import Catalog
+from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus
+from rolloutpool_common.protocol.result import ResultPage
+from rolloutpool_common.store import IdempotencyConflict, NewBatch, keys
+
+__all__ = ["BatchCancelled", "BatchPurged", "router"]
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"])
+
+_log = structlog.stdlib.get_logger(__name__)
+
+_BATCH_ID = re.compile(r"b[0-9a-f]{32}")
+_NDJSON = "application/x-ndjson"
+
+_EXAMPLE = {
+    "defaults": {
+        "tokenizer_name": "rolloutpool/tiny",
+        "sampling_params": {"temperature": 0.7, "max_tokens": 512},
+        "max_turns": 8,
+    },
+    "trainer": {"host": "trainer.example", "base_port": 8081, "workers": 4},
+    "rollouts": [
+        {
+            "rollout_id": "step12-prompt0",
+            "n": 8,
+            "messages": [{"role": "user", "content": "Calculate 15 * 23"}],
+            "metadata": {"answer": 345},
+        },
+        {"group": "other", "messages": [{"role": "user", "content": "Calculate 7 / 2"}], "max_turns": 4},
+    ],
+    "labels": {"run": "job7", "step": "12"},
+}
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}, "example": _EXAMPLE}},
+    }
+}
+
+
+class BatchCancelled(BaseModel):
+    """What a cancellation did."""
+
+    batch_id: str
+    cancelled: int
+    """Rollouts that this call ended; those that had ended before keep their outcome."""
+
+
+class BatchPurged(BaseModel):
+    """The batch's data is deleted."""
+
+    batch_id: str
+    purged: Literal[True] = True
+
+
+async def _known(batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")], pool: PoolDep) -> str:
+    """The id of a batch that exists; raises `NotFound`."""
+    if not _BATCH_ID.fullmatch(batch_id) or await pool.store.batches.total(batch_id, SCOPE) is None:
+        raise _unknown(batch_id)
+    return batch_id
+
+
+BatchId = Annotated[str, Depends(_known)]
+
+
+def _unknown(batch_id: str) -> NotFound:
+    return NotFound(f"batch {batch_id[:64]!r} is unknown, or its data was deleted")
+
+
+@router.post(
+    "",
+    summary="Submit up to 10,000 rollouts",
+    status_code=202,
+    response_model=BatchAccepted,
+    responses={
+        200: {"model": BatchAccepted, "description": "This Idempotency-Key brought this very batch before"},
+        **errors(400, 409, 413, 415, 422),
+    },
+    openapi_extra=_BODY,
+)
+async def submit_batch(
+    request: Request,
+    pool: PoolDep,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="Makes the request safe to repeat: the same key and body give the same batch",
+        ),
+    ] = None,
+) -> Response:
+    """Accepted whole or rejected whole; once accepted, it is durable. A rejection lists every fault with its path.
+
+    `defaults` hold for every rollout, a rollout's own fields win (`sampling_params` and `metadata` key by key).
+    Groups take the trainer's endpoints in turn; a rollout stays on its endpoint, and a group stays together.
+    """
+    body = await read_json_body(request)
+    catalog = Catalog.of(await pool.store.workers.known())
+    try:
+        new = await off_loop(len(body), lambda: _plan(body, catalog, idempotency_key))
+    except Rejected as rejected:
+        _log.info("batch rejected", faults=rejected.total)
+        raise
+    try:
+        submitted = await pool.submit(new)
+    except IdempotencyConflict as conflict:
+        raise Conflict(
+            "this Idempotency-Key came with another body before; use a new key for a new batch",
+            batch_id=conflict.batch_id,
+        ) from None
+    batch_id, total = submitted.batch_id, len(new.rollouts)
+    _log.info("batch accepted", batch_id=batch_id, total=total, priority=new.priority, replayed=not submitted.created)
+    accepted = BatchAccepted(
+        batch_id=batch_id, total=total, rollouts=[keys.uid_of(batch_id, index) for index in range(total)]
+    )
+    headers = {"Location": f"/v1/batches/{batch_id}"}
+    if not submitted.created:
+        headers["Idempotency-Replayed"] = "true"
+    return Response(
+        accepted.model_dump_json(),
+        status_code=202 if submitted.created else 200,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+def _plan(body: bytes, catalog: Catalog | None, idempotency_key: str | None) -> NewBatch:
+    try:
+        document = parse(body)
+    except ValueError as error:
+        raise MalformedBody(f"the body is not JSON: {error}") from None
+    return plan_batch(document, catalog, scope=SCOPE, idempotency_key=idempotency_key)
+
+
+@router.get("/{batch_id}", summary="State of a batch: counts, progress, rates", responses=errors(404, 422))
+async def batch_status(batch_id: BatchId, pool: PoolDep) -> BatchStatus:
+    """Counts by state sum to `total`."""
+    status = await pool.store.batches.status(batch_id, SCOPE)
+    if status is None:
+        raise _unknown(batch_id)
+    return status
+
+
+@router.get(
+    "/{batch_id}/results",
+    summary="Results in the order in which they ended, by cursor",
+    response_model=ResultPage,
+    responses={
+        200: {"content": {_NDJSON: {"schema": {"type": "string"}}}},
+        **errors(400, 404, 422),
+    },
+)
+async def batch_results(
+    batch_id: BatchId,
+    pool: PoolDep,
+    cursor: Annotated[str, Query(description="`0`, or the cursor of the last result that you have")] = START,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for a first result")] = 0,
+    format: Annotated[Literal["json", "ndjson"] | None, Query(description="Wins over `Accept`")] = None,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """A page may be shorter than `limit`; go on with `next_cursor` until `complete`.
+
+    As NDJSON (`Accept: application/x-ndjson`, or `format=ndjson`) each line is one item, and `X-Next-Cursor` and
+    `X-Batch-Complete` carry the rest.
+    """
+    page = await read_page(pool, batch_id, check_cursor(cursor), limit=limit, wait_s=wait)
+    headers = {"X-Next-Cursor": page.next_cursor, "X-Batch-Complete": str(page.complete).lower()}
+    if format == "ndjson" or (format is None and _NDJSON in accept):
+        return Response(page.ndjson(), headers=headers, media_type=_NDJSON)
+    return Response(page.json(), headers=headers, media_type="application/json")
+
+
+async def _resumed(last_event_id: Annotated[str, Header(description="Resume after this event")] = START) -> str:
+    return check_cursor(last_event_id)
+
+
+@router.get(
+    "/{batch_id}/events",
+    summary="Server-sent events: result, progress, complete",
+    response_class=EventSourceResponse,
+    responses=errors(400, 404, 422),
+)
+async def batch_events(
+    batch_id: BatchId, pool: PoolDep, cursor: Annotated[str, Depends(_resumed)]
+) -> AsyncIterator[ServerSentEvent]:
+    """`result` per ended rollout (id = cursor), `progress` at most twice a second, `complete` at the end.
+
+    Reconnect with `Last-Event-ID` to go on where the stream broke off.
+    """
+    async for event in events.stream(pool, batch_id, cursor):
+        yield event
+
+
+@router.delete(
+    "/{batch_id}",
+    summary="Cancel a batch, or delete what is kept of it",
+    responses=errors(404, 409, 422),
+)
+async def cancel_batch(
+    batch_id: BatchId,
+    pool: PoolDep,
+    purge: Annotated[bool, Query(description="Delete the data of a batch that has ended")] = False,
+) -> BatchCancelled | BatchPurged:
+    """Cancelling ends what has not ended; results stay readable. Purging a running batch is a conflict."""
+    if purge:
+        await pool.store.batches.delete(batch_id)
+        _log.info("batch purged", batch_id=batch_id)
+        return BatchPurged(batch_id=batch_id)
+    cancelled = await pool.store.batches.cancel(batch_id)
+    _log.info("batch cancelled", batch_id=batch_id, cancelled=cancelled)
+    return BatchCancelled(batch_id=batch_id, cancelled=cancelled)

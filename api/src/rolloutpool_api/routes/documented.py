@@ -1,0 +1,26 @@
+"""The errors that routes have in common, for the API's description."""
+
+from typing import Any
+
+from rolloutpool_api.errors import ErrorBody, V1ErrorBody
+
+__all__ = ["V1_UNAVAILABLE", "errors"]
+
+_TEXTS = {
+    400: "Malformed: bad JSON, or a bad cursor",
+    404: "Unknown, expired, or deleted",
+    409: "Contradicts an earlier request, or the state of the batch",
+    413: "The body is too large",
+    415: "The body is not plain JSON",
+    422: "Rejected; `faults` lists every reason with its path",
+    503: "Redis does not answer, or this process stops; try again after `Retry-After` seconds",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+V1_UNAVAILABLE: Responses = {503: {"model": V1ErrorBody, "description": _TEXTS[503]}}
+
+
+def errors(*statuses: int) -> Responses:
+    """The `responses` of a route that may answer with these errors, and 503."""
+    return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (*statuses, 503)}

@@ -1,0 +1,64 @@
+"""Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the pool behind it."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from rolloutpool_api.errors import NotReady
+from rolloutpool_api.pool import PoolDep
+from rolloutpool_api.routes.documented import errors
+from rolloutpool_common.store import StoreError
+
+__all__ = ["Alive", "Health", "Ready", "router"]
+
+router = APIRouter()
+
+
+class Health(BaseModel):
+    """Protocol v1's answer."""
+
+    status: Literal["healthy"] = "healthy"
+    service: Literal["rollout-server"] = "rollout-server"
+
+
+class Alive(BaseModel):
+    """This process answers."""
+
+    status: Literal["alive"] = "alive"
+
+
+class Ready(BaseModel):
+    """A rollout that is submitted now will run."""
+
+    status: Literal["ready"] = "ready"
+    redis_ms: float
+    """One round trip to Redis."""
+    workers: int
+    """Live worker processes."""
+
+
+@router.get("/health", tags=["protocol v1"], summary="Always healthy while this process answers")
+async def health() -> Health:
+    """For readiness use `/readyz`."""
+    return Health()
+
+
+@router.get("/livez", tags=["pool"], summary="Whether this process answers")
+async def livez() -> Alive:
+    """Restart the process when this fails."""
+    return Alive()
+
+
+@router.get("/readyz", tags=["pool"], summary="Whether the pool can run rollouts", responses=errors())
+async def readyz(pool: PoolDep) -> Ready:
+    """503 with the reasons while Redis does not answer, no worker is alive, or this process stops."""
+    pool.raise_if_stopping()
+    try:
+        redis_ms = await pool.store.ping()
+        live = sum(worker.alive for worker in await pool.store.workers.known())
+    except StoreError as error:
+        raise NotReady("not ready", reasons=[error.message]) from None
+    if not live:
+        raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`"])
+    return Ready(redis_ms=redis_ms, workers=live)

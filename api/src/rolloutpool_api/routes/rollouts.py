@@ -1,0 +1,107 @@
+"""Single rollouts: `POST /rollout` of protocol v1, and every rollout's own place under `/v1/rollouts`.
+
+A rollout is named by its uid, or by the rollout_id that its caller gave it; of equal names the newest wins.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+
+from rolloutpool_api import synchronous
+from rolloutpool_api.body import StrictRoute
+from rolloutpool_api.errors import NotFound, V1ErrorBody
+from rolloutpool_api.pool import SCOPE, Pool, PoolDep
+from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import RolloutView
+from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
+
+__all__ = ["RolloutCancelled", "router"]
+
+# Older FastAPI, which v1's clients were written against, took a body without Content-Type for JSON.
+router = APIRouter(route_class=StrictRoute, strict_content_type=False)
+
+RolloutName = Annotated[
+    str, Path(description="uid, or the caller's own rollout_id", examples=["job7-step12-idx3-9f2c"])
+]
+
+
+class RolloutCancelled(BaseModel):
+    """What a cancelled rollout became."""
+
+    uid: str
+    status: RolloutStatus
+    """`cancelled`, or how it had ended before."""
+
+
+@router.post(
+    "/rollout",
+    tags=["protocol v1"],
+    summary="Run one rollout and wait for it",
+    response_model=RolloutResponse,
+    responses={
+        400: {"model": V1ErrorBody, "description": "The body can't be decoded"},
+        409: {"model": V1ErrorBody, "description": "The rollout_id is in use with another body"},
+        413: {"model": V1ErrorBody, "description": "The body is too large"},
+        **V1_UNAVAILABLE,
+    },
+)
+async def run_rollout(request: RolloutRequest, pool: PoolDep) -> Response:
+    """Answers 200 for every outcome of a valid request; `status` tells success from failure.
+
+    The same `rollout_id` posted again with the same body joins the running rollout and gets the same result, until
+    10 minutes after its end. A caller that went away finds the result under `/v1/rollouts/{rollout_id}`.
+    """
+    try:
+        answer = await synchronous.run(pool, request)
+    except TypeError:
+        message = "Value error, holds an integer beyond 64 bits; send it as a string"
+        raise RequestValidationError([{"type": "value_error", "loc": ("body",), "msg": message, "input": {}}]) from None
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+# `:path`, because v1 allows any id, and a slash arrives here decoded.
+@router.get(
+    "/v1/rollouts/{rollout_id:path}",
+    tags=["rollouts"],
+    summary="State of one rollout, and its result once it has ended",
+    responses=errors(404, 422),
+)
+async def view_rollout(rollout_id: RolloutName, pool: PoolDep) -> RolloutView:
+    """The result is the whole record: samples with ids and masks, transcript, failure, timings."""
+    view = await pool.store.rollouts.view(await _uid(pool, rollout_id), SCOPE)
+    if view is None:
+        raise _unknown(rollout_id)
+    return view
+
+
+@router.delete(
+    "/v1/rollouts/{rollout_id:path}",
+    tags=["rollouts"],
+    summary="Cancel one rollout",
+    responses=errors(404, 422),
+)
+async def cancel_rollout(rollout_id: RolloutName, pool: PoolDep) -> RolloutCancelled:
+    """A rollout that had ended keeps its outcome; asking twice is harmless."""
+    uid = await _uid(pool, rollout_id)
+    status = await pool.store.rollouts.cancel(uid)
+    if status is None:
+        raise _unknown(rollout_id)
+    return RolloutCancelled(uid=uid, status=status)
+
+
+async def _uid(pool: Pool, name: str) -> str:
+    """The uid behind a name; raises `NotFound`. A uid wins over a rollout_id that looks like one."""
+    batch_id, _, _ = name.rpartition("-")
+    if batch_id and await pool.store.batches.total(batch_id, SCOPE) is not None:
+        return name
+    uid = await pool.store.rollouts.find(name, SCOPE)
+    if uid is None:
+        raise _unknown(name)
+    return uid
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"rollout {name[:300]!r} is unknown, or its data was deleted")
