@@ -128,6 +128,11 @@ class TokenLedger:
         return self._ids.tolist()
 
     @property
+    def last_id(self) -> int | None:
+        """The last id of the context; None before `seed`."""
+        return self._ids[-1] if self._ids else None
+
+    @property
     def context(self) -> list[int]:
         """The prompt of the next model call: all ids of the current sample."""
         return self._ids.tolist()
@@ -256,22 +261,26 @@ class TokenLedger:
         entry is missing, doubled or altered.
         """
         ledger = cls(fingerprint)
-        for index, entry in enumerate(entries):
+        ledger.absorb(entries)
+        return ledger
+
+    def absorb(self, entries: Iterable[Entry]) -> None:
+        """Apply the entries that another ledger wrote behind the ones that this one has; raises as `replay` does."""
+        for index, entry in enumerate(entries, len(self._entries)):
             ids = unpack(entry.ids, array("I"))
             logprobs = unpack(entry.logprobs, array("d")) if isinstance(entry, SampledEntry) else None
-            keep = entry.keep if isinstance(entry, TailEntry | ForkEntry) else len(ledger)
-            if not 0 <= keep <= len(ledger) or entry.after != ledger._after(ids, keep):
+            keep = entry.keep if isinstance(entry, TailEntry | ForkEntry) else len(self)
+            if not 0 <= keep <= len(self) or entry.after != self._after(ids, keep):
                 raise LedgerCorrupt(
                     f"The digest behind journal entry {index} ({entry.op}) differs: it or one before it is missing, "
                     "doubled or altered. The rollout cannot be resumed from this journal."
                 )
             try:
-                ledger._apply(entry, ids, logprobs)
+                self._apply(entry, ids, logprobs)
             except LedgerMismatch:
                 raise
             except LedgerError as error:
                 raise LedgerCorrupt(f"Journal entry {index} ({entry.op}) cannot be applied: {error.message}") from error
-        return ledger
 
     # -- the fold
 

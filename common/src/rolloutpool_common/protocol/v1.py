@@ -48,6 +48,7 @@ def to_v1(result: RolloutResult, *, tokenizer_name: str, timeout_seconds: float)
         messages = result.messages
         if _FINISH[result.finish_reason] == "max_tokens":
             messages = messages[:-1]
+            trace = {"trace": trace["trace"][:-1]} if trace else {}
         return RolloutResponse(
             rollout_id=result.rollout_id,
             status=V1Status.COMPLETED,

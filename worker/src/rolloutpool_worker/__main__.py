@@ -1,0 +1,47 @@
+"""`python -m rolloutpool_worker`: one worker process, until SIGTERM."""
+
+import os
+import socket
+import sys
+
+from pydantic import ValidationError
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.logs import configure_logs
+from rolloutpool_worker.settings import WorkerSettings
+
+
+def main() -> None:
+    """Runs a Celery worker on the threads pool; exits with a line that says what is wrong with the settings."""
+    try:
+        settings = WorkerSettings()
+    except ValidationError as error:
+        for fault in error.errors(include_url=False, include_input=False):
+            name = str(fault["loc"][0])
+            shown = name.upper() if name.isupper() else f"ROLLOUTPOOL_{name.upper()}"
+            print(f"rolloutpool worker: {shown}: {fault['msg']}", file=sys.stderr)
+        sys.exit(2)
+    configure_logs(level=settings.log_level, json=settings.log_format == "json")
+    # Imports transformers, which takes a second or two: only now that the settings hold.
+    from rolloutpool_worker.tasks import WorkerProcess
+
+    try:
+        process = WorkerProcess(settings)
+    except RolloutPoolError as error:
+        print(f"rolloutpool worker: {error.message}", file=sys.stderr)
+        sys.exit(2)
+    process.app.worker_main(
+        [
+            "worker",
+            "--pool=threads",
+            f"--concurrency={settings.worker_slots}",
+            "--without-gossip",
+            "--without-mingle",
+            f"--loglevel={settings.log_level}",
+            f"--hostname=worker-{os.getpid()}@{socket.gethostname()}",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

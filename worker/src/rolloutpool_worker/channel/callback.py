@@ -1,0 +1,229 @@
+"""Protocol v1's callback: messages in, `prompt_token_ids` + `token_ids` out.
+
+The request body has exactly nine keys in their order. A reply is data only when it is whole: JSON, an assistant
+message, as many finite log-probabilities as token ids, ids within the vocabulary. Anything else is a typed failure
+at the trainer's boundary. A call is repeated only where the trainer cannot have sampled (refused connection, 429, 500,
+503), or where it promised that asking the same turn again is safe.
+"""
+
+import asyncio
+import hashlib
+import logging
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+from pydantic import ValidationError
+
+from rolloutpool_common.errors import AmbiguousTurn, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.protocol.batch import RolloutSpec
+from rolloutpool_common.protocol.completions import (
+    HEADER_ATTEMPT,
+    HEADER_DIGEST,
+    HEADER_IDEMPOTENCY,
+    HEADER_POLICY_VERSION,
+    CompletionsResponse,
+)
+
+__all__ = ["CallbackChannel", "Reply", "TurnCall"]
+
+_log = logging.getLogger(__name__)
+
+OFF_LOOP_BYTES = 256 * 1024
+"""From here on parsing a reply would hold up the loop for milliseconds, so a thread does it."""
+
+NOT_SAMPLED = frozenset({429, 500, 503})
+"""Statuses by which a trainer says that it has not sampled this turn."""
+MAX_PAUSE = 30.0
+
+
+@dataclass(frozen=True)
+class TurnCall:
+    """One turn to be sampled."""
+
+    turn: int
+    messages: bytes
+    """The history in normal form, a JSON array."""
+    response_mask: list[int] | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sampled turn, checked as far as it can be without a ledger."""
+
+    message: dict[str, Any]
+    """The assistant message in normal form."""
+    finish_reason: str | None
+    token_ids: list[int]
+    logprobs: list[float]
+    prompt_token_ids: list[int] | None
+    policy_version: str | None
+
+
+class CallbackChannel:
+    """The way from one rollout to its trainer."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        spec: RolloutSpec,
+        *,
+        uid: str,
+        attempt: int,
+        attempts: int,
+        max_reply_bytes: int,
+        vocab_size: int,
+    ) -> None:
+        self._client = client
+        self._spec = spec
+        self._uid = uid
+        self._attempt = attempt
+        self._attempts = 1 if spec.v1 else attempts
+        self._max_reply_bytes = max_reply_bytes
+        self._vocab_size = vocab_size
+        self._url = f"{spec.server_url}/v1/chat/completions"
+        sampling = spec.sampling_params
+        tail = {
+            "rollout_id": spec.rollout_id,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "stop": sampling.stop,
+            "logprobs": sampling.logprobs,
+        }
+        self._tail = orjson.dumps(tail)[1:-1]
+        extra = orjson.dumps(sampling.extra())[1:-1]
+        self._extra = b"," + extra if extra else b""
+
+    async def sample(self, call: TurnCall) -> Reply:
+        """Has the policy sample one turn; raises `RolloutError`s of the trainer's boundary."""
+        body = b"".join(
+            (
+                b'{"model":"default","messages":',
+                call.messages,
+                b",",
+                self._tail,
+                b',"response_mask":',
+                orjson.dumps(call.response_mask),
+                self._extra,
+                b"}",
+            )
+        )
+        headers = self._headers(call.turn, body)
+        pause = 0.5
+        for remaining in reversed(range(self._attempts)):
+            try:
+                return await self._once(body, headers, call.turn)
+            except (TrainerUnreachable, TrainerStatusError) as error:
+                if not remaining or not self._may_repeat(error):
+                    raise
+                asked = error.retry_after if isinstance(error, TrainerStatusError) else None
+                wait = min(asked if asked is not None else random.uniform(pause / 2, pause), MAX_PAUSE)
+                _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
+                await asyncio.sleep(wait)
+                pause = min(pause * 2, MAX_PAUSE)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _headers(self, turn: int, body: bytes) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            HEADER_IDEMPOTENCY: f"{self._uid}/{turn}",
+            HEADER_ATTEMPT: str(self._attempt),
+            HEADER_DIGEST: hashlib.blake2b(body, digest_size=16).hexdigest(),
+        }
+        if self._spec.callback_api_key:
+            headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
+        return headers
+
+    def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
+        if isinstance(error, TrainerStatusError):
+            return error.status in NOT_SAMPLED or (self._spec.idempotent and error.status >= 500)
+        return self._spec.idempotent or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+
+    async def _once(self, body: bytes, headers: dict[str, str], turn: int) -> Reply:
+        where = f"turn {turn} at {self._spec.server_url}"
+        try:
+            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                if response.status_code >= 300:
+                    raise TrainerStatusError(
+                        f"{where}: the trainer answered {response.status_code}",
+                        status=response.status_code,
+                        retry_after=_retry_after(response.headers),
+                    )
+                data = await self._read(response, where)
+                version = response.headers.get(HEADER_POLICY_VERSION)
+        except httpx.InvalidURL as error:
+            raise TrainerUnreachable(f"{where}: not a usable URL") from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
+        except httpx.HTTPError as error:
+            lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
+            raise TrainerUnreachable(lost) from error
+        if len(data) > OFF_LOOP_BYTES:
+            return await asyncio.to_thread(self._parse, data, version, where)
+        return self._parse(data, version, where)
+
+    async def _read(self, response: httpx.Response, where: str) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self._max_reply_bytes:
+                raise TrainerProtocolError(f"{where}: the reply is larger than {self._max_reply_bytes:,} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _parse(self, data: bytes, version: str | None, where: str) -> Reply:
+        try:
+            reply = CompletionsResponse.model_validate(orjson.loads(data))
+        except orjson.JSONDecodeError as error:
+            raise TrainerProtocolError(f"{where}: the reply is not JSON ({error.msg})") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            path = ".".join(str(part) for part in first["loc"])
+            raise TrainerProtocolError(
+                f"{where}: the reply does not fit the protocol: {path}: {first['msg']}"
+            ) from None
+        if not reply.choices:
+            raise TrainerProtocolError("empty choices in the reply of " + where)
+        choice = reply.choices[0]
+        if choice.message.role != "assistant":
+            raise TrainerProtocolError(f"{where}: the reply's message has role {choice.message.role}, not assistant")
+        if len(reply.logprobs) != len(reply.token_ids):
+            raise TrainerProtocolError(
+                f"{where}: {len(reply.token_ids)} token_ids, but {len(reply.logprobs)} logprobs; they must pair up"
+            )
+        if not all(map(math.isfinite, reply.logprobs)):
+            raise TrainerProtocolError(f"{where}: a log-probability is not a finite number")
+        if self._spec.v1 and reply.prompt_token_ids is None:
+            raise TrainerProtocolError(f"{where}: the reply lacks prompt_token_ids")
+        for name, ids in (("token_ids", reply.token_ids), ("prompt_token_ids", reply.prompt_token_ids or ())):
+            if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+                raise TrainerProtocolError(
+                    f"{where}: {name} has an id outside the tokenizer's vocabulary of {self._vocab_size}"
+                )
+        return Reply(
+            message=choice.message.wire(),
+            finish_reason=choice.finish_reason,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
+            prompt_token_ids=reply.prompt_token_ids,
+            policy_version=version or reply.policy_version,
+        )
+
+
+def refuse_ambiguous(turn: int) -> AmbiguousTurn:
+    """For a turn that a dead worker may have asked for already."""
+    return AmbiguousTurn(
+        f"turn {turn}: the worker that had this rollout died, and may have asked the trainer for this turn; the "
+        "trainer does not promise that asking again is safe (idempotent: true would)"
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    value = headers.get("retry-after", "")
+    return float(value) if value.isascii() and value.isdigit() else None

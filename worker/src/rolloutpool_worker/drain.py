@@ -1,0 +1,36 @@
+"""Drain: on SIGTERM rollouts stop at their next border, and go back to the queue with their journal.
+
+A border is where nothing is in flight: before a model call, before tools run. So a drain makes no turn ambiguous,
+as long as the calls in flight come back within the drain time.
+"""
+
+import asyncio
+
+from rolloutpool_common.errors import RolloutPoolError
+
+__all__ = ["Drain", "Drained"]
+
+
+class Drained(RolloutPoolError):
+    """This worker is shutting down; the rollout goes on elsewhere."""
+
+
+class Drain:
+    """Whether this process is shutting down."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def begun(self) -> bool:
+        """Whether new work is refused."""
+        return self._event.is_set()
+
+    def begin(self) -> None:
+        """From now on rollouts stop at their next border."""
+        self._event.set()
+
+    def check(self) -> None:
+        """A border; raises `Drained` when the process is shutting down."""
+        if self._event.is_set():
+            raise Drained

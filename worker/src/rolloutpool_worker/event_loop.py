@@ -1,0 +1,71 @@
+"""The one asyncio loop of a worker process, in a thread of its own.
+
+Celery's threads only wait; all rollouts run here as coroutines. A loop that does not tick for `WEDGED_SECONDS` ends
+its process: other workers then take over what it had, which a process that only looks alive would prevent.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+__all__ = ["WEDGED_SECONDS", "EventLoop"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+WEDGED_SECONDS = 30.0
+EXIT_WEDGED = 70
+
+
+class EventLoop:
+    """A running loop that other threads hand coroutines to."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._last_tick = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        self._thread.start()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts the coroutine on the loop; the future can be waited for in any other thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs the coroutine on the loop and waits for it."""
+        return self.submit(coroutine).result()
+
+    def stop(self) -> None:
+        """Ends the loop; whatever still runs on it is cancelled."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._tick()
+        self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _tick(self) -> None:
+        self._last_tick = time.monotonic()
+        self._loop.call_later(0.5, self._tick)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(1.0):
+            behind = time.monotonic() - self._last_tick
+            if behind > WEDGED_SECONDS:
+                _log.critical("the event loop has not run for %.0f s: this worker ends itself", behind)
+                os._exit(EXIT_WEDGED)

@@ -1,0 +1,76 @@
+"""Plug-ins: tools, agents and termination strategies, found by name.
+
+They come from entry points (`rolloutpool.tools`, `rolloutpool.agents`, `rolloutpool.termination`) of installed
+packages and from the modules that ROLLOUTPOOL_PLUGINS names, which call `register` on import. A name belongs to
+whoever took it first; taking it again is an error, because two workers would then run the same rollout differently.
+"""
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from rolloutpool_common.errors import RolloutPoolError
+
+__all__ = ["NameTaken", "PluginBroken", "Registry", "import_plugins"]
+
+T = TypeVar("T")
+
+
+class NameTaken(RolloutPoolError):
+    """Two plug-ins want the same name; rename one of them."""
+
+
+class PluginBroken(RolloutPoolError):
+    """A plug-in could not be loaded."""
+
+
+class Registry(Generic[T]):
+    """Named things of one kind, in the order of registration."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self._things: dict[str, T] = {}
+
+    def register(self, name: str, thing: T) -> T:
+        """Adds a thing; raises `NameTaken`."""
+        if self._things.setdefault(name, thing) is not thing:
+            raise NameTaken(f"{self.group}: the name {name!r} is taken twice; rename one of them")
+        return thing
+
+    def named(self, name: str) -> Callable[[T], T]:
+        """The same as a decorator."""
+        return lambda thing: self.register(name, thing)
+
+    def get(self, name: str) -> T | None:
+        """The thing of that name."""
+        return self._things.get(name)
+
+    def names(self) -> list[str]:
+        """All names, in the order of registration."""
+        return list(self._things)
+
+    def values(self) -> list[T]:
+        """All things, in the order of registration."""
+        return list(self._things.values())
+
+    def load_entry_points(self) -> None:
+        """Adds what installed packages offer."""
+        for entry in entry_points(group=self.group):
+            try:
+                self.register(entry.name, entry.load())
+            except NameTaken:
+                raise
+            except Exception as error:
+                raise PluginBroken(f"{self.group}: {entry.name} = {entry.value}: {error}") from error
+
+
+def import_plugins(modules: tuple[str, ...]) -> None:
+    """Imports the modules of the setting; raises `PluginBroken`."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except RolloutPoolError:
+            raise
+        except Exception as error:
+            raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {error}") from error

@@ -1,0 +1,157 @@
+"""What one worker process has: its store, tokenizers, clients, and the rollouts that it runs.
+
+Everything here lives on the process's one event loop. The worker's id is new at each start of a process, so that a
+restarted worker is never taken for the dead one. A beat each half second says that the loop runs, and brings back
+what must be stopped.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+
+from rolloutpool_common.publishing import Publisher
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.store import Claim, Store, StoreError
+from rolloutpool_common.store.workers import BEAT_SECONDS
+from rolloutpool_worker.agent import AGENTS
+from rolloutpool_worker.channel import ClientPool
+from rolloutpool_worker.delivery import Delivery
+from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.termination import TERMINATION
+from rolloutpool_worker.tools import TOOLS
+
+__all__ = ["Runtime"]
+
+_log = logging.getLogger(__name__)
+
+REFILL_PAUSE = 0.05
+"""Claims come in bursts; one look at the outboxes serves all of a burst."""
+
+
+class Runtime:
+    """The inside of a worker process, between `start` and `stop`."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        url = settings.redis_url.get_secret_value()
+        self.store = Store.open(url, max_connections=64)
+        self.publisher = Publisher(self.store, url, per_ticket=settings.tickets_of)
+        self.tokenizers = TokenizerCache(
+            settings.tokenizer_cache_size,
+            allow=settings.allowed_tokenizers or None,
+            trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
+        )
+        self.clients = ClientPool(timeout=settings.http_client_timeout)
+        self.delivery = Delivery(self.store, self.clients)
+        self.drain = Drain()
+        self._running: dict[str, asyncio.Task[object]] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._refill = asyncio.Event()
+
+    async def start(self) -> None:
+        """Warms the tokenizers, then makes the worker known."""
+        await asyncio.to_thread(self.tokenizers.warm, self.settings.tokenizers)
+        await self._announce()
+        self._background = [
+            asyncio.create_task(self._beat(), name="beat"),
+            asyncio.create_task(self._pump(), name="pump"),
+            asyncio.create_task(self.delivery.run(), name="delivery"),
+        ]
+        _log.info("worker %s: %d slots, tools %s", self.worker_id, self.settings.worker_slots, TOOLS.names())
+
+    async def shut(self) -> None:
+        """Drains: rollouts stop at their borders; what still runs after the drain time is cancelled."""
+        if self.drain.begun:
+            return
+        self.drain.begin()
+        self.delivery.stop()
+        _log.info("worker %s drains %d rollouts", self.worker_id, len(self._running))
+        tasks = list(self._running.values())
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self.settings.drain_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=5)
+
+    async def stop(self) -> None:
+        """Leaves; whatever it still had is requeued by the reconciler."""
+        for task in self._background:
+            task.cancel()
+        for task in self._background:
+            with suppress(asyncio.CancelledError):
+                await task
+        with suppress(StoreError):
+            if not await self.store.workers.claims(self.worker_id):
+                await self.store.workers.leave(self.worker_id)
+        await self.clients.close()
+        await self.store.close()
+
+    @contextmanager
+    def running(self, uid: str) -> Iterator[None]:
+        """The current task runs this rollout; it can be stopped from outside by its uid."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[uid] = task
+        try:
+            yield
+        finally:
+            del self._running[uid]
+
+    def more_waiting(self, claim: Claim) -> None:
+        """A claim made room in the broker's window; where outboxes wait, it is filled again."""
+        if claim.more_waiting:
+            self._refill.set()
+
+    async def _announce(self) -> None:
+        await self.store.workers.announce(
+            self.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=self.settings.worker_slots,
+            tools=[tool.definition for tool in TOOLS.values()],
+            agents=AGENTS.names(),
+            termination_strategies=TERMINATION.names(),
+            tokenizers=self._warm(),
+            versions={
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("rolloutpool-worker", "transformers", "tokenizers", "celery")},
+            },
+        )
+
+    def _warm(self) -> dict[str, dict[str, str]]:
+        return {tokenizer.name: tokenizer.fingerprint.model_dump() for tokenizer in self.tokenizers.loaded()}
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            try:
+                known, stop = await self.store.workers.beat(
+                    self.worker_id, running=len(self._running), tokenizers=self._warm()
+                )
+                if not known:
+                    _log.warning("worker %s was declared dead and announces itself again", self.worker_id)
+                    await self._announce()
+                for uid in stop:
+                    if task := self._running.get(uid):
+                        task.cancel()
+            except StoreError as error:
+                _log.warning("beat: %s", error.message)
+
+    async def _pump(self) -> None:
+        while True:
+            await self._refill.wait()
+            await asyncio.sleep(REFILL_PAUSE)
+            self._refill.clear()
+            try:
+                await self.publisher.pump()
+            except StoreError as error:
+                _log.warning("publishing: %s", error.message)

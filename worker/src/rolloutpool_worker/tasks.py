@@ -1,0 +1,76 @@
+"""Celery's side of a worker: one thin task, and the process's life from its start to its last signal.
+
+The task waits in a thread of Celery's pool while its rollouts run on the loop. Celery's time limits, revoke and soft
+shutdown do nothing on threads (celery#10490), so deadlines, cancel and drain are our own.
+"""
+
+import asyncio
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Reject
+from celery.signals import worker_shutdown, worker_shutting_down
+
+from rolloutpool_common.broker import TASK_NAME, make_celery
+from rolloutpool_common.store.keys import uid_of
+from rolloutpool_worker import agent, termination
+from rolloutpool_worker.event_loop import EventLoop
+from rolloutpool_worker.registry import import_plugins
+from rolloutpool_worker.runtime import Runtime
+from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.ticket import run_rollout
+from rolloutpool_worker.tools import TOOLS, calculator
+
+__all__ = ["WorkerProcess"]
+
+
+class WorkerProcess:
+    """The loop, runtime and Celery app of this process."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
+        calculator.set_delay(*settings.calculator_delay_ms)
+        for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
+            registry.load_entry_points()
+        import_plugins(settings.plugins)
+        self.app = self._make_app(settings)
+        self._loop = EventLoop()
+        self._runtime = self._loop.run(_started(settings))
+
+    def _make_app(self, settings: WorkerSettings) -> Celery:
+        app = make_celery(settings.redis_url.get_secret_value())
+
+        @app.task(name=TASK_NAME, acks_late=True, ignore_result=True)
+        def ticket(refs: list[list[Any]]) -> list[str]:
+            return self._run(refs)
+
+        worker_shutting_down.connect(self._drain, weak=False)
+        worker_shutdown.connect(self._stop, weak=False)
+        return app
+
+    def _run(self, refs: list[list[Any]]) -> list[str]:
+        """Runs the rollouts of one ticket; returns what became of each."""
+        if self._runtime.drain.begun:
+            raise Reject("draining", requeue=True)
+        return self._loop.run(_run_all(self._runtime, [uid_of(batch_id, index) for batch_id, index in refs]))
+
+    def _drain(self, **_: Any) -> None:
+        """On SIGTERM. Celery waits for its threads, and these for their rollouts."""
+        self._loop.submit(self._runtime.shut())
+
+    def _stop(self, **_: Any) -> None:
+        """After Celery's last thread has come back."""
+        self._loop.run(self._runtime.shut())
+        self._loop.run(self._runtime.stop())
+        self._loop.stop()
+
+
+async def _started(settings: WorkerSettings) -> Runtime:
+    runtime = Runtime(settings)
+    await runtime.start()
+    return runtime
+
+
+async def _run_all(runtime: Runtime, uids: list[str]) -> list[str]:
+    # Tasks of their own, because each can be cancelled alone.
+    return list(await asyncio.gather(*(asyncio.create_task(run_rollout(runtime, uid)) for uid in uids)))

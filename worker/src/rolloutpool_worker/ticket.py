@@ -1,0 +1,184 @@
+"""A ticket: claim, run, finish. Whatever happens in between ends in exactly one of: result, release, nothing.
+
+Nothing: the ticket was void (claimed elsewhere, ended, cancelled), or the claim was lost on the way; then whoever has
+the rollout now answers for it. Release: this process shuts down, or Redis lost sight of it. Every other end is a
+result, and every error on the way is attributed here, once.
+"""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_common.errors import RequestFault, RolloutError, WorkerFault
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
+from rolloutpool_worker.agent import AGENTS
+from rolloutpool_worker.channel import CallbackChannel
+from rolloutpool_worker.conversation import Conversation
+from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.result import samples_of
+from rolloutpool_worker.tools import TOOLS, ToolRunner
+
+if TYPE_CHECKING:
+    from rolloutpool_worker.runtime import Runtime
+
+__all__ = ["run_rollout"]
+
+_log = logging.getLogger(__name__)
+
+
+async def run_rollout(runtime: "Runtime", uid: str) -> str:
+    """Runs the rollout if it may; returns what became of the ticket, in one word for Flower and the log."""
+    claim = await runtime.store.rollouts.claim(uid, runtime.worker_id)
+    if isinstance(claim, ClaimRefused):
+        return claim.reason
+    runtime.more_waiting(claim)
+    run = _Run(runtime, claim)
+    try:
+        with runtime.running(uid):
+            async with asyncio.timeout(claim.deadline_in_s) as deadline:
+                try:
+                    result = await run.to_result()
+                except asyncio.CancelledError:
+                    if not deadline.expired():
+                        raise
+                    result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+                # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
+                deadline.reschedule(None)
+        await runtime.store.rollouts.finish(claim, result)
+    except ClaimLost:
+        return "lost"
+    except Drained:
+        await runtime.store.rollouts.release(claim, clean=True)
+        return "drained"
+    except asyncio.CancelledError:
+        if not runtime.drain.begun:
+            # The API ended it (cancel, deadline) or another worker has it; its record is theirs.
+            return "stopped"
+        await runtime.store.rollouts.release(claim, clean=not run.calling)
+        return "drained"
+    except StoreError as error:
+        _log.error("rollout %s attempt %d: the store failed: %s", uid, claim.attempt, error.message)
+        return "store"
+    _log.info(
+        "rollout %s ended: status=%s reason=%s attempt=%d turns=%d failure=%s",
+        uid,
+        result.status,
+        result.finish_reason,
+        claim.attempt,
+        result.num_llm_calls,
+        result.failure.category if result.failure else None,
+    )
+    return result.status.value
+
+
+class _Run:
+    """One attempt at one rollout."""
+
+    def __init__(self, runtime: "Runtime", claim: Claim) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._conversation: Conversation | None = None
+        self._fingerprint: dict[str, str] = {}
+        self._tokenizer_ms = 0.0
+        self._start = time.perf_counter()
+
+    @property
+    def calling(self) -> bool:
+        """Whether the trainer may be sampling for us right now."""
+        return self._conversation is not None and self._conversation.calling
+
+    async def to_result(self) -> RolloutResult:
+        """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
+        try:
+            reason = await self._talk()
+            return self.result(RolloutStatus.COMPLETED, reason)
+        except RolloutError as error:
+            return self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+        except (Drained, StoreError):
+            raise
+        except Exception as error:
+            # A plug-in's or our own mistake; it ends this rollout and no other.
+            _log.exception("rollout %s: unexpected error", self._claim.uid)
+            fault = WorkerFault(f"the worker failed with {type(error).__name__}; its log has the traceback")
+            return self.result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
+
+    async def _talk(self) -> FinishReason:
+        claim, runtime, spec = self._claim, self._runtime, self._claim.spec
+        agent = AGENTS.get(spec.agent)
+        if agent is None:
+            raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
+        tokenizer = await runtime.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
+        self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
+        self._fingerprint = tokenizer.fingerprint.model_dump()
+        journal = await runtime.store.rollouts.read_journal(claim.uid) if claim.journal_length else []
+        tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
+        settings = runtime.settings
+        async with runtime.clients.client(spec.server_url) as client:
+            channel = CallbackChannel(
+                client,
+                spec,
+                uid=claim.uid,
+                attempt=claim.attempt,
+                attempts=settings.trainer_attempts,
+                max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
+                vocab_size=tokenizer.vocab_size,
+            )
+            self._conversation = Conversation(
+                claim,
+                store=runtime.store,
+                channel=channel,
+                tokenizer=tokenizer,
+                tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
+                drain=runtime.drain,
+                journal=journal,
+            )
+            return await agent(self._conversation)
+
+    def _turn(self) -> int | None:
+        return None if self._conversation is None else self._conversation.turns + 1
+
+    def result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:
+        """The record of what has happened so far, under this outcome."""
+        claim, spec, talk = self._claim, self._claim.spec, self._conversation
+        known: dict[str, Any] = {}
+        spans = Spans(
+            queued_ms=claim.queued_ms,
+            tokenizer_ms=self._tokenizer_ms,
+            total_ms=(time.perf_counter() - self._start) * 1000,
+        )
+        if talk is not None:
+            measures = talk.measures
+            spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
+            known = {
+                "messages": talk.messages,
+                "samples": samples_of(talk.ledger),
+                "alignment": talk.alignment,
+                "drift": dict(measures.drift),
+                "turns": measures.turns,
+                "num_llm_calls": talk.turns,
+                "num_tool_calls": measures.tool_calls,
+                "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),
+                "response_tokens": talk.sampled_tokens,
+                "max_context_tokens": measures.max_context,
+                "trace": measures.trace if spec.metadata.get("debug_trace") else None,
+            }
+        return RolloutResult(
+            uid=claim.uid,
+            rollout_id=spec.rollout_id,
+            batch_id=claim.batch_id,
+            index=claim.index,
+            group=claim.group,
+            labels=spec.labels,
+            metadata=spec.metadata,
+            status=status,
+            finish_reason=reason,
+            failure=failure,
+            spans=spans,
+            attempt=claim.attempt,
+            worker=claim.worker_id,
+            tokenizer=self._fingerprint,
+            **known,
+        )

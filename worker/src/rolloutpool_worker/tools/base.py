@@ -1,0 +1,62 @@
+"""What a tool is. Register one with `@tool(...)` in a plug-in module, or as an entry point of `rolloutpool.tools`.
+
+A tool is an async function of its arguments (as keywords) and a `ToolContext`; it returns text, or a value whose
+`str()` is the text. What it raises becomes a tool message, never a crash.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_worker.registry import Registry
+
+__all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "tool"]
+
+
+class ToolFailed(RolloutPoolError):
+    """The tool refuses; its message is what the policy reads."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """For whom a tool runs."""
+
+    uid: str
+    rollout_id: str
+    turn: int
+    call_id: str
+    metadata: dict[str, Any]
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for each repetition of this very call: a crash may make a tool run twice."""
+        return f"{self.uid}/{self.turn}/{self.call_id}"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a policy may call."""
+
+    definition: ToolDefinition
+    run: Callable[..., Awaitable[object]]
+    """Called as `run(context, **arguments)`."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a tool call."""
+        return self.definition.function.name
+
+
+TOOLS: Registry[Tool] = Registry("rolloutpool.tools")
+
+
+def tool(name: str, description: str, parameters: dict[str, Any]) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
+    """Registers an async function `(context, **arguments)`; `parameters` is the JSON schema of the arguments."""
+
+    def register(run: Callable[..., Awaitable[object]]) -> Tool:
+        definition = ToolDefinition(function=ToolFunction(name=name, description=description, parameters=parameters))
+        return TOOLS.register(name, Tool(definition, run))
+
+    return register

@@ -1,0 +1,84 @@
+"""Running the tool calls of a turn: concurrently, results in call order, every failure a tool message.
+
+On the batch API arguments are checked against the tool's JSON schema before it runs. On protocol v1 they are not:
+whatever Python makes of them is the answer, in the reference's words.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from rolloutpool_common.protocol.messages import ToolCall
+from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed
+
+__all__ = ["ToolRunner"]
+
+_log = logging.getLogger(__name__)
+
+
+class ToolRunner:
+    """The tools of one rollout."""
+
+    def __init__(self, tools: Mapping[str, Tool], *, lenient: bool, timeout: float) -> None:
+        self._tools = tools
+        self._lenient = lenient
+        self._timeout = timeout
+
+    async def run(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[dict[str, Any]]:
+        """One tool message per call, in call order."""
+        texts = await asyncio.gather(*(self._text(call, ctx) for call, ctx in zip(calls, contexts, strict=True)))
+        messages = []
+        for call, text in zip(calls, texts, strict=True):
+            message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
+            if not self._lenient:
+                # Some templates print the tool's name; protocol v1's messages have no such key.
+                message["name"] = call.function.name
+            messages.append(message)
+        return messages
+
+    async def _text(self, call: ToolCall, context: ToolContext) -> str:
+        name, arguments = call.function.name, call.function.arguments
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError as error:
+                return f"Error: Invalid JSON arguments: {error}"
+        tool = self._tools.get(name)
+        if tool is None:
+            return f"Error: Unknown function '{name}'. Available: {list(self._tools)}"
+        if not self._lenient and (fault := _schema_fault(tool, arguments)):
+            return f"Error: Invalid arguments for {name}: {fault}"
+        return await self._call(tool, arguments, context)
+
+    async def _call(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
+        name = tool.name
+        try:
+            pending = tool.run(context, **arguments)
+        except TypeError as error:
+            return f"Error: Invalid arguments for {name}: {error}"
+        try:
+            async with asyncio.timeout(self._timeout):
+                return str(await pending)
+        except ToolFailed as error:
+            return f"Error: {error.message}"
+        except TimeoutError:
+            return f"Error: Tool execution timed out after {self._timeout:g} s"
+        except Exception as error:
+            _log.warning("tool %s failed for rollout %s: %s", name, context.uid, type(error).__name__)
+            return "Error: Tool execution failed"
+
+
+def _schema_fault(tool: Tool, arguments: Any) -> str | None:
+    try:
+        error = next(iter(Draft202012Validator(tool.definition.function.parameters).iter_errors(arguments)), None)
+    except SchemaError as broken:
+        return f"the tool's own schema is broken: {broken.message}"
+    if error is None:
+        return None
+    where = ".".join(str(part) for part in error.absolute_path)
+    return f"{where}: {error.message}" if where else str(error.message)
