@@ -137,9 +137,9 @@ class LocalPool:
         """
         if self._state is not None:
             raise LocalPoolError("the pool is running already")
-        self._take_ports()
         self._state = State(self._state_path)
         try:
+            self._take_ports()
             if self._given_redis_url is None:
                 self._redis_url = start_redis(self._state, self._supervisor)
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
@@ -172,6 +172,10 @@ class LocalPool:
         """Returns when Flower's page is there; it starts after the rest, and is not waited for otherwise."""
         if self._flower_child is not None:
             self._supervisor.wait_ready([self._flower_child], self._flower_answers, READY_SECONDS)
+
+    def join(self) -> None:
+        """Returns when the pool has been stopped, by another thread or by a signal handler that raises."""
+        self._supervisor.wait()
 
     def stop(self) -> None:
         """Stop everything in order: workers drain first, Redis ends last."""

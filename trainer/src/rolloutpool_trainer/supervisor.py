@@ -42,8 +42,10 @@ class Role(IntEnum):
     """Last: it holds what the others wrote."""
 
 
-GRACE_SECONDS = {Role.WORKER: 60.0, Role.API: 10.0, Role.FLOWER: 5.0, Role.REDIS: 10.0}
-"""How long a child may take to stop before it is killed; a worker's own drain is shorter than this."""
+GRACE_SECONDS = {Role.WORKER: 30.0, Role.API: 10.0, Role.FLOWER: 5.0, Role.REDIS: 10.0}
+"""How long a child may take to stop before it is killed; a worker has its own drain time before that."""
+DRAIN_VARIABLE, DRAIN_SECONDS = "ROLLOUTPOOL_DRAIN_SECONDS", 30.0
+KILLED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,23 @@ class ChildSpec:
     log: Path | None = None
     """Appended to; None writes to where this process writes."""
     pass_fds: tuple[int, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the process gets: this process' environment and `env`."""
+        return {**os.environ, **self.env}
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long it may take to stop."""
+        grace = GRACE_SECONDS[self.role]
+        if self.role is not Role.WORKER:
+            return grace
+        try:
+            return grace + float(self.environment.get(DRAIN_VARIABLE, DRAIN_SECONDS))
+        except ValueError:
+            # The worker itself refuses to start with such a setting, and says so.
+            return grace
 
 
 class Child:
@@ -170,7 +189,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
-                env={**os.environ, **self.spec.env},
+                env=self.spec.environment,
                 pass_fds=self.spec.pass_fds,
                 process_group=0,
             )
@@ -247,9 +266,9 @@ class Supervisor:
             pause.wait(1.0)
 
     def _await_end(self, children: Sequence[Child]) -> None:
-        deadline = time.monotonic() + max((GRACE_SECONDS[child.spec.role] for child in children), default=0.0)
+        deadline = time.monotonic() + max((child.spec.grace_seconds for child in children), default=0.0)
         for child in children:
             if not child.join(max(0.0, deadline - time.monotonic())):
                 self._report(f"{child.spec.name} did not stop in time and was killed")
                 child.stop(signal.SIGKILL)
-                child.join(GRACE_SECONDS[Role.FLOWER])
+                child.join(KILLED_SECONDS)

@@ -1,0 +1,93 @@
+"""A pool's API by script, on a real socket: each request gets the next of the answers that were laid out for it."""
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Seen:
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Answer:
+    """What to say; `drop` closes the connection instead."""
+
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    drop: bool = False
+
+
+class StubPool:
+    """Answers by (method, path without query); the last answer of each is repeated."""
+
+    def __init__(self) -> None:
+        self.requests: list[Seen] = []
+        self._answers: dict[tuple[str, str], list[Answer]] = defaultdict(list)
+        self.url = ""
+
+    def on(self, method: str, path: str, *answers: Answer) -> None:
+        """Lay out answers."""
+        self._answers[method, path].extend(answers)
+
+    def next(self, method: str, path: str) -> Answer:
+        """The answer to a request."""
+        answers = self._answers[method, path]
+        if not answers:
+            return Answer(404, {"detail": "Not Found"})
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+@contextmanager
+def stub_pool() -> Iterator[StubPool]:
+    """A served stub."""
+    pool = StubPool()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            pool.requests.append(
+                Seen(self.command, self.path, dict(self.headers.items()), json.loads(raw) if raw else None)
+            )
+            answer = pool.next(self.command, self.path.partition("?")[0])
+            if answer.drop:
+                self.close_connection = True
+                return
+            body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_DELETE = _answer
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    pool.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield pool
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

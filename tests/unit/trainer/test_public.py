@@ -1,0 +1,82 @@
+"""What `rolloutpool_trainer` exports, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rolloutpool_trainer
+from rolloutpool_trainer import errors
+
+TREE = ast.parse(Path(rolloutpool_trainer.__file__).read_text())
+
+
+def test_all_is_sorted_and_complete() -> None:
+    imported = {
+        alias.name
+        for node in ast.walk(TREE)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rolloutpool_")
+        for alias in node.names
+    }
+    assert rolloutpool_trainer.__all__ == sorted(rolloutpool_trainer.__all__)
+    assert set(rolloutpool_trainer.__all__) == imported
+
+
+@pytest.mark.parametrize("name", rolloutpool_trainer.__all__)
+def test_each_name_is_there_and_is_a_name_of_ours(name: str) -> None:
+    value = getattr(rolloutpool_trainer, name)
+    assert value.__name__ == name
+    assert value.__doc__
+
+
+def test_every_client_error_is_exported() -> None:
+    for name in set(errors.__all__) - {"RolloutPoolError"}:
+        assert getattr(rolloutpool_trainer, name) is getattr(errors, name)
+
+
+def test_other_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = rolloutpool_trainer.nothing
+
+
+def python(script: str) -> str:
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+
+
+def test_clients_need_the_base_dependencies_only() -> None:
+    heavy = ("starlette", "uvicorn", "orjson", "transformers", "tokenizers", "redis", "celery", "numpy", "fastapi")
+    script = (
+        "import sys\n"
+        f"for name in {heavy}: sys.modules[name] = None\n"
+        "from rolloutpool_trainer import AsyncRolloutClient, RolloutClient, verify_push\n"
+        "import rolloutpool_trainer.cli, rolloutpool_trainer.cli.console, rolloutpool_trainer.local_pool\n"
+        "print('fine')\n"
+    )
+    assert python(script) == "fine\n"
+
+
+def test_a_missing_extra_is_named() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['starlette'] = None\n"
+        "import rolloutpool_trainer\n"
+        "try: rolloutpool_trainer.callback_app\n"
+        "except rolloutpool_trainer.MissingExtra as error: print(error)\n"
+    )
+    assert "pip install 'rolloutpool-trainer[callback]'" in python(script)
+
+
+def test_help_imports_nothing_slow() -> None:
+    slow = ("httpx", "pydantic", "rich.live", "transformers", "rolloutpool_common.protocol")
+    script = (
+        "import sys\n"
+        "from rolloutpool_trainer.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        f"sys.stderr.write(repr([name for name in {slow} if name in sys.modules]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "mock-trainer" in done.stdout
+    assert done.stderr == "[]"

@@ -1,0 +1,56 @@
+"""The `rolloutpool` command. Each module beside this one holds commands that belong together.
+
+Nothing slow is imported before a command needs it: `--help` and completion answer at once. What goes wrong is one
+line on stderr and exit code 1; a traceback means a defect of ours.
+"""
+
+from typing import Any
+
+import typer
+import typer.core
+
+from rolloutpool_trainer.cli import actors, batches, demo, doctor, pool, rollouts
+
+__all__ = ["app"]
+
+
+class _Group(typer.core.TyperGroup):
+    """Turns our errors into a line for people."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from rolloutpool_common.errors import RolloutPoolError
+
+            if not isinstance(error, RolloutPoolError | TimeoutError):
+                raise
+            from rolloutpool_trainer.cli import console
+
+            console.fail(error)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="A pool of rollout workers for agentic RL: exact token ids, exact masks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    pool.up,
+    demo.demo,
+    batches.submit,
+    batches.status,
+    batches.watch,
+    batches.results,
+    rollouts.show,
+    rollouts.cancel,
+    doctor.doctor,
+    actors.api,
+    actors.worker,
+    actors.flower,
+    actors.mock_trainer,
+):
+    app.command()(command)

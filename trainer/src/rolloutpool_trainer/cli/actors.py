@@ -1,0 +1,125 @@
+"""One actor on any machine: `api`, `worker`, `flower`, `mock-trainer`.
+
+Each replaces or supervises `python -m` of the actor itself; what the options don't say, its environment does.
+"""
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from rolloutpool_trainer.cli import options
+
+__all__ = ["api", "flower", "mock_trainer", "worker"]
+
+DEFAULT_PORTS = "8081-8084"
+
+
+def api(
+    redis: options.Redis,
+    port: options.Port = 9000,
+    host: options.Host = "127.0.0.1",
+) -> None:
+    """Run the API alone, with a Redis that is there."""
+    settings = {"ROLLOUTPOOL_REDIS_URL": redis, "ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_API_HOST": host}
+    _become("rolloutpool_api", settings)
+
+
+def worker(
+    redis: options.Redis,
+    processes: Annotated[int, typer.Option(min=1, help="How many; one per core is right.")] = 1,
+    tokenizer: options.Tokenizers = None,
+) -> None:
+    """Run workers alone, with a Redis that is there. SIGTERM drains them."""
+    _check_installed("rolloutpool_worker")
+    settings = {"ROLLOUTPOOL_REDIS_URL": redis}
+    if tokenizer:
+        settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
+    if processes == 1:
+        _become("rolloutpool_worker", settings)
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.stopping import stop_on_signals
+    from rolloutpool_trainer.supervisor import ChildSpec, Role, Supervisor
+
+    supervisor = Supervisor(console.note)
+    stopping = "stopping: workers finish or give back what they run; once more ends them at once"
+    with stop_on_signals(supervisor.kill, lambda: console.note(stopping)):
+        try:
+            for number in range(1, processes + 1):
+                command = [sys.executable, "-m", "rolloutpool_worker"]
+                spec = ChildSpec(name=f"worker-{number}", role=Role.WORKER, command=command, env=settings)
+                supervisor.start(spec).now_ready()
+            supervisor.wait()
+        finally:
+            supervisor.stop()
+
+
+def flower(
+    redis: options.Redis,
+    flower_port: options.FlowerPort = 5555,
+    host: Annotated[str, typer.Option(envvar="ROLLOUTPOOL_FLOWER_HOST", help="Address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Run Flower alone; ROLLOUTPOOL_FLOWER_AUTH is its user:password."""
+    settings = {
+        "ROLLOUTPOOL_REDIS_URL": redis,
+        "ROLLOUTPOOL_FLOWER_PORT": str(flower_port),
+        "ROLLOUTPOOL_FLOWER_HOST": host,
+    }
+    _become("rolloutpool_worker.flower", settings)
+
+
+def mock_trainer(
+    ports: Annotated[str, typer.Option(help="Such as 8081-8084 or 8081,8090.")] = DEFAULT_PORTS,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    tokenizer: Annotated[str, typer.Option(help="Whose tokens it samples.")] = "rolloutpool/tiny",
+    pool: Annotated[str, typer.Option(help="Whose tools it renders into its prompts.")] = "http://127.0.0.1:9000",
+    latency: Annotated[float, typer.Option(min=0, help="Seconds per model call.")] = 0.0,
+) -> None:
+    """Run a scripted trainer, which plays calculator rollouts with real tokens."""
+    import threading
+
+    # First, because it says what is missing where the extra is not installed.
+    from rolloutpool_trainer import callback_app  # isort: split
+
+    from rolloutpool_common.rendering import load_tokenizer
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.stopping import stop_on_signals
+    from rolloutpool_trainer.serving import serve_callback
+    from rolloutpool_trainer.testing import ScriptedPolicy
+
+    numbers = _ports(ports)
+    loaded = load_tokenizer(tokenizer)
+    app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool)
+    with stop_on_signals(lambda: os._exit(1), lambda: None), serve_callback(app, numbers, host) as served:
+        console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")
+        threading.Event().wait()
+
+
+def _ports(text: str) -> list[int]:
+    """`8081-8084,8090` as numbers."""
+    try:
+        spans = [part.split("-", 1) for part in text.split(",")]
+        ports = [port for span in spans for port in range(int(span[0]), int(span[-1]) + 1)]
+    except ValueError:
+        ports = []
+    if not ports or not all(0 <= port <= 65535 for port in ports):
+        raise typer.BadParameter(f"--ports {text}: write 8081-8084 or 8081,8090")
+    return ports
+
+
+def _become(module: str, settings: dict[str, str]) -> NoReturn:
+    """This process becomes the actor: signals, exit code and output are its own."""
+    _check_installed(module.partition(".")[0])
+    os.environ.update(settings)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module])
+
+
+def _check_installed(package: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        from rolloutpool_trainer.errors import MissingExtra
+
+        raise MissingExtra(f"{package} is not installed here: pip install 'rolloutpool-trainer[pool]'")

@@ -1,0 +1,164 @@
+"""Batches from the command line: `submit`, `status`, `watch`, `results`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rolloutpool_trainer.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rolloutpool_common.protocol.batch import BatchStatus
+
+__all__ = ["results", "status", "submit", "watch"]
+
+DEFAULT_URL = "http://127.0.0.1:9000"
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="One rollout per line as JSON; - reads stdin.", allow_dash=True)],
+    url: options.Url = DEFAULT_URL,
+    api_key: options.ApiKey = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Of all rollouts: hub name, or directory on the workers.")
+    ] = None,
+    trainer: Annotated[list[str] | None, typer.Option(help="Callback URL; may be repeated.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Of all rollouts.")] = None,
+    max_tokens_total: Annotated[int | None, typer.Option(help="Of all rollouts: sampled tokens.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Of all rollouts: seconds, queueing included.")] = None,
+    defaults: Annotated[str, typer.Option(help="Anything else for all rollouts, as a JSON object.")] = "{}",
+    priority: Annotated[str, typer.Option(help="high, default or low.")] = "default",
+    label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until all have ended.")] = False,
+) -> None:
+    """Submit a batch; prints its id."""
+    from rolloutpool_common.outcomes import RolloutStatus
+    from rolloutpool_trainer.cli import console
+
+    shared = _object(defaults, "--defaults")
+    given = {
+        "tokenizer_name": tokenizer,
+        "max_turns": max_turns,
+        "max_tokens_total": max_tokens_total,
+        "deadline_seconds": deadline,
+    }
+    shared |= {name: value for name, value in given.items() if value is not None}
+    with console.client(url, api_key) as client:
+        batch = client.submit(
+            list(_read(file)),
+            defaults=shared,
+            trainer=trainer,
+            priority=priority,
+            labels=dict(_label(text) for text in label or ()),
+            idempotency_key=idempotency_key,
+        )
+        console.line(batch.batch_id)
+        if not wait:
+            return
+        ended = [result.status for result in batch.results(progress=True)]
+        completed = ended.count(RolloutStatus.COMPLETED)
+        console.note(f"{completed} of {len(ended)} completed; rolloutpool results {batch.batch_id}")
+        if completed < len(ended):
+            raise typer.Exit(1)
+
+
+def status(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+    """Show where a batch stands."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        console.out.print(_status_table(client.batch(batch_id).status()))
+
+
+def watch(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+    """Show where a batch stands until it has ended."""
+    import time
+
+    from rich.live import Live
+
+    from rolloutpool_common.protocol.batch import BatchState
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.patience import status_delays
+
+    with console.client(url, api_key) as client, Live(console=console.out, auto_refresh=False) as live:
+        batch = client.batch(batch_id)
+        for delay in status_delays():
+            state = batch.status()
+            live.update(_status_table(state), refresh=True)
+            if state.state is BatchState.COMPLETE:
+                return
+            time.sleep(delay)
+
+
+def results(
+    batch_id: options.BatchId,
+    cursor: Annotated[str, typer.Option(help="Go on after the result with this cursor.")] = "0",
+    url: options.Url = DEFAULT_URL,
+    api_key: options.ApiKey = None,
+) -> None:
+    """Print each result as it ends, one JSON object a line, until all have ended."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        for result in client.batch(batch_id).results(cursor):
+            # JSON escapes control characters, so that a line is a line and a terminal gets no orders.
+            typer.echo(json.dumps(result.model_dump(mode="json"), separators=(",", ":")))
+
+
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {error}") from error
+    rows = [(number, row) for number, row in enumerate(text.split("\n"), 1) if row.strip()]
+    if not rows:
+        raise typer.BadParameter(f"{file} holds no rollouts; write one JSON object a line")
+    for number, row in rows:
+        yield _object(row, f"{file}, line {number}")
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{where}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"{where}: not a JSON object")
+    return value
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"--label {text}: write name=value")
+    return name, value
+
+
+def _status_table(state: "BatchStatus") -> "Table":
+    from rolloutpool_trainer.cli import console
+
+    def joined(counts: dict[Any, int]) -> str:
+        return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count) or "none"
+
+    return console.grid(
+        {
+            "batch": state.batch_id,
+            "state": f"{state.state}{', cancelled' if state.cancelled else ''}",
+            "rollouts": f"{state.total:,}: {joined(state.counts)}",
+            "progress": f"{state.progress:.1%}",
+            "rate": f"{state.rates.rollouts_per_second:,.1f} rollouts/s, "
+            f"{state.rates.sampled_tokens_per_second:,.0f} sampled tokens/s",
+            "tokens": f"{state.sampled_tokens:,} sampled of {state.total_tokens:,}, in {state.turns:,} turns",
+            "alignment": joined(state.alignment),
+            "drift": joined(state.drift),
+            "warnings": joined(state.warnings),
+            **({"pushes": joined(state.delivery)} if state.delivery else {}),
+            "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",
+        }
+    )

@@ -1,0 +1,80 @@
+"""What commands print. Text from models, trainers and the network passes `printable` and never means markup."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rolloutpool_trainer.token_view import printable
+
+if TYPE_CHECKING:
+    from rolloutpool_trainer.client import RolloutClient
+
+__all__ = ["client", "err", "fail", "grid", "line", "note", "out", "pairs", "table"]
+
+out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def client(url: str, api_key: str | None) -> "RolloutClient":
+    """A client that gives up soon: somebody waits at the terminal."""
+    from rolloutpool_trainer.client import RolloutClient
+
+    return RolloutClient(url, api_key, timeout=5.0)
+
+
+def line(text: str = "", style: str = "") -> None:
+    """One line on stdout."""
+    out.print(Text(printable(text), style=style))
+
+
+def note(text: str) -> None:
+    """One line on stderr: what goes on, not what was asked for."""
+    err.print(Text(printable(text), style="dim"))
+
+
+def fail(error: Exception) -> None:
+    """An error on stderr, with every fault where there are many."""
+    from rolloutpool_trainer.errors import BatchRejected
+
+    err.print(Text.assemble(("error: ", "bold red"), printable(str(error))))
+    if isinstance(error, BatchRejected):
+        for fault in error.faults:
+            err.print(Text.assemble("  ", (printable(fault.path), "bold"), ": ", printable(fault.message)))
+        hidden = error.total_faults - len(error.faults)
+        if hidden:
+            err.print(Text(f"  … and {hidden} more"))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table on stdout; numbers to the right."""
+    shown = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(_cell(value) for value in row))
+    out.print(shown, soft_wrap=False)
+
+
+def grid(values: Mapping[str, object]) -> Table:
+    """Names and values, one pair a line."""
+    shown = Table.grid(padding=(0, 2))
+    for name, value in values.items():
+        shown.add_row(Text(printable(name), style="bold"), _cell(value))
+    return shown
+
+
+def pairs(values: Mapping[str, object]) -> None:
+    """Print a grid."""
+    out.print(grid(values))
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, float):
+        return Text(f"{value:,.2f}")
+    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value)))

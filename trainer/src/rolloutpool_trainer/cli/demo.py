@@ -1,0 +1,201 @@
+"""`rolloutpool demo`: a whole pool, a scripted trainer and a batch on this machine, and proof that the masks are right.
+
+The proof is the trainer's: its own sessions know which tokens it sampled, and each result is compared with them token
+by token. Nothing is left running, and nothing is left on disk.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rolloutpool_trainer.cli import options
+
+if TYPE_CHECKING:
+    from rolloutpool_common.rendering import ChatTokenizer
+    from rolloutpool_trainer.callback_app import CallbackApp
+    from rolloutpool_trainer.local_pool import LocalPool
+    from rolloutpool_trainer.reading import FinishedRollout
+    from rolloutpool_trainer.serving import ServedCallback
+
+__all__ = ["demo"]
+
+TOKENIZER = "rolloutpool/tiny"
+CALLBACK_PORTS = 4
+
+
+def demo(
+    rollouts: Annotated[int, typer.Option(min=1, max=10_000, help="How many to run.")] = 64,
+    group_size: Annotated[int, typer.Option(min=1, max=1024, help="Rollouts per prompt.")] = 8,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    port: options.Port = 9000,
+    flower_port: options.FlowerPort = 5555,
+    callback_port: Annotated[
+        int, typer.Option(min=1, max=65532, help="First of the scripted trainer's four ports.")
+    ] = 8081,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up until Ctrl-C.")] = False,
+) -> None:
+    """Run calculator rollouts on a pool of their own, and check every mask."""
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.stopping import stop_on_signals
+    from rolloutpool_trainer.local_pool import LocalPool
+
+    pool = LocalPool(
+        workers,
+        _port(port, "API"),
+        flower_port=_port(flower_port, "Flower"),
+        tokenizers=[TOKENIZER],
+        report=console.note,
+    )
+    faults = 0
+    with stop_on_signals(pool.kill, lambda: console.note("stopping")), ThreadPoolExecutor(1) as background:
+        # The trainer's tokenizer takes as long to load as the pool takes to start.
+        tokenizer = background.submit(_load_tokenizer)
+        console.note(f"starting Redis, API, {workers} workers and Flower")
+        with pool, _scripted_trainer(pool, tokenizer, callback_port) as (app, callback):
+            faults = _run(pool, app, callback, tokenizer.result(), rollouts, group_size)
+            if keep:
+                console.note("running; Ctrl-C stops")
+                pool.join()
+    console.note("stopped; nothing is left running")
+    if faults:
+        raise typer.Exit(1)
+
+
+def _port(wanted: int, what: str) -> int:
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.ports import free_port, is_free
+
+    if is_free(wanted):
+        return wanted
+    port = free_port()
+    console.note(f"port {wanted} is taken; the {what} takes {port}")
+    return port
+
+
+def _load_tokenizer() -> "ChatTokenizer":
+    from rolloutpool_common.rendering import load_tokenizer
+
+    return load_tokenizer(TOKENIZER)
+
+
+@contextmanager
+def _scripted_trainer(
+    pool: "LocalPool", tokenizer: "Future[ChatTokenizer]", first_port: int
+) -> "Iterator[tuple[CallbackApp, ServedCallback]]":
+    from rolloutpool_trainer.callback_app import callback_app
+    from rolloutpool_trainer.serving import serve_callback
+    from rolloutpool_trainer.testing import ScriptedPolicy
+
+    app = callback_app(ScriptedPolicy(tokenizer.result()), tokenizer=tokenizer.result(), tools=pool.url)
+    ports = [_port(first_port + index, "scripted trainer") for index in range(CALLBACK_PORTS)]
+    with serve_callback(app, ports) as callback:
+        yield app, callback
+
+
+def _run(
+    pool: "LocalPool",
+    app: "CallbackApp",
+    callback: "ServedCallback",
+    tokenizer: "ChatTokenizer",
+    rollouts: int,
+    group_size: int,
+) -> int:
+    """The batch and what became of it; returns how many things were wrong."""
+    from rolloutpool_trainer.cli import console
+
+    ports = ", ".join(map(str, callback.ports))
+    console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
+    with pool.client() as client:
+        started = time.perf_counter()
+        batch = client.submit(
+            _items(rollouts, group_size), defaults={"tokenizer_name": TOKENIZER}, trainer=callback.urls
+        )
+        results = list(batch.results(progress=True))
+        seconds = time.perf_counter() - started
+    _print_table(results, seconds)
+    _print_example(results, tokenizer)
+    faults = _print_check(results, app)
+    pool.wait_flower()
+    console.line()
+    console.pairs(
+        {
+            "API docs": f"{pool.url}/docs",
+            "Flower": f"{pool.flower_url}  (user:password {pool.flower_auth})",
+        }
+    )
+    return faults
+
+
+def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
+    """One item per group; the last group takes what is left."""
+    from rolloutpool_trainer.testing import calculator_prompts
+
+    sizes = [min(group_size, rollouts - done) for done in range(0, rollouts, group_size)]
+    return [
+        {"rollout_id": f"demo-{index}", "n": size, "messages": [{"role": "user", "content": question}]}
+        for index, (size, question) in enumerate(zip(sizes, calculator_prompts(len(sizes)), strict=True))
+    ]
+
+
+def _print_table(results: Sequence["FinishedRollout"], seconds: float) -> None:
+    """A row per worker, and one for all."""
+    from rolloutpool_trainer.cli import console
+
+    workers = sorted({result.worker or "none" for result in results})
+    groups = [(name, [result for result in results if (result.worker or "none") == name]) for name in workers]
+    rows = [(name, *_totals(group, seconds)) for name, group in [*groups, ("all", list(results))]]
+    columns = ("worker", "rollouts", "turns", "tokens trained", "tokens", "rollouts/s", "alignment")
+    console.table(columns, rows)
+
+
+def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[object, ...]:
+    samples = [sample for result in results for sample in result.samples]
+    ends = Counter(str(result.alignment or result.status) for result in results)
+    return (
+        len(results),
+        sum(result.num_llm_calls for result in results),
+        sum(sum(sample.response_mask) for sample in samples),
+        sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples),
+        len(results) / seconds,
+        ", ".join(f"{name} {count}" for name, count in sorted(ends.items())),
+    )
+
+
+def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokenizer") -> None:
+    """The rollout with the most turns, as tokens."""
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.token_view import legend, token_view
+
+    shown = max(results, key=lambda result: result.num_llm_calls)
+    for sample in shown.samples[:1]:
+        console.line()
+        console.line(f"rollout {shown.rollout_id}, {shown.num_llm_calls} turns", style="bold")
+        console.out.print(legend(sample))
+        console.out.print(token_view(sample, tokenizer.decode))
+
+
+def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> int:
+    """Compare every result with the trainer's session; returns how many things were wrong."""
+    from rolloutpool_common.outcomes import RolloutStatus
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.mask_check import check_masks
+
+    unfinished = [result for result in results if result.status is not RolloutStatus.COMPLETED]
+    for result in unfinished[:5]:
+        reason = result.failure.message if result.failure else result.finish_reason
+        console.line(f"{result.rollout_id} {result.status}: {reason}", style="red")
+    checks = [check_masks(result, app.get_session(result.rollout_id).samples) for result in results if result.samples]
+    compared = sum(compared for compared, _ in checks)
+    mismatches = sum(differing for _, differing in checks)
+    console.line()
+    console.line(
+        f"checked by the trainer: {compared:,} tokens of {len(checks)} rollouts (id, mask, log-probability), "
+        f"{mismatches} mismatches",
+        style="bold red" if mismatches else "bold green",
+    )
+    return mismatches + len(unfinished)

@@ -1,0 +1,148 @@
+"""`rolloutpool doctor`: whether a pool can do its work, seen from this machine, and what to do where it can't."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.cli.batches import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from rolloutpool_trainer.client import RolloutClient
+
+__all__ = ["Finding", "Verdict", "doctor", "examine"]
+
+CALLBACK_PORTS = range(8080, 8131)
+"""What firewalls between pools and trainers usually let through."""
+SILENT_SECONDS = 3.0
+"""Workers beat once a second."""
+
+
+class Verdict(StrEnum):
+    """What a check says."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but not for everybody or not well."""
+    FAILED = "failed"
+    """Rollouts will not run."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+def doctor(
+    callback: Annotated[
+        list[str] | None, typer.Option(help="A trainer's callback URL to check; may be repeated.")
+    ] = None,
+    url: options.Url = DEFAULT_URL,
+    api_key: options.ApiKey = None,
+) -> None:
+    """Check API, Redis, workers, tokenizers and callback ports."""
+    from rich.text import Text
+
+    from rolloutpool_trainer.cli import console
+
+    styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
+    with console.client(url, api_key) as client:
+        findings = list(examine(client, callback or ()))
+    rows = [
+        (finding.check, Text(finding.verdict, style=styles[finding.verdict]), finding.detail) for finding in findings
+    ]
+    console.table(("check", "verdict", "detail"), rows)
+    if any(finding.verdict is Verdict.FAILED for finding in findings):
+        raise typer.Exit(1)
+
+
+def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[Finding]:
+    """Each check's outcome; what depends on a failed one is left out."""
+    from rolloutpool_trainer import calls
+    from rolloutpool_trainer.errors import ClientError
+
+    started = time.perf_counter()
+    try:
+        client.health()
+    except ClientError as error:
+        yield Finding("API", Verdict.FAILED, f"{error}; start one with: rolloutpool up")
+    else:
+        elapsed = (time.perf_counter() - started) * 1000
+        yield Finding("API", Verdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
+        yield _readiness(client.ask(calls.readiness()))
+        yield from _workers(client.workers())
+    if not callbacks:
+        yield Finding("callbacks", Verdict.OK, "not checked; --callback URL checks one")
+    for callback in callbacks:
+        yield _callback(callback)
+
+
+def _readiness(answer: dict[str, Any]) -> Finding:
+    reasons = answer.get("reasons")
+    if reasons:
+        return Finding("readiness", Verdict.FAILED, "; ".join(map(str, reasons)))
+    return Finding("readiness", Verdict.OK, "Redis answers, work is taken")
+
+
+def _workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
+    alive = [worker for worker in workers if worker.get("alive")]
+    if not alive:
+        yield Finding("workers", Verdict.FAILED, "none is alive; start one with: rolloutpool worker --redis URL")
+        return
+    slots = sum(worker["slots"] for worker in alive)
+    running = sum(worker["running"] for worker in alive)
+    yield Finding("workers", Verdict.OK, f"{len(alive)} alive, {running} of {slots} slots in use")
+    for worker in alive:
+        if worker["last_beat_age_s"] > SILENT_SECONDS:
+            silence = f"{worker['worker_id']} on {worker['host']} has been silent for {worker['last_beat_age_s']:.0f} s"
+            yield Finding("workers", Verdict.WARNING, silence)
+    versions = {str(sorted(worker["versions"].items())) for worker in alive}
+    if len(versions) > 1:
+        yield Finding("versions", Verdict.WARNING, f"the workers run {len(versions)} different sets: {versions}")
+    yield from _tokenizers(alive)
+
+
+def _tokenizers(alive: list[dict[str, Any]]) -> Iterator[Finding]:
+    prints: dict[str, set[str]] = {}
+    for worker in alive:
+        for name, fingerprint in worker["tokenizers"].items():
+            prints.setdefault(name, set()).add(str(fingerprint))
+    if not prints:
+        hint = "none is loaded; the first rollout of each waits for that. ROLLOUTPOOL_TOKENIZERS loads them at start"
+        yield Finding("tokenizers", Verdict.WARNING, hint)
+    for name, seen in prints.items():
+        if len(seen) > 1:
+            detail = f"{name} is not the same everywhere: {len(seen)} fingerprints; install one version on all workers"
+            yield Finding("tokenizers", Verdict.FAILED, detail)
+        else:
+            yield Finding("tokenizers", Verdict.OK, f"{name} is loaded, the same wherever it is")
+
+
+def _callback(url: str) -> Finding:
+    import httpx
+
+    from rolloutpool_trainer.connection import connection_settings
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (KeyError, ValueError):
+        return Finding("callback", Verdict.FAILED, f"{url} is no http(s) URL")
+    try:
+        with httpx.Client(**connection_settings(url.rstrip("/"), None)) as http:
+            http.get("/health", timeout=5.0)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        return Finding("callback", Verdict.FAILED, f"{url} does not answer from this machine: {error}")
+    if port not in CALLBACK_PORTS:
+        span = f"{CALLBACK_PORTS.start} to {CALLBACK_PORTS.stop - 1}"
+        return Finding("callback", Verdict.WARNING, f"{url} answers, but firewalls may let only ports {span} through")
+    return Finding("callback", Verdict.OK, f"{url} answers")

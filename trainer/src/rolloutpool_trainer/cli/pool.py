@@ -1,0 +1,58 @@
+"""`rolloutpool up`: the whole pool on this machine, in the foreground."""
+
+from typing import Annotated
+
+import typer
+
+from rolloutpool_trainer.cli import options
+
+__all__ = ["up"]
+
+
+def up(
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; one per core is right.")] = 2,
+    port: options.Port = 9000,
+    host: options.Host = "127.0.0.1",
+    flower: Annotated[bool, typer.Option(help="Start Flower, which shows every ticket.")] = True,
+    flower_port: options.FlowerPort = 5555,
+    state: options.StatePath = None,
+    redis: options.Redis = "",
+    tokenizer: options.Tokenizers = None,
+) -> None:
+    """Start a pool on this machine: Redis (unless --redis names one), API, workers and Flower.
+
+    Runs until Ctrl-C or SIGTERM; workers then give back what they cannot finish. Accepted work goes on when it is
+    started again on the same state.
+    """
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.stopping import stop_on_signals
+    from rolloutpool_trainer.local_pool import LocalPool
+    from rolloutpool_trainer.state import default_state
+
+    pool = LocalPool(
+        workers,
+        port,
+        host=host,
+        flower=flower,
+        flower_port=flower_port,
+        state=state or default_state(),
+        redis_url=redis or None,
+        tokenizers=tokenizer or (),
+        report=console.note,
+    )
+    stopping = "stopping: workers finish or give back what they run; once more ends everything at once"
+    with stop_on_signals(pool.kill, lambda: console.note(stopping)), pool:
+        pool.wait_flower()
+        console.pairs(
+            {
+                "API": pool.url,
+                "API docs": f"{pool.url}/docs",
+                **({"Flower": f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"} if flower else {}),
+                "workers": workers,
+                "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
+                "state": pool.state.path,
+                "logs": pool.state.logs,
+            }
+        )
+        console.note("running; Ctrl-C stops")
+        pool.join()
