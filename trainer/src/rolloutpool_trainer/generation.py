@@ -1,0 +1,94 @@
+"""The seam between the callback endpoint and whatever samples.
+
+A policy is one callable: prompt ids in, sampled ids with their log-probabilities out. The ids are the truth that
+training rests on, so a generation without ids, with another number of log-probabilities or with one that is not
+finite never leaves this module.
+"""
+
+import asyncio
+import inspect
+import math
+import operator
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+__all__ = ["BadGeneration", "Generate", "GenerateParams", "Generation", "sample"]
+
+
+class BadGeneration(ValueError):
+    """The policy returned something that cannot be trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateParams:
+    """What is asked of one turn, beside its prompt."""
+
+    rollout_id: str
+    turn: int
+    """From 1."""
+    messages: list[dict[str, Any]]
+    """The conversation so far in normal form; what the prompt was made from."""
+    tools: list[dict[str, Any]] | None
+    """The tools in the prompt."""
+    temperature: float
+    top_p: float
+    max_tokens: int
+    stop: list[str] | None
+    logprobs: bool
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Keys of the request beyond the protocol's: top_k, seed, min_p …"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One sampled turn."""
+
+    token_ids: Sequence[int]
+    """[R], R ≥ 1; the stop token too, if the policy sampled one."""
+    logprobs: Sequence[float]
+    """[R], natural logarithm, finite."""
+    finish_reason: Literal["stop", "length"] = "stop"
+    policy_version: str | None = None
+    """Which weights sampled it; the endpoint's own `policy_version` where absent."""
+
+
+Generate = Callable[[list[int], GenerateParams], Generation | Awaitable[Generation]]
+
+
+async def sample(generate: Generate, prompt_ids: list[int], params: GenerateParams) -> Generation:
+    """One turn of the policy, checked, as plain ints and floats. A plain function runs in a thread.
+
+    Raises:
+        BadGeneration: no ids, ids out of uint32, or log-probabilities that are not one finite number per id.
+        Exception: whatever the policy raises.
+    """
+    if _is_async(generate):
+        outcome = generate(prompt_ids, params)
+    else:
+        outcome = await asyncio.to_thread(generate, prompt_ids, params)
+    return _checked(await outcome if inspect.isawaitable(outcome) else outcome)
+
+
+def _is_async(generate: Generate) -> bool:
+    return inspect.iscoroutinefunction(generate) or inspect.iscoroutinefunction(type(generate).__call__)
+
+
+def _checked(generation: Generation) -> Generation:
+    if not isinstance(generation, Generation):
+        raise BadGeneration(f"generate returned {type(generation).__name__}; return a Generation")
+    try:
+        # Tensor libraries' scalars would neither serialise nor compare as the numbers that they are.
+        ids = [operator.index(token) for token in generation.token_ids]
+        logprobs = [float(logprob) for logprob in generation.logprobs]
+    except (TypeError, ValueError) as error:
+        raise BadGeneration(f"generate returned ids or log-probabilities that are no numbers: {error}") from None
+    if not ids:
+        raise BadGeneration("generate returned no token ids; a turn has at least its stop token")
+    if len(ids) != len(logprobs):
+        raise BadGeneration(f"generate returned {len(ids)} token ids and {len(logprobs)} log-probabilities")
+    if not all(0 <= token < 2**32 for token in ids):
+        raise BadGeneration("generate returned a token id outside 0 … 2**32 - 1")
+    if not all(map(math.isfinite, logprobs)):
+        raise BadGeneration("generate returned a log-probability that is not finite")
+    return replace(generation, token_ids=ids, logprobs=logprobs)
