@@ -185,7 +185,7 @@ class Conversation:
         drift = await self._verify(reply, turn)
         self.ledger.append_sampled(reply.token_ids, reply.logprobs, turn=turn, policy_version=reply.policy_version)
         prompt = len(self.ledger) - len(reply.token_ids)
-        entries = [e.model_dump(mode="json", exclude_defaults=True) for e in self.ledger.entries_since(self._entries)]
+        entries = [e.model_dump(mode="json", exclude_none=True) for e in self.ledger.entries_since(self._entries)]
         self._entries = len(self.ledger.entries)
         return {
             "kind": "turn",
@@ -234,7 +234,7 @@ class Conversation:
         delta = await _maybe_off_loop(characters, self._render, self._with_tool_names(messages))
         self.ledger.append_close(list(delta.close_ids), turn=turn)
         self.ledger.append_glue(list(delta.glue_ids), turn=turn)
-        entries = [e.model_dump(mode="json", exclude_defaults=True) for e in self.ledger.entries_since(self._entries)]
+        entries = [e.model_dump(mode="json", exclude_none=True) for e in self.ledger.entries_since(self._entries)]
         self._entries = len(self.ledger.entries)
         record = {"kind": "obs", "messages": messages, "entries": entries, **measured}
         await self._write(record)
