@@ -131,7 +131,7 @@ async def test_cut_by_max_tokens(tokenizer: ChatTokenizer) -> None:
 
 
 async def test_reports_a_failing_tool(tokenizer: ChatTokenizer) -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Calculate 1 / 0"},
         {"role": "assistant", "content": None, "tool_calls": []},
         {"role": "tool", "content": "Error: Division by zero", "tool_call_id": "c"},
