@@ -45,7 +45,7 @@ def conversation_faults(case: Case, tokenizer: ChatTokenizer) -> list[str]:
     ours, echoed = TokenLedger(), TokenLedger()
     for ledger in (ours, echoed):
         ledger.seed(case["prompt_ids"])
-    faults = []
+    faults: list[str] = []
     for number, turn in enumerate(case["turns"], start=1):
         for ledger in (ours, echoed):
             _sample(ledger, turn["sampled"], number)

@@ -10,7 +10,7 @@ Cost depends on the new messages alone.
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -51,8 +51,12 @@ class _Shape:
     arguments_as_text: bool
     close: str
     """The control string that ends the policy's turn; empty where only the next header does."""
-    skip: int
+    skip: int = 0
     """With no close string: how many characters behind the sentinel still belong to the policy's turn."""
+    rest: tuple[str, ...] = ()
+    """Control strings of the policy's own turn right behind the close string."""
+    header_stops: bool = False
+    """Whether the policy may stop by sampling the control token that starts the delta."""
 
     def cut(self, text: str, codec: Codec) -> int | None:
         """Offset of the delta in a render of the dummy conversation."""
@@ -92,11 +96,14 @@ class DeltaRenderer:
         return self._join(shape, self._codec.encode_rendered(text, after=shape.close), last_sampled_id)
 
     def _join(self, shape: _Shape, glue: list[int], last: int | None) -> Delta:
-        if not shape.close:  # the next header may be what the policy sampled to stop
-            return Delta((), tuple(glue[1:] if glue[:1] == [last] else glue))
-        close_id = self._codec.control_ids[shape.close]
-        closed = last == close_id or last in self._stop_ids
-        return Delta(() if closed else (close_id,), tuple(glue))
+        ids = self._codec.control_ids
+        rest = [ids[text] for text in shape.rest]
+        if last in rest:  # the policy sampled further into its own end than the cut
+            return Delta((), tuple(glue[rest.index(last) + 1 :]))
+        if shape.header_stops and glue[:1] == [last] and last in ids.values():
+            return Delta((), tuple(glue[1:]))
+        closed = not shape.close or last == ids[shape.close] or last in self._stop_ids
+        return Delta(() if closed else (ids[shape.close],), tuple(glue))
 
     def _text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
         text = self._template.render(_dummy(messages, shape.arguments_as_text) + list(messages), template_kwargs=kwargs)
@@ -136,37 +143,45 @@ class DeltaRenderer:
             dummy = _dummy(probes, as_text)
             try:
                 text = self._template.render(dummy + probes, template_kwargs=kwargs)
-                shape = self._find_end(text, dummy, as_text, kwargs)
-                cut = shape.cut(text, self._codec)
-                self._check_markers(text, cut, len(probes))
             except TemplateRefused as error:
                 refusal = refusal or error
-            else:
-                return shape
+                continue
+            for shape in self._ends(text, self._alone(dummy, kwargs), as_text, has_calls):
+                try:
+                    self._check_markers(text, shape.cut(text, self._codec), len(probes))
+                except TemplateRefused as error:
+                    refusal = refusal or error
+                else:
+                    return shape
         raise refusal or TurnEndNotFound()
 
-    def _find_end(self, text: str, dummy: Sequence[Message], as_text: bool, kwargs: Mapping[str, Any]) -> _Shape:
-        """Where the policy's turn ends in this render, in order of trust."""
-        start = text.rfind(_SENTINEL)
-        if start < 0:
-            raise TurnEndNotFound("The template drops the policy's turn when these messages follow it.")
-        start += len(_SENTINEL)
-        if self._close and _behind(text, start, self._close, self._codec) is not None:
-            return _Shape(as_text, self._close, 0)
-        # No usual end. The turn rendered alone shows how this one ends, if the template repeats it.
-        alone = self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
-        rest = alone[alone.rfind(_SENTINEL) + len(_SENTINEL) :]
-        if text.startswith(rest, start):
-            ends = list(self._codec.guard.pattern.finditer(rest))
+    def _alone(self, dummy: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
+        """The dummy without new messages; empty where the template refuses a conversation that ends like this."""
+        try:
+            return self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
+        except RenderFailed:
+            return ""
+
+    def _ends(self, text: str, alone: str, as_text: bool, has_calls: bool) -> Iterator[_Shape]:
+        """How the policy's turn may end in this render, in order of trust."""
+        if _SENTINEL not in text:
+            return
+        pattern = self._codec.guard.pattern
+        start = text.rfind(_SENTINEL) + len(_SENTINEL)
+        tail = alone[alone.rfind(_SENTINEL) + len(_SENTINEL) :] if _SENTINEL in alone else None
+        if self._close and (end := _behind(text, start, self._close, self._codec)) is not None:
+            end_of_tail = _behind(tail, 0, self._close, self._codec) if tail else None
+            rest = _run(pattern, tail, end_of_tail) if tail and end_of_tail else ()
+            yield _Shape(as_text, self._close, rest=rest if text.startswith("".join(rest), end) else ())
+        # No usual end: the turn alone shows how this one ends, if it looks the same in front of other messages.
+        if tail is not None and text.startswith(tail, start):
+            ends = [match.group() for match in pattern.finditer(tail)]
             if not ends:
-                return _Shape(as_text, "", len(rest))
-            shape = _Shape(as_text, ends[-1].group(), 0)
-            if shape.cut(text, self._codec) == start + ends[-1].end():
-                return shape
-        first = self._codec.guard.pattern.match(text, start)
-        if first and "tool_calls" not in dummy[-1]:
-            return _Shape(as_text, first.group(), 0)
-        raise TurnEndNotFound("No control token ends the policy's turn when these messages follow it.")
+                yield _Shape(as_text, "", skip=len(tail), header_stops=True)
+            elif ends.count(ends[-1]) == 1:
+                yield _Shape(as_text, ends[-1], header_stops=True)
+        if not has_calls and (first := pattern.match(text, start)):
+            yield _Shape(as_text, first.group())
 
     def _check_markers(self, text: str, cut: int | None, count: int) -> None:
         found = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text)]
@@ -225,6 +240,15 @@ def _check(messages: Sequence[Message]) -> None:
 
 def _behind(text: str, start: int, close: str, codec: Codec) -> int | None:
     return next((m.end() for m in codec.guard.pattern.finditer(text, start) if m.group() == close), None)
+
+
+def _run(pattern: re.Pattern[str], text: str, start: int) -> tuple[str, ...]:
+    """The control strings that follow each other from `start` on."""
+    found = []
+    while match := pattern.match(text, start):
+        found.append(match.group())
+        start = match.end()
+    return tuple(found)
 
 
 def _content_kind(content: Any) -> str:
