@@ -1,0 +1,50 @@
+"""One pool of real processes for the whole tier: Redis, API, two workers, Flower, as `rolloutpool up` starts them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
+from rolloutpool_trainer.callback_app import CallbackApp
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy
+
+TINY = "rolloutpool/tiny"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A scripted trainer: what it sampled and counted itself is the truth that results are held against."""
+
+    app: CallbackApp
+    urls: list[str]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> ChatTokenizer:
+    """The committed tokenizer."""
+    return load_tokenizer(TINY)
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[LocalPool]:
+    """A running pool."""
+    with LocalPool(workers=2, tokenizers=[TINY]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(pool: LocalPool) -> Iterator[RolloutClient]:
+    """A client of the pool."""
+    with pool.client() as open_client:
+        yield open_client
+
+
+@pytest.fixture
+def trainer(pool: LocalPool, tokenizer: ChatTokenizer) -> Iterator[Trainer]:
+    """A strict trainer on four ports that renders the pool's own tools into its prompts."""
+    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
+    with serve_callback(app, [0, 0, 0, 0]) as served:
+        yield Trainer(app, list(served.urls))

@@ -1,0 +1,251 @@
+"""The main job on real processes: a trainer submits, exact rollouts come back, by every way there is."""
+
+import base64
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+from tests.acceptance.conftest import TINY, Trainer
+from tests.support.waiting import eventually
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer import LocalPool, RolloutClient, callback_app, verify_push
+from rolloutpool_trainer.callback_app import CallbackApp
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+
+DEFAULTS = {"tokenizer_name": TINY, "idempotent": True}
+
+
+def items(n: int, group_size: int = 8) -> list[dict[str, Any]]:
+    """Calculator rollouts in groups."""
+    questions = calculator_prompts(n, seed=7)
+    return [{"messages": [{"role": "user", "content": questions[i]}], "group": f"g{i // group_size}"} for i in range(n)]
+
+
+def assert_exact(app: CallbackApp, results: Iterable[RolloutResult]) -> None:
+    """Each result's ids, mask and log-probs equal what the trainer itself kept, token by token."""
+    for result in results:
+        assert result.status is RolloutStatus.COMPLETED, result.failure
+        session = app.get_session(result.rollout_id, result.uid)
+        assert session.mismatches == 0
+        assert [tuple(s.prompt_ids) for s in result.samples] == [s.prompt_ids for s in session.samples]
+        assert [tuple(s.response_ids) for s in result.samples] == [s.response_ids for s in session.samples]
+        assert [tuple(s.response_mask) for s in result.samples] == [s.response_mask for s in session.samples]
+        assert [tuple(s.response_logprobs) for s in result.samples] == [s.response_logprobs for s in session.samples]
+
+
+def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: Trainer) -> None:
+    batch = client.submit(items(200), defaults=DEFAULTS, trainer=trainer.urls, labels={"step": "12"})
+    results = list(batch.results())
+    assert len({r.uid for r in results}) == len(results) == 200
+    assert_exact(trainer.app, results)
+    assert not trainer.app.transcript.repeated()
+    assert {r.alignment for r in results} == {"exact"}
+    # Both workers took part, and a group stayed on one port.
+    assert len({r.worker for r in results}) == 2
+    status = batch.status()
+    assert status.counts[RolloutStatus.COMPLETED] == 200
+    assert status.alignment == {"exact": 200}
+    assert status.sampled_tokens == sum(sum(s.response_mask) for r in results for s in r.samples)
+    assert status.labels == {"step": "12"}
+
+
+def test_iterating_goes_on_by_cursor_after_a_restart(client: RolloutClient, trainer: Trainer) -> None:
+    batch = client.submit(items(24), defaults=DEFAULTS, trainer=trainer.urls)
+    first = []
+    for result in batch.results():
+        first.append(result)
+        if len(first) == 10:
+            break
+    rest = list(client.batch(batch.batch_id).results(cursor=first[-1].cursor))
+    assert len(rest) == 14
+    assert not {r.uid for r in first} & {r.uid for r in rest}
+
+
+@contextmanager
+def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
+    """A webhook on a real socket; `answer` gives the status of the nth request."""
+    taken: list[tuple[dict[str, str], bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            status = answer(len(taken))
+            taken.append((dict(self.headers.items()), body))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/results", taken
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_batch_of_200_by_push(client: RolloutClient, trainer: Trainer) -> None:
+    secret = "whsec_" + base64.b64encode(b"thirty-two bytes of signing key!").decode()
+    # The first three are refused: pushed again, under the same id.
+    with receiver(lambda n: 500 if n < 3 else 204) as (url, taken):
+        batch = client.submit(
+            items(200), defaults=DEFAULTS, trainer=trainer.urls, delivery={"callback_url": url, "secret": secret}
+        )
+        eventually(lambda: batch.status().delivery.get("delivered") == 200, seconds=60)
+        events = [verify_push(secret, headers, body) for headers, body in taken]
+    pushed = {event.data.uid: event.data for event in events}
+    assert len(pushed) == 200
+    assert len(events) == 203
+    assert_exact(trainer.app, pushed.values())
+    assert {r.uid for r in batch.results()} == set(pushed)
+
+
+def v1_request(trainer: Trainer, question: str = "Calculate (15 + 23) * 4") -> dict[str, Any]:
+    return {
+        "rollout_id": f"job-step1-idx0-{uuid.uuid4().hex[:8]}",
+        "server_url": trainer.urls[0] + "/",
+        "messages": [{"role": "user", "content": question}],
+        "sampling_params": {"temperature": 0.7},
+        "tokenizer_name": TINY,
+    }
+
+
+def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
+    request = v1_request(trainer)
+    answer = httpx.post(f"{pool.url}/rollout", json=request, timeout=60)
+    assert answer.status_code == 200
+    body = answer.json()
+    assert list(body) == [
+        *("rollout_id", "status", "final_messages", "finish_reason", "error_message", "metrics", "extra_fields")
+    ]
+    assert (body["status"], body["finish_reason"]) == ("COMPLETED", "stop")
+    assert body["metrics"]["num_llm_calls"] == trainer.app.get_session(request["rollout_id"]).turns
+    assert body["final_messages"][0]["role"] == "user"
+    # The same again joins: the same answer, nothing sampled again.
+    assert httpx.post(f"{pool.url}/rollout", json=request, timeout=60).content == answer.content
+    assert not trainer.app.transcript.repeated()
+    other = httpx.post(f"{pool.url}/rollout", json={**request, "max_turns": 3}, timeout=60)
+    assert other.status_code == 409
+    # What v1 answers is quirky; the record behind it is whole.
+    view = client.get_rollout(request["rollout_id"])
+    assert view.result is not None
+    assert_exact(trainer.app, [RolloutResult.model_validate(view.result)])
+
+
+class TestMaskGuide:
+    """The founding mask guide's patterns, on the real path."""
+
+    def test_single_turn_is_all_ones(self, client: RolloutClient, trainer: Trainer) -> None:
+        request = v1_request(trainer, "Say hello")
+        assert client.rollout(request).finish_reason == "stop"
+        session = trainer.app.get_session(request["rollout_id"])
+        assert session.turns == 1
+        assert set(session.response_mask) == {1}
+
+    def test_zeros_are_what_template_and_tools_put_there(
+        self, client: RolloutClient, trainer: Trainer, tokenizer: ChatTokenizer
+    ) -> None:
+        request = v1_request(trainer)
+        answer = client.rollout(request)
+        session = trainer.app.get_session(request["rollout_id"])
+        assert len(session.response_ids) == len(session.response_mask)
+        assert set(session.response_mask) == {0, 1}
+        # Counted against the template, not against our own renderer: everything between two sampled turns.
+        text = tokenizer.decode([i for i, m in zip(session.response_ids, session.response_mask, strict=True) if not m])
+        results = [m.content for m in answer.final_messages if m.role == "tool"]
+        expected = [
+            f"\n<|im_start|>tool\n<tool_response>\n{content}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+            for content in results
+        ]
+        assert text == "".join(expected)
+        assert session.zeros == sum(len(tokenizer.encode(part)) for part in expected)
+
+
+def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
+    batch = client.submit(items(16), defaults=DEFAULTS, trainer=trainer.urls)
+    batch.wait()
+    pool.wait_flower()
+    user, _, password = pool.flower_auth.partition(":")
+    with httpx.Client(base_url=pool.flower_url or "", auth=(user, password), timeout=30) as flower:
+        assert flower.get("/").status_code == 200
+
+        def tickets() -> list[dict[str, Any]]:
+            found = flower.get("/api/tasks", params={"limit": 5000}).json().values()
+            return [t for t in found if batch.batch_id in (t["args"] or "") and t["state"] == "SUCCESS"]
+
+        eventually(lambda: len(tickets()) == 16, seconds=30)
+        assert all('group="g' in t["args"] and "index=" in t["args"] for t in tickets())
+        assert all("Calculate" not in str(t) for t in tickets())
+    assert httpx.get(f"{pool.flower_url}/api/tasks").status_code == 401
+
+
+def test_a_worker_added_in_the_middle_takes_its_share(tokenizer: ChatTokenizer) -> None:
+    slow = ScriptedPolicy(tokenizer, latency=0.2)
+    with (
+        LocalPool(workers=1, flower=False, tokenizers=[TINY], env={"ROLLOUTPOOL_WORKER_SLOTS": "4"}) as pool,
+        pool.client() as client,
+    ):
+        app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
+        with serve_callback(app, [0]) as served:
+            batch = client.submit(items(80), defaults=DEFAULTS, trainer=served.url)
+            pool.add_worker()
+            results = list(batch.results())
+        share = Counter(r.worker for r in results)
+        assert len(share) == 2
+        assert min(share.values()) >= 10
+        assert_exact(app, results)
+
+
+def test_sigterm_drains(tokenizer: ChatTokenizer) -> None:
+    slow = ScriptedPolicy(tokenizer, latency=0.3)
+    with LocalPool(workers=2, flower=False, tokenizers=[TINY]) as pool, pool.client() as client:
+        app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
+        with serve_callback(app, [0]) as served:
+            # Not idempotent: a turn that the drain left ambiguous would fail.
+            batch = client.submit(items(48), defaults={"tokenizer_name": TINY}, trainer=served.url)
+            eventually(lambda: len(list(app.transcript)) >= 24, seconds=30)
+            pool.stop_worker(0)
+            results = list(batch.results())
+        assert_exact(app, results)
+        assert not app.transcript.repeated()
+        assert {r.attempt for r in results} == {1, 2}
+
+
+def test_accepted_work_survives_the_whole_pool(tokenizer: ChatTokenizer, tmp_path: Any) -> None:
+    slow = ScriptedPolicy(tokenizer, latency=0.2)
+    app = callback_app(slow, tokenizer=tokenizer)
+    with serve_callback(app, [0]) as served:
+        with LocalPool(workers=1, flower=False, state=tmp_path, tokenizers=[TINY]) as pool, pool.client() as client:
+            batch = client.submit(items(40), defaults=DEFAULTS, trainer=served.url)
+            eventually(lambda: len(list(app.transcript)) >= 20, seconds=30)
+            pool.kill()
+        with LocalPool(workers=1, flower=False, state=tmp_path, tokenizers=[TINY]) as pool, pool.client() as client:
+            results = list(client.batch(batch.batch_id).results())
+    assert len(results) == 40
+    assert_exact(app, results)
+    assert not app.transcript.repeated()
+
+
+def test_a_cancelled_batch_ends_at_once(client: RolloutClient, tokenizer: ChatTokenizer, pool: LocalPool) -> None:
+    app = callback_app(ScriptedPolicy(tokenizer, latency=30), tokenizer=tokenizer, tools=pool.url)
+    with serve_callback(app, [0]) as served:
+        batch = client.submit(items(8), defaults=DEFAULTS, trainer=served.url)
+        eventually(lambda: batch.status().counts[RolloutStatus.RUNNING] == 8, seconds=30)
+        batch.cancel()
+        results = list(batch.results())
+        assert {r.status for r in results} == {RolloutStatus.CANCELLED}
+        eventually(lambda: all(w["running"] == 0 for w in client.workers()), seconds=5)
