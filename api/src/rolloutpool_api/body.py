@@ -1,7 +1,7 @@
 """Request bodies: bounded, and JSON in the strict sense before anything else looks at them.
 
 A document that passes `parse` can be stored, sent on and read by any other JSON reader: no NaN, no number that
-overflows to infinity, no lone surrogate, no more than 200 levels. Python's own reader takes all of these.
+overflows to infinity, no lone surrogate, no more than 201 levels. Python's own reader takes all of these.
 """
 
 import asyncio

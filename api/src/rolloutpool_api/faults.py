@@ -52,21 +52,12 @@ class Faults:
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
 
-    def add_all(
-        self,
-        error: ValidationError,
-        part: Any,
-        *,
-        at: Sequence[str | int] = (),
-        without: tuple[str, ...] | None = None,
-    ) -> None:
-        """All that pydantic found in a part that lies `at` these steps, but for what lies below `without`."""
-        if len(self.listed) >= MAX_LISTED and without is None:
+    def add_all(self, error: ValidationError, part: Any, *, at: Sequence[str | int] = ()) -> None:
+        """All that pydantic found in a part that lies `at` these steps of the document."""
+        if len(self.listed) >= MAX_LISTED:
             self.total += error.error_count()
             return
         for item in error.errors(include_url=False, include_context=False, include_input=False):
-            if without is not None and item["loc"][: len(without)] == without:
-                continue
             steps = _in_document(item["loc"], part, missing=item["type"] == "missing")
             text = _TEXTS.get(item["type"], item["msg"].removeprefix("Value error, "))
             self.add(path(*at, *steps), text)

@@ -1,11 +1,12 @@
 """Logs: one JSON object per line in containers, readable lines on a terminal; our own and every library's alike.
 
-Values are rendered by JSON or `repr`, so that an id with a line break in it can't forge a line. What is logged are
-ids and counts, never prompts, bodies or secrets.
+Control characters never reach the output as they are, so that an id with a line break or a terminal escape in it
+can't forge a line. What is logged are ids and counts, never prompts, bodies or secrets.
 """
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
@@ -29,7 +30,7 @@ def configure(settings: Settings) -> None:
     last: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -51,3 +52,12 @@ def configure(settings: Settings) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _escape(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What JSON does by itself: the console renderer passes terminal escapes on."""
+    return {key: _printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.faults import Faults, path
-from rolloutpool_common.protocol.batch import MAX_ROLLOUTS, BatchRequest, RolloutItem
+from rolloutpool_common.protocol.batch import MAX_ROLLOUTS, BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.store import WorkerInfo
 
 __all__ = ["Catalog", "CheckedBatch", "canonical", "check_batch"]
@@ -92,14 +92,28 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _validate_envelope(document: dict[str, Any], faults: Faults) -> BatchRequest | None:
-    trainer = document.get("trainer")
-    # Of the two forms of a trainer only the one that was meant is worth complaining about.
-    not_meant = "TrainerPorts" if "server_urls" in _object(trainer) else "TrainerUrls"
+    rest = {**document, "rollouts": [_ANY_ROLLOUT]}
+    if document.get("trainer") is not None and not _trainer_is_valid(document["trainer"], faults):
+        del rest["trainer"]
     try:
-        return BatchRequest.model_validate({**document, "rollouts": [_ANY_ROLLOUT]})
+        return BatchRequest.model_validate(rest)
     except ValidationError as error:
-        faults.add_all(error, document, without=("trainer", not_meant))
+        faults.add_all(error, document)
         return None
+
+
+def _trainer_is_valid(trainer: Any, faults: Faults) -> bool:
+    """Checks the one form of a trainer that was meant; as a union, pydantic would find fault with both."""
+    if not isinstance(trainer, dict):
+        faults.add("trainer", 'must be {"server_urls": [...]} or {"host": ..., "base_port": ..., "workers": ...}')
+        return False
+    meant = TrainerUrls if "server_urls" in trainer else TrainerPorts
+    try:
+        meant.model_validate(trainer)
+    except ValidationError as error:
+        faults.add_all(error, trainer, at=("trainer",))
+        return False
+    return True
 
 
 def _raw_rollouts(document: dict[str, Any], faults: Faults) -> list[Any]:

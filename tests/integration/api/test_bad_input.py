@@ -1,0 +1,113 @@
+"""Whatever arrives, the answer is a 4xx that says what is wrong."""
+
+import httpx
+import orjson
+import pytest
+from tests.integration.api.conftest import ScriptedWorker, batch, v1_request
+
+JSON = {"content-type": "application/json"}
+
+
+def with_metadata(value: str) -> dict[str, bytes]:
+    """A document per route whose metadata is this JSON text."""
+    marked = {"x": "@@"}
+    v1, own = v1_request(metadata=marked), batch(1)
+    own["rollouts"][0]["metadata"] = marked
+    return {
+        path: orjson.dumps(doc).replace(b'"@@"', value.encode())
+        for path, doc in (("/rollout", v1), ("/v1/batches", own))
+    }
+
+
+STRANGE = {
+    "lone surrogate": r'"\ud800"',
+    "NaN": "NaN",
+    "infinity": "-Infinity",
+    "overflow": "1e999",
+    "integer beyond 64 bits": str(2**70),
+    "integer of 5000 digits": "9" * 5000,
+    "deep": "[" * 300 + "]" * 300,
+    "bottomless": "[" * 100_000,
+    "control character": '"\n"',
+}
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE.keys())
+@pytest.mark.parametrize("path", ["/rollout", "/v1/batches"])
+async def test_values_that_json_cannot_carry_on(client: httpx.AsyncClient, path: str, value: str) -> None:
+    response = await client.post(path, content=with_metadata(value)[path], headers=JSON)
+    assert response.status_code in (400, 422)
+    answer = response.json()
+    assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
+
+
+BODIES = {
+    "nothing": b"",
+    "blank": b"  ",
+    "text": b"hello",
+    "truncated": b'{"rollouts": [',
+    "invalid utf-8": b'{"a": "\xff\xfe"}',
+    "utf-16": '{"a": 1}'.encode("utf-16"),
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "a list": b"[]",
+    "null": b"null",
+    "a number": b"1",
+    "a string": b'"x"',
+    "empty object": b"{}",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@pytest.mark.parametrize("path", ["/rollout", "/v1/batches"])
+async def test_bodies_that_are_no_request(client: httpx.AsyncClient, path: str, body: bytes) -> None:
+    response = await client.post(path, content=body, headers=JSON)
+    assert response.status_code in (400, 422)
+    answer = response.json()
+    assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
+
+
+async def test_malformed_json_is_told_with_its_position(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/batches", content=b'{\n  "rollouts": x}', headers=JSON)
+    assert response.status_code == 400
+    assert "line 2 column 15" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "/", ";"])
+async def test_other_content_types(client: httpx.AsyncClient, kind: str) -> None:
+    own = await client.post("/v1/batches", content=orjson.dumps(batch()), headers={"content-type": kind})
+    assert own.status_code == 415
+    assert "application/json" in own.json()["error"]["message"]
+    v1 = await client.post("/rollout", content=b"\xff\x00", headers={"content-type": kind})
+    assert v1.status_code == 422
+
+
+async def test_compressed_bodies(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/batches", content=b"\x1f\x8b", headers={**JSON, "content-encoding": "gzip"})
+    assert response.status_code == 415
+
+
+async def test_json_with_a_suffix_or_charset_is_json(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    for kind in ("application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.api+json"):
+        response = await client.post("/v1/batches", content=orjson.dumps(batch()), headers={"content-type": kind})
+        assert response.status_code == 202
+
+
+async def test_idempotency_keys_have_a_length(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/batches", json=batch(), headers={"Idempotency-Key": "x" * 256})
+    assert response.status_code == 422
+    assert response.json()["error"]["faults"][0]["path"] == "header.idempotency-key"
+
+
+async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:
+    unknown = await client.get("/v2/batches")
+    assert (unknown.status_code, list(unknown.json())) == (404, ["error"])
+    method = await client.put("/v1/batches")
+    assert (method.status_code, list(method.json())) == (405, ["error"])
+    assert method.headers["allow"] == "POST"
+
+
+async def test_a_url_without_host(client: httpx.AsyncClient) -> None:
+    document = batch(1, trainer={"server_urls": ["http://", "https://ok", "ftp://x"]})
+    del document["defaults"]["server_url"]
+    response = await client.post("/v1/batches", json=document)
+    assert [fault["path"] for fault in response.json()["error"]["faults"]] == ["trainer.server_urls"]

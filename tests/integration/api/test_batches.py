@@ -1,0 +1,274 @@
+"""The batch API over HTTP: submit, replay, read by page and long-poll, cancel, purge."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api, until
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus, Priority
+from rolloutpool_common.protocol.result import ResultItem, ResultPage
+from rolloutpool_common.store import Store
+
+
+async def submit(client: httpx.AsyncClient, document: dict[str, Any], **headers: str) -> BatchAccepted:
+    response = await client.post("/v1/batches", json=document, headers=headers)
+    assert response.status_code == 202, response.text
+    return BatchAccepted.model_validate_json(response.content)
+
+
+async def test_a_batch_is_accepted_with_its_uids(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/batches", json=batch(3, labels={"run": "7"}, priority="low"))
+    assert response.status_code == 202
+    accepted = BatchAccepted.model_validate_json(response.content)
+    assert response.headers["location"] == f"/v1/batches/{accepted.batch_id}"
+    assert accepted.rollouts == [f"{accepted.batch_id}-{i}" for i in range(3)]
+    status = BatchStatus.model_validate_json((await client.get(response.headers["location"])).content)
+    assert (status.state, status.total, status.progress) == ("running", 3, 0.0)
+    assert status.counts[RolloutStatus.QUEUED] == 3
+    assert status.labels == {"run": "7"}
+    assert status.priority == "low"
+
+
+async def test_a_batch_is_published(client: httpx.AsyncClient, store: Store) -> None:
+    await submit(client, batch(3))
+
+    async def published() -> bool:
+        depths = await store.outbox.queue_depths()
+        return depths[Priority.DEFAULT] == (0, 3)
+
+    await until(published)
+
+
+async def test_the_worker_gets_the_merged_spec(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    document = batch(1)
+    document["defaults"] |= {"sampling_params": {"temperature": 0.5, "top_k": 3}, "metadata": {"a": 1}, "max_turns": 4}
+    document["rollouts"][0] |= {
+        "sampling_params": {"temperature": 0.7, "seed": 9},
+        "metadata": {"b": 2},
+        "rollout_id": "mine",
+        "deadline_seconds": 1000,
+        "labels": {"kind": "x"},
+    }
+    accepted = await submit(client, document)
+    claim = await worker.claim(accepted.rollouts[0])
+    spec = claim.spec
+    assert spec.rollout_id == "mine"
+    assert spec.sampling_params.temperature == 0.7
+    assert spec.sampling_params.extra() == {"top_k": 3, "seed": 9}
+    assert spec.metadata == {"a": 1, "b": 2}
+    assert (spec.max_turns, spec.v1, spec.labels) == (4, False, {"kind": "x"})
+    assert claim.deadline_in_s == pytest.approx(1000, abs=30)
+
+
+async def test_groups_stay_on_one_port(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    message = [{"role": "user", "content": "x"}]
+    accepted = await submit(
+        client,
+        {
+            "defaults": {"tokenizer_name": "tiny"},
+            "trainer": {"host": "trainer", "base_port": 8081, "workers": 2},
+            "rollouts": [
+                {"messages": message, "n": 3, "rollout_id": "a"},
+                {"messages": message},
+                {"messages": message, "group": "g"},
+                {"messages": message, "server_url": "http://own:1/"},
+                {"messages": message, "group": "g"},
+            ],
+        },
+    )
+    specs = [(await worker.claim(uid)).spec for uid in accepted.rollouts]
+    assert [spec.server_url for spec in specs] == [
+        *["http://trainer:8081"] * 3,
+        "http://trainer:8082",
+        "http://trainer:8081",
+        "http://own:1",
+        "http://trainer:8081",
+    ]
+    assert [spec.group for spec in specs] == ["a", "a", "a", None, "g", None, "g"]
+    assert [spec.rollout_id for spec in specs[:4]] == ["a-0", "a-1", "a-2", accepted.rollouts[3]]
+
+
+async def test_replay_and_conflict(client: httpx.AsyncClient) -> None:
+    first = await client.post("/v1/batches", json=batch(), headers={"Idempotency-Key": "k1"})
+    again = await client.post("/v1/batches", json=dict(reversed(batch().items())), headers={"Idempotency-Key": "k1"})
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.content == first.content
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["location"] == first.headers["location"]
+    assert "idempotency-replayed" not in first.headers
+    other = await client.post("/v1/batches", json=batch(3), headers={"Idempotency-Key": "k1"})
+    assert other.status_code == 409
+    assert other.json()["error"]["batch_id"] == first.json()["batch_id"]
+    assert (await client.post("/v1/batches", json=batch(3), headers={"Idempotency-Key": "k2"})).status_code == 202
+
+
+async def test_pages_by_cursor(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = await submit(client, batch(5))
+    url = f"/v1/batches/{accepted.batch_id}/results"
+    ended = [await worker.end(accepted.rollouts[i]) for i in (3, 0, 4)]
+    page = ResultPage.model_validate_json((await client.get(url, params={"limit": 2})).content)
+    assert [item.result for item in page.items] == ended[:2]
+    assert (page.complete, page.next_cursor) == (False, page.items[-1].cursor)
+    rest = ResultPage.model_validate_json((await client.get(url, params={"cursor": page.items[0].cursor})).content)
+    assert [item.result for item in rest.items] == ended[1:]
+    empty = ResultPage.model_validate_json((await client.get(url, params={"cursor": rest.next_cursor})).content)
+    assert (empty.items, empty.next_cursor, empty.complete) == ([], rest.next_cursor, False)
+    await worker.end(accepted.rollouts[1])
+    await worker.end(accepted.rollouts[2])
+    last = ResultPage.model_validate_json((await client.get(url, params={"cursor": rest.next_cursor})).content)
+    assert (len(last.items), last.complete) == (2, True)
+
+
+async def test_a_page_joins_what_the_store_reads_in_pieces(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = await submit(client, batch(230))
+    await client.delete(f"/v1/batches/{accepted.batch_id}")
+    url = f"/v1/batches/{accepted.batch_id}/results"
+    page = ResultPage.model_validate_json((await client.get(url, params={"limit": 220})).content)
+    assert len({item.result.uid for item in page.items}) == 220
+    rest = ResultPage.model_validate_json((await client.get(url, params={"cursor": page.next_cursor})).content)
+    assert (len(rest.items), rest.complete) == (10, True)
+
+
+@pytest.mark.parametrize("asked", [{"params": {"format": "ndjson"}}, {"headers": {"Accept": "application/x-ndjson"}}])
+async def test_ndjson(client: httpx.AsyncClient, worker: ScriptedWorker, asked: dict[str, Any]) -> None:
+    accepted = await submit(client, batch(2))
+    ended = [await worker.end(uid) for uid in accepted.rollouts]
+    response = await client.get(f"/v1/batches/{accepted.batch_id}/results", **asked)
+    assert response.headers["content-type"] == "application/x-ndjson"
+    items = [ResultItem.model_validate_json(line) for line in response.content.splitlines()]
+    assert [item.result for item in items] == ended
+    assert response.headers["x-next-cursor"] == items[-1].cursor
+    assert response.headers["x-batch-complete"] == "true"
+
+
+async def test_format_wins_over_accept(client: httpx.AsyncClient) -> None:
+    accepted = await submit(client, batch())
+    url = f"/v1/batches/{accepted.batch_id}/results"
+    response = await client.get(url, params={"format": "json"}, headers={"Accept": "application/x-ndjson"})
+    assert response.json() == {"items": [], "next_cursor": "0", "complete": False}
+
+
+async def test_a_long_poll_ends_with_the_first_result(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = await submit(client, batch(2))
+    waiting = asyncio.create_task(client.get(f"/v1/batches/{accepted.batch_id}/results", params={"wait": 50}))
+    await client.get("/health")
+    assert not waiting.done()
+    ended = await worker.end(accepted.rollouts[1])
+    async with asyncio.timeout(20):
+        page = ResultPage.model_validate_json((await waiting).content)
+    assert [item.result for item in page.items] == [ended]
+
+
+async def test_a_long_poll_ends_with_its_time(client: httpx.AsyncClient) -> None:
+    accepted = await submit(client, batch())
+    page = (await client.get(f"/v1/batches/{accepted.batch_id}/results", params={"wait": 0.05})).json()
+    assert page == {"items": [], "next_cursor": "0", "complete": False}
+
+
+async def test_cancel_keeps_what_had_ended(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = await submit(client, batch(3))
+    await worker.end(accepted.rollouts[0])
+    url = f"/v1/batches/{accepted.batch_id}"
+    assert (await client.delete(url)).json() == {"batch_id": accepted.batch_id, "cancelled": 2}
+    status = (await client.get(url)).json()
+    assert (status["state"], status["cancelled"]) == ("complete", True)
+    assert (status["counts"]["completed"], status["counts"]["cancelled"]) == (1, 2)
+    assert (await client.delete(url)).json()["cancelled"] == 0
+
+
+async def test_purge_needs_an_ended_batch(client: httpx.AsyncClient) -> None:
+    accepted = await submit(client, batch())
+    url = f"/v1/batches/{accepted.batch_id}"
+    refused = await client.delete(url, params={"purge": True})
+    assert refused.status_code == 409
+    assert "cancel it first" in refused.json()["error"]["message"]
+    await client.delete(url)
+    assert (await client.delete(url, params={"purge": True})).json() == {"batch_id": accepted.batch_id, "purged": True}
+    for gone in (url, f"{url}/results", f"{url}/events", f"/v1/rollouts/{accepted.rollouts[0]}"):
+        assert (await client.get(gone)).status_code == 404
+
+
+async def test_unknown_batches(client: httpx.AsyncClient) -> None:
+    for name in ("b" + "0" * 32, "x", "%00", "b0%0a"):
+        response = await client.get(f"/v1/batches/{name}")
+        assert response.status_code == 404
+        assert "is unknown" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "-1", "1-", "5", "0-0-0", "(1-0", "99999999999999999999-0", "+"])
+async def test_bad_cursors(client: httpx.AsyncClient, cursor: str) -> None:
+    accepted = await submit(client, batch())
+    url = f"/v1/batches/{accepted.batch_id}"
+    for response in (
+        await client.get(f"{url}/results", params={"cursor": cursor}),
+        await client.get(f"{url}/events", headers={"Last-Event-ID": cursor}),
+    ):
+        assert response.status_code == 400
+        assert "pass `0` for the start" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "wait=61", "wait=-1", "wait=nan", "format=xml"])
+async def test_bad_queries_are_faults(client: httpx.AsyncClient, query: str) -> None:
+    accepted = await submit(client, batch())
+    response = await client.get(f"/v1/batches/{accepted.batch_id}/results?{query}")
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert (error["total_faults"], error["faults"][0]["path"]) == (1, f"query.{query.partition('=')[0]}")
+
+
+async def test_names_are_checked_against_live_workers(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    document = batch(1)
+    document["defaults"] |= {"agent": "nobody", "tools": ["add", "launch"]}
+    document["rollouts"][0]["metadata"] = {"termination_strategy": "never"}
+    response = await client.post("/v1/batches", json=document)
+    assert response.status_code == 422
+    assert [fault["path"] for fault in response.json()["error"]["faults"]] == [
+        "defaults.agent",
+        "defaults.tools[1]",
+        "rollouts[0].metadata.termination_strategy",
+    ]
+
+
+async def test_names_are_accepted_while_no_worker_is_alive(client: httpx.AsyncClient) -> None:
+    document = batch(1)
+    document["defaults"]["tools"] = ["launch"]
+    await submit(client, document)
+
+
+async def test_ten_thousand_rollouts(client: httpx.AsyncClient) -> None:
+    accepted = await submit(client, batch(10_000))
+    assert len(accepted.rollouts) == 10_000
+    too_many = await client.post("/v1/batches", json=batch(10_001))
+    assert too_many.json()["error"]["faults"] == [
+        {"path": "rollouts", "message": "has 10001 rollouts, at most 10000; send several batches"}
+    ]
+
+
+async def test_many_faults_are_counted(client: httpx.AsyncClient) -> None:
+    document = batch(3000)
+    for rollout in document["rollouts"]:
+        rollout["messages"][0]["role"] = "robot"
+    error = (await client.post("/v1/batches", json=document)).json()["error"]
+    assert (len(error["faults"]), error["total_faults"]) == (1000, 3000)
+
+
+async def test_a_body_beyond_the_limit(redis_url: str) -> None:
+    async with running_api(redis_url, rolloutpool_max_body_mb=1) as api, client_of(api) as client:
+        large = orjson.dumps(batch(1, labels={"x": "y" * 1_000_000}))
+
+        async def pieces() -> Any:
+            for start in range(0, len(large), 65536):
+                yield large[start : start + 65536]
+
+        headers = {"content-type": "application/json"}
+        for path, key in (("/v1/batches", "error"), ("/rollout", "detail")):
+            for content in (large, pieces()):
+                response = await client.post(path, content=content, headers=headers)
+                assert response.status_code == 413
+                said = response.json()[key]
+                assert "ROLLOUTPOOL_MAX_BODY_MB" in (said["message"] if key == "error" else said)
+        await submit(client, batch(1))

@@ -1,0 +1,79 @@
+"""Server-sent events of a batch: nothing missed, nothing twice, progress in measure."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from tests.integration.api.conftest import ScriptedWorker, batch
+
+
+class Event(NamedTuple):
+    name: str
+    id: str | None
+    data: Any
+
+
+async def events(response: httpx.Response) -> AsyncIterator[Event]:
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        elif "event" in fields:
+            yield Event(fields["event"], fields.get("id"), json.loads(fields["data"]))
+            fields = {}
+
+
+async def test_results_progress_complete(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = (await client.post("/v1/batches", json=batch(3))).json()
+    url = f"/v1/batches/{accepted['batch_id']}/events"
+    seen: list[Event] = []
+    async with client.stream("GET", url) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for event in events(response):
+            seen.append(event)
+            if event.name == "progress" and len(seen) == 1:
+                assert event.data["counts"]["queued"] == 3
+                await worker.end(accepted["rollouts"][2])
+            elif event.name == "result" and event.data["index"] == 2:
+                await worker.end(accepted["rollouts"][0])
+                await worker.end(accepted["rollouts"][1])
+    results = [event for event in seen if event.name == "result"]
+    assert [event.data["uid"] for event in results] == [accepted["rollouts"][i] for i in (2, 0, 1)]
+    assert all(event.id == event.data["cursor"] for event in results)
+    assert set(results[0].data) == {"uid", "index", "status", "cursor"}
+    assert [event.name for event in seen[-2:]] == ["progress", "complete"]
+    assert seen[-1].data["state"] == "complete"
+    assert seen[-1].data["counts"]["completed"] == 3
+
+    async with client.stream("GET", url, headers={"Last-Event-ID": results[0].id or ""}) as response:
+        resumed = [event async for event in events(response)]
+    assert [event for event in resumed if event.name == "result"] == results[1:]
+    assert resumed[-1].name == "complete"
+
+
+async def test_progress_comes_at_most_twice_a_second(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    accepted = (await client.post("/v1/batches", json=batch(40))).json()
+    names = []
+    async with client.stream("GET", f"/v1/batches/{accepted['batch_id']}/events") as response:
+        async for event in events(response):
+            names.append(event.name)
+            if len(names) == 1:
+                for uid in accepted["rollouts"]:
+                    await worker.end(uid)
+    seconds = response.elapsed.total_seconds()
+    assert names.count("result") == 40
+    assert names.count("progress") <= 2 + seconds / 0.5
+
+
+async def test_pings_while_nothing_happens(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.05)
+    accepted = (await client.post("/v1/batches", json=batch())).json()
+    async with client.stream("GET", f"/v1/batches/{accepted['batch_id']}/events") as response:
+        async for line in response.aiter_lines():
+            if line == ": ping":
+                break
+        else:
+            pytest.fail("the stream ended without a ping")

@@ -1,0 +1,97 @@
+"""Tools, workers, health: what the API says of the pool behind it."""
+
+import asyncio
+
+import httpx
+import pytest
+from tests.integration.api.conftest import ScriptedWorker, batch, calculator, client_of, running_api
+
+from rolloutpool_api.routes import tools
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.store import Store
+
+
+async def test_tools_are_the_union_in_order(client: httpx.AsyncClient, worker: ScriptedWorker, store: Store) -> None:
+    search = ToolDefinition(function=ToolFunction(name="search", description="Search"))
+    await ScriptedWorker(store, "w2").announce(tools=[*calculator(), search])
+    response = await client.get("/tools")
+    assert response.status_code == 200
+    assert list(response.json()) == ["tools"]
+    names = [tool["function"]["name"] for tool in response.json()["tools"]]
+    assert names == ["add", "subtract", "multiply", "divide", "search"]
+    assert list(response.json()["tools"][0]) == ["type", "function"]
+    assert list(response.json()["tools"][0]["function"]) == ["name", "description", "parameters"]
+
+
+async def test_tools_wait_for_a_first_worker(client: httpx.AsyncClient, store: Store) -> None:
+    asked = asyncio.create_task(client.get("/tools"))
+    await client.get("/health")
+    assert not asked.done()
+    await ScriptedWorker(store).announce()
+    assert (await asked).status_code == 200
+
+
+async def test_tools_without_a_worker(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "FIRST_WORKER_SECONDS", 0.1)
+    response = await client.get("/tools")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "2"
+    assert "no worker is alive" in response.json()["detail"]
+
+
+async def test_workers_and_queues(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    await client.post("/v1/batches", json=batch(3))
+    answer = (await client.get("/v1/workers")).json()
+    assert [(w["worker_id"], w["slots"], w["alive"], w["agents"]) for w in answer["workers"]] == [
+        ("w1", 8, True, ["tool_calls"])
+    ]
+    assert answer["workers"][0]["tools"] == ["add", "subtract", "multiply", "divide"]
+    assert sum(answer["queues"]["default"].values()) == 3
+
+
+async def test_readiness(client: httpx.AsyncClient, store: Store) -> None:
+    waiting = await client.get("/readyz")
+    assert waiting.status_code == 503
+    assert waiting.headers["retry-after"] == "2"
+    assert "no worker is alive" in waiting.json()["error"]["reasons"][0]
+    await ScriptedWorker(store).announce()
+    ready = await client.get("/readyz")
+    assert ready.status_code == 200
+    assert (ready.json()["status"], ready.json()["workers"]) == ("ready", 1)
+    assert (await client.get("/livez")).json() == {"status": "alive"}
+
+
+async def test_without_redis_everything_answers() -> None:
+    async with running_api("redis://127.0.0.1:1/0") as api, client_of(api) as client:
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/livez")).status_code == 200
+        ready, listed, posted = await asyncio.gather(
+            client.get("/readyz"), client.get("/v1/workers"), client.post("/v1/batches", json=batch())
+        )
+        assert "Redis does not answer" in ready.json()["error"]["reasons"][0]
+        for response in (ready, listed, posted):
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+            assert response.json()["error"]["message"]
+        v1 = await client.get("/tools")
+        assert v1.status_code == 503
+        assert "Redis does not answer" in v1.json()["detail"]
+
+
+async def test_the_description_is_whole(client: httpx.AsyncClient) -> None:
+    description = (await client.get("/openapi.json")).json()
+    schemas = description["components"]["schemas"]
+    operations = [op for path in description["paths"].values() for op in path.values()]
+    assert all(op["summary"] and op["tags"] for op in operations)
+
+    def refs(value: object) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+            return own + [ref for inner in value.values() for ref in refs(inner)]
+        return [ref for inner in value for ref in refs(inner)] if isinstance(value, list) else []
+
+    assert {ref.rsplit("/", 1)[1] for ref in refs(description)} <= set(schemas)
+    body = description["paths"]["/v1/batches"]["post"]["requestBody"]["content"]["application/json"]
+    example = await client.post("/v1/batches", json=body["example"])
+    assert example.status_code == 202
+    assert (await client.get("/docs")).status_code == 200

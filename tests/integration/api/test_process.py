@@ -1,0 +1,138 @@
+"""The API as a process: its exit codes, its messages, and how fast it goes when told to."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from tests.integration.api.conftest import SCOPE, ScriptedWorker, batch, client_of, running_api, until, v1_request
+
+from rolloutpool_common.store import Store
+
+
+@contextlib.asynccontextmanager
+async def process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "rolloutpool_api",
+        env={**os.environ, **environment},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def test_it_serves_and_stops_cleanly(redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with (
+        process(ROLLOUTPOOL_REDIS_URL=redis_url, ROLLOUT_SERVER_PORT=str(port)) as api,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
+    ):
+
+        async def healthy() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return (await client.get("/health")).status_code == 200
+            return False
+
+        await until(healthy, 30)
+        api.send_signal(signal.SIGTERM)
+        _, log = await api.communicate()
+    assert api.returncode == 0
+    assert b'"event": "api listens"' in log
+    assert b"Traceback" not in log
+
+
+async def test_a_taken_port_is_named(redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with process(ROLLOUTPOOL_REDIS_URL=redis_url, ROLLOUT_SERVER_PORT=port) as api:
+            _, said = await api.communicate()
+    assert api.returncode == 2
+    assert f"port {port} on 127.0.0.1 is in use" in said.decode()
+    assert "ROLLOUT_SERVER_PORT" in said.decode()
+
+
+async def test_missing_settings_are_named() -> None:
+    async with process(MAX_CONCURRENT_ROLLOUTS="none") as api:
+        _, said = await api.communicate()
+    assert api.returncode == 2
+    assert "ROLLOUTPOOL_REDIS_URL is not set" in said.decode()
+    assert "MAX_CONCURRENT_ROLLOUTS: Input should be a valid integer" in said.decode()
+    assert "Traceback" not in said.decode()
+
+
+async def test_waiters_do_not_delay_the_stop(redis_url: str, store: Store, worker: ScriptedWorker) -> None:
+    async with running_api(redis_url, max_concurrent_rollouts=1) as api, client_of(api) as client:
+        batch_id = (await client.post("/v1/batches", json=batch())).json()["batch_id"]
+
+        async def stream() -> str:
+            async with client.stream("GET", f"/v1/batches/{batch_id}/events") as response:
+                streaming.set()
+                return (await response.aread()).decode()
+
+        streaming = asyncio.Event()
+        events = asyncio.create_task(stream())
+        polls = [
+            asyncio.create_task(client.get(f"/v1/batches/{batch_id}/results", params={"wait": 60})) for _ in range(20)
+        ]
+        running = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="running")))
+        uid = await until(lambda: store.rollouts.find("running", SCOPE))
+        queued = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="queued")))
+        await streaming.wait()
+        await client.get("/health")
+
+        started = time.monotonic()
+        await api.stop()
+        assert time.monotonic() - started < 3
+        for response in [await running, await queued]:
+            assert response.status_code == 503
+            assert "ask again" in response.json()["detail"]
+        for poll in polls:
+            assert (await poll).status_code == 503
+        assert "event: complete" not in await events
+
+    # What ran goes on: the same request to the next process joins it.
+    async with running_api(redis_url) as successor, client_of(successor) as client:
+        again = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="running")))
+        await worker.end(uid)
+        assert (await again).json()["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("level", ["debug", "error"])
+async def test_ids_cannot_forge_log_lines(redis_url: str, level: str, worker: ScriptedWorker) -> None:
+    forged = 'x"}\n{"event": "forged"}\x1b[31m'
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    settings = {"ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_LOG_LEVEL": level}
+    async with (
+        process(ROLLOUTPOOL_REDIS_URL=redis_url, **settings) as api,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client,
+    ):
+
+        async def healthy() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return (await client.get("/health")).status_code == 200
+            return False
+
+        await until(healthy, 30)
+        posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id=forged)))
+        await worker.end_named(forged)
+        assert (await posted).status_code == 200
+        api.send_signal(signal.SIGTERM)
+        _, log = await api.communicate()
+    lines = log.decode().splitlines()
+    assert not [line for line in lines if line.startswith('{"event": "forged"')]
+    assert "\x1b" not in log.decode()
+    assert any("v1 rollout" in line for line in lines) == (level == "debug")

@@ -1,0 +1,102 @@
+"""`POST /rollout` beyond the wire: joining, slots, deadlines, lost callers."""
+
+import asyncio
+
+import httpx
+from tests.integration.api.conftest import SCOPE, ScriptedWorker, client_of, running_api, until, v1_request
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.store import Store
+
+
+async def test_the_same_body_joins_while_it_runs_and_after(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    body = v1_request()
+    first = asyncio.create_task(client.post("/rollout", json=body))
+    uid = await until(lambda: store.rollouts.find(body["rollout_id"], SCOPE))
+    # Key order and unknown fields don't make another request.
+    second = asyncio.create_task(client.post("/rollout", json={"ignored": 1, **dict(reversed(body.items()))}))
+    await worker.end(uid)
+    answers = [await first, await second, await client.post("/rollout", json=body)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert len({answer.content for answer in answers}) == 1
+
+
+async def test_another_body_under_the_same_id_is_a_conflict(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    running = asyncio.create_task(client.post("/rollout", json=v1_request()))
+    uid = await until(lambda: store.rollouts.find(v1_request()["rollout_id"], SCOPE))
+    for _ in range(2):
+        other = await client.post("/rollout", json=v1_request(max_turns=2))
+        assert other.status_code == 409
+        assert "job-step1-idx0-ab12" in other.json()["detail"]
+        assert "different body" in other.json()["detail"]
+        if not running.done():
+            await worker.end(uid)
+            assert (await running).json()["status"] == "COMPLETED"
+
+
+async def test_excess_rollouts_wait_before_their_submission(
+    redis_url: str, worker: ScriptedWorker, store: Store
+) -> None:
+    async with running_api(redis_url, max_concurrent_rollouts=1) as api, client_of(api) as client:
+        first = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="first")))
+        uid = await until(lambda: store.rollouts.find("first", SCOPE))
+        second = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="second")))
+        assert (await client.get("/health")).status_code == 200
+        assert await store.rollouts.find("second", SCOPE) is None
+        await worker.end(uid)
+        claim = await worker.claim(await until(lambda: store.rollouts.find("second", SCOPE)))
+        assert claim.queued_ms < 30_000
+        await store.rollouts.cancel(claim.uid)
+        assert (await first).json()["status"] == "COMPLETED"
+        assert (await second).json()["error_message"] == "Rollout cancelled"
+
+
+async def test_the_deadline_ends_it_with_v1s_words(redis_url: str, worker: ScriptedWorker) -> None:
+    async with running_api(redis_url, rollout_timeout_seconds=0.5) as api, client_of(api) as client:
+        response = await client.post("/rollout", json=v1_request())
+    assert response.status_code == 200
+    assert response.json() == {
+        "rollout_id": "job-step1-idx0-ab12",
+        "status": "ERROR",
+        "final_messages": [],
+        "finish_reason": None,
+        "error_message": "Rollout timeout exceeded (0.5s)",
+        "metrics": None,
+        "extra_fields": {},
+    }
+
+
+async def test_a_lost_caller_finds_the_result_by_id(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    body = v1_request(rollout_id="job/7 idx")
+    posted = asyncio.create_task(client.post("/rollout", json=body))
+    uid = await until(lambda: store.rollouts.find("job/7 idx", SCOPE))
+    posted.cancel()
+    await asyncio.wait([posted])
+    await worker.end(uid)
+    view = (await client.get("/v1/rollouts/job%2F7%20idx")).json()
+    assert view["status"] == "completed"
+    assert view["result"]["messages"][-1]["content"] == "42"
+    assert (await client.get(f"/v1/rollouts/{uid}")).json() == view
+
+
+async def test_a_rollout_can_be_cancelled_by_its_name(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="mine")))
+    uid = await until(lambda: store.rollouts.find("mine", SCOPE))
+    cancelled = await client.delete("/v1/rollouts/mine")
+    assert cancelled.json() == {"uid": uid, "status": RolloutStatus.CANCELLED}
+    assert (await posted).json()["error_message"] == "Rollout cancelled"
+    assert (await client.delete("/v1/rollouts/mine")).json()["status"] == "cancelled"
+
+
+async def test_unknown_rollouts(client: httpx.AsyncClient) -> None:
+    for response in (await client.get("/v1/rollouts/nobody"), await client.delete(f"/v1/rollouts/b{'0' * 32}-7")):
+        assert response.status_code == 404
+        assert "is unknown" in response.json()["error"]["message"]

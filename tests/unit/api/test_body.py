@@ -1,0 +1,47 @@
+"""Strict JSON: what other readers would refuse or change is refused here."""
+
+import pytest
+
+from rolloutpool_api.body import parse
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "NaN",
+        "[-Infinity]",
+        "1e999",
+        "9" * 400 + ".0",
+        r'"\ud800"',
+        r'"\udc00\ud800"',
+        "[" * 202 + "]" * 202,
+        "\ufeff{}",
+        '{"a": 1,}',
+        "{} {}",
+        "'x'",
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="line 1 column"):
+        parse(text.encode())
+
+
+def test_invalid_utf8_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 1 column"):
+        parse(b'"\xff"')
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\ud83d\ude00\u0000"', "\U0001f600\x00"),
+        ("18446744073709551616", 2**64),
+        ("[" * 201 + "]" * 201, None),
+        ("1E5", 100000.0),
+    ],
+)
+def test_accepted(text: str, value: object) -> None:
+    parsed = parse(text.encode())
+    assert value is None or parsed == value

@@ -1,0 +1,40 @@
+"""Errors survive pickling, and each has a message, a status and its extras."""
+
+import pickle
+
+import pytest
+
+from rolloutpool_api import errors
+from rolloutpool_api.errors import ApiError, BadCursor, Conflict, NotReady, Rejected, ShuttingDown
+from rolloutpool_common.protocol.batch import Fault
+
+REJECTED = Rejected([Fault(path="a", message="b")], 7)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BadCursor(), Conflict("no", batch_id="b1"), NotReady("wait", reasons=["x"]), ShuttingDown(), REJECTED],
+)
+def test_they_survive_pickling(error: ApiError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (again.message, again.extra(), again.status) == (error.message, error.extra(), error.status)
+
+
+def test_the_extras() -> None:
+    assert REJECTED.extra() == {"faults": [{"path": "a", "message": "b"}], "total_faults": 7}
+    assert "7 faults" in REJECTED.message
+    assert "1 fault," in Rejected([], 1).message
+    assert Conflict("no").extra() == {}
+    assert NotReady("wait", reasons=["x"]).extra() == {"reasons": ["x"]}
+
+
+def test_the_docstring_is_the_message() -> None:
+    assert ShuttingDown().message == ShuttingDown.__doc__
+
+
+def test_all_statuses_are_errors_of_their_kind() -> None:
+    classes = [getattr(errors, name) for name in errors.__all__]
+    raised = [c for c in classes if issubclass(c, ApiError) and c is not ApiError]
+    assert {c.status for c in raised} == {400, 404, 409, 415, 422, 503}
+    assert all((c.retry_after_s is not None) == (c.status == 503) for c in raised)

@@ -1,0 +1,28 @@
+"""Paths read like the document."""
+
+import pytest
+
+from rolloutpool_api.faults import Faults, path
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (("rollouts", 3, "messages", 0, "role"), "rollouts[3].messages[0].role"),
+        (("query", "limit"), "query.limit"),
+        (("header", "idempotency-key"), "header.idempotency-key"),
+        (("labels", "a.b"), 'labels["a.b"]'),
+        (("a", 'x"\n'), 'a["x\\"\\n"]'),
+        (("", 0), '[""][0]'),
+        ((), ""),
+    ],
+)
+def test_paths(steps: tuple[str | int, ...], text: str) -> None:
+    assert path(*steps) == text
+
+
+def test_all_are_counted_and_a_thousand_listed() -> None:
+    faults = Faults()
+    for index in range(1200):
+        faults.add(path("rollouts", index), "bad")
+    assert (len(faults.listed), faults.total) == (1000, 1200)

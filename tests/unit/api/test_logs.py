@@ -1,0 +1,45 @@
+"""Log lines are one JSON object each, whatever an id holds, ours and the libraries' alike."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from rolloutpool_api import logs
+from rolloutpool_api.settings import Settings
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("configured")
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings(rolloutpool_redis_url="redis://x", rolloutpool_log_format="json"))
+    forged = 'x\n{"event": "forged"}\x1b[0m'
+    structlog.stdlib.get_logger("ours").info("rollout", rollout_id=forged)
+    logging.getLogger("theirs").warning("said %s", forged)
+    logging.getLogger("theirs").debug("not shown")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["logger"], line["level"]) for line in lines] == [
+        ("rollout", "ours", "info"),
+        (f"said {forged}", "theirs", "warning"),
+    ]
+    assert lines[0]["rollout_id"] == forged
+
+
+@pytest.mark.usefixtures("configured")
+def test_console_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings(rolloutpool_redis_url="redis://x", rolloutpool_log_format="console"))
+    structlog.stdlib.get_logger("ours").info("rollout", rollout_id="x\nforged \x1b[31m", batch_id="\x1b[2J")
+    logging.getLogger("theirs").warning("said %s", "x\nforged\x1b[31m")
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 2
+    assert "\x1b" not in said

@@ -1,0 +1,69 @@
+"""Chores go on whatever happens, and say once what happened."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from rolloutpool_api import reconciler
+from rolloutpool_api.reconciler import Chore
+from rolloutpool_common.store import StoreUnavailable
+
+
+class Work:
+    """Fails as often as it is told, and tells how often it was called."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self._failures = list(failures)
+        self.calls: asyncio.Queue[int] = asyncio.Queue()
+        self._count = 0
+
+    async def __call__(self) -> None:
+        self._count += 1
+        self.calls.put_nowait(self._count)
+        if self._failures:
+            raise self._failures.pop(0)
+
+
+async def test_a_kick_brings_a_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "PERIOD_SECONDS", 3600.0)
+    work = Work()
+    chore = Chore("test", work)
+    chore.start()
+    try:
+        async with asyncio.timeout(10):
+            assert await work.calls.get() == 1
+            chore.kick()
+            assert await work.calls.get() == 2
+    finally:
+        await chore.stop()
+
+
+async def test_an_outage_is_told_once_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "PERIOD_SECONDS", 0.001)
+    work = Work(StoreUnavailable(), StoreUnavailable(), RuntimeError("unforeseen"))
+    chore = Chore("test", work)
+    with capture_logs() as logs:
+        chore.start()
+        async with asyncio.timeout(10):
+            while await work.calls.get() < 6:
+                pass
+        await chore.stop()
+    assert [entry["event"] for entry in logs] == ["chore fails", "chore works again"]
+    assert logs[1]["after_failures"] == 3
+
+
+async def test_pauses_grow_up_to_a_limit() -> None:
+    chore = Chore("test", Work(*[StoreUnavailable()] * 2000))
+    with capture_logs():
+        pauses = [await chore._round() for _ in range(2000)]
+    assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
+    assert set(pauses[5:]) == {10.0}
+
+
+async def test_stopping_twice_or_before_the_start_is_fine() -> None:
+    chore = Chore("test", Work())
+    await chore.stop()
+    chore.start()
+    await chore.stop()
+    await chore.stop()

@@ -1,0 +1,118 @@
+"""What is stored is what was asked for: merged late, expanded early, endpoints and groups decided."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rolloutpool_api.submission import plan_batch, plan_v1
+from rolloutpool_common.protocol.rollout import RolloutRequest
+from rolloutpool_common.store import NewBatch, merge_spec
+
+
+def rollout(**changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x"}], **changes}
+
+
+def plan(*rollouts: dict[str, Any], key: str | None = None, **changes: Any) -> NewBatch:
+    document = {"defaults": {"tokenizer_name": "tiny", "server_url": "http://t/"}, "rollouts": list(rollouts)}
+    return plan_batch({**document, **changes}, None, scope="s", idempotency_key=key)
+
+
+def test_shared_fields_are_stored_once() -> None:
+    new = plan(rollout(), rollout(max_turns=3))
+    assert orjson.loads(new.shared) == {"tokenizer_name": "tiny", "server_url": "http://t"}
+    assert [orjson.loads(r.overrides) for r in new.rollouts] == [rollout(), rollout(max_turns=3)]
+
+
+def test_every_plan_is_a_valid_spec() -> None:
+    new = plan(rollout(n=2, rollout_id="a", idempotent="yes", max_turns="7", server_url="http://own//"))
+    specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
+    assert [(s.rollout_id, s.max_turns, s.idempotent, s.server_url) for s in specs] == [
+        ("a-0", 7, True, "http://own"),
+        ("a-1", 7, True, "http://own"),
+    ]
+
+
+def test_deadlines_own_before_default() -> None:
+    defaults = {"tokenizer_name": "tiny", "server_url": "http://t", "deadline_seconds": 60}
+    new = plan(rollout(), rollout(deadline_seconds="5"), rollout(deadline_seconds=None), defaults=defaults)
+    assert [r.deadline_s for r in new.rollouts] == [60, 5, None]
+    assert "deadline_seconds" not in orjson.loads(new.shared)
+
+
+def test_an_own_null_overrides_a_default() -> None:
+    defaults = {"tokenizer_name": "tiny", "server_url": "http://t", "tools": ["add"], "tokenizer_revision": "x"}
+    new = plan(rollout(tools=None, tokenizer_name=None, server_url=None), defaults=defaults)
+    spec = merge_spec(new.shared, new.rollouts[0].overrides, uid="u-0")
+    assert (spec.tools, spec.tokenizer_name, spec.server_url) == (None, "tiny", "http://t")
+    assert spec.tokenizer_revision == "x"
+
+
+def test_groups_take_endpoints_in_turn() -> None:
+    new = plan(
+        rollout(group="a"),
+        rollout(),
+        rollout(group="b"),
+        rollout(group="a"),
+        rollout(n=2),
+        defaults={"tokenizer_name": "tiny"},
+        trainer={"server_urls": ["http://0", "http://1", "http://2"]},
+    )
+    assert [orjson.loads(r.overrides)["server_url"] for r in new.rollouts] == [
+        "http://0",
+        "http://1",
+        "http://2",
+        "http://0",
+        "http://0",
+        "http://0",
+    ]
+    assert [r.group for r in new.rollouts] == ["a", None, "b", "a", "rollouts[4]", "rollouts[4]"]
+
+
+def test_a_single_endpoint_is_shared() -> None:
+    new = plan(rollout(), defaults={"tokenizer_name": "tiny"}, trainer={"host": "[::1]"})
+    assert orjson.loads(new.shared)["server_url"] == "http://[::1]:8081"
+    assert "server_url" not in orjson.loads(new.rollouts[0].overrides)
+
+
+def test_a_made_up_group_is_nobody_elses() -> None:
+    new = plan(rollout(n=2, rollout_id="a"), rollout(group="a"))
+    assert [r.group for r in new.rollouts] == ["a+", "a+", "a"]
+
+
+def test_keys_of_batches_and_rollouts_do_not_meet() -> None:
+    request = RolloutRequest.model_validate(
+        {"rollout_id": "x", "server_url": "http://t", "tokenizer_name": "t", "sampling_params": {}, **rollout()}
+    )
+    single = plan_v1(request, scope="s", deadline_s=600)
+    assert single.idempotency_key == "v1/x"
+    assert plan(rollout(), key="v1/x").idempotency_key == "batch/v1/x"
+    assert plan(rollout()).idempotency_key is None
+
+
+def test_the_digest_knows_content_from_form() -> None:
+    first = plan(rollout(metadata={"a": 1, "b": 2}))
+    assert first.digest == plan(rollout(metadata={"b": 2, "a": 1})).digest
+    assert first.digest != plan(rollout(metadata={"b": 2, "a": 2})).digest
+
+
+def test_ids_of_batches_are_new_each_time() -> None:
+    first, second = plan(rollout()), plan(rollout())
+    assert first.batch_id != second.batch_id
+    assert len(first.batch_id) == 33
+
+
+def test_v1_integers_beyond_64_bits_are_refused() -> None:
+    request = RolloutRequest.model_validate(
+        {
+            "rollout_id": "x",
+            "server_url": "http://t",
+            "tokenizer_name": "t",
+            "sampling_params": {},
+            "metadata": {"n": 2**64},
+            **rollout(),
+        }
+    )
+    with pytest.raises(TypeError, match="64-bit"):
+        plan_v1(request, scope="s", deadline_s=600)

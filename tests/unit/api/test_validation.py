@@ -1,0 +1,194 @@
+"""A rejection lists every fault, each with its path in the document."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_api.errors import MalformedBody, Rejected
+from rolloutpool_api.validation import Catalog, check_batch
+
+CATALOG = Catalog(
+    tools=frozenset({"add"}),
+    agents=frozenset({"tool_calls"}),
+    termination_strategies=frozenset({"task_completion"}),
+)
+
+
+def rollout(**changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x"}], **changes}
+
+
+def document(*rollouts: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "defaults": {"tokenizer_name": "tiny", "server_url": "http://t"},
+        "rollouts": list(rollouts) or [rollout()],
+        **changes,
+    }
+
+
+def faults(value: Any, catalog: Catalog | None = CATALOG) -> dict[str, str]:
+    """Path to message; fails where two faults have one path."""
+    with pytest.raises(Rejected) as raised:
+        check_batch(value, catalog)
+    found = raised.value.faults
+    assert raised.value.total == len(found)
+    assert len({fault.path for fault in found}) == len(found), found
+    return {fault.path: fault.message for fault in found}
+
+
+def test_a_good_document_passes() -> None:
+    checked = check_batch(document(rollout(), rollout(agent="tool_calls", tools=["add"])), CATALOG)
+    assert len(checked.rollouts) == 2
+    assert checked.digest
+
+
+@pytest.mark.parametrize("value", [[], 1, "x", None])
+def test_what_is_no_object_is_malformed(value: Any) -> None:
+    with pytest.raises(MalformedBody):
+        check_batch(value, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (rollout(messages=[]), "rollouts[0].messages"),
+        ({}, "rollouts[0].messages"),
+        (rollout(messages=[{"role": "robot"}]), "rollouts[0].messages[0].role"),
+        (rollout(unknown=1), "rollouts[0].unknown"),
+        (rollout(**{"a b": 1}), 'rollouts[0]["a b"]'),
+        (rollout(max_turns=0), "rollouts[0].max_turns"),
+        (rollout(n=0), "rollouts[0].n"),
+        (rollout(n=1025), "rollouts[0].n"),
+        (rollout(rollout_id=" "), "rollouts[0].rollout_id"),
+        (rollout(rollout_id="x" * 255, n=2), "rollouts[0].rollout_id"),
+        (rollout(server_url="ftp://x"), "rollouts[0].server_url"),
+        (rollout(server_url="http://"), "rollouts[0].server_url"),
+        (rollout(sampling_params={"messages": []}), "rollouts[0].sampling_params"),
+        (rollout(sampling_params={"temperature": 3}), "rollouts[0].sampling_params.temperature"),
+        (rollout(deadline_seconds=0), "rollouts[0].deadline_seconds"),
+        (rollout(labels={"a": 1}), "rollouts[0].labels.a"),
+        (rollout(agent="nobody"), "rollouts[0].agent"),
+        (rollout(tools=["add", "launch"]), "rollouts[0].tools[1]"),
+        (rollout(metadata={"max_user_turns": 0}), "rollouts[0].metadata.max_user_turns"),
+        (rollout(metadata={"budget_tokens": True}), "rollouts[0].metadata.budget_tokens"),
+        (rollout(metadata={"max_assistant_turns": "3"}), "rollouts[0].metadata.max_assistant_turns"),
+        (rollout(metadata={"termination_strategy": "never"}), "rollouts[0].metadata.termination_strategy"),
+        (rollout(metadata={"termination_strategy": 5}), "rollouts[0].metadata.termination_strategy"),
+        (rollout(metadata={"x": [2**64]}), "rollouts[0]"),
+        (
+            rollout(messages=[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add"}}]}]),
+            "rollouts[0].messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_one_fault_one_path(value: dict[str, Any], path: str) -> None:
+    assert list(faults(document(value))) == [path]
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", []])
+def test_a_rollout_that_is_no_object(value: Any) -> None:
+    assert list(faults(document(value))) == ["rollouts[0]"]
+
+
+def test_a_union_reports_the_place_and_not_its_members() -> None:
+    with pytest.raises(Rejected) as raised:
+        check_batch(document(rollout(messages=[{"role": "user", "content": 5}])), None)
+    assert {fault.path for fault in raised.value.faults} == {"rollouts[0].messages[0].content"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({"rollouts": []}, ["rollouts"]),
+        ({"rollouts": {}}, ["rollouts"]),
+        ({"rollouts": None}, ["rollouts"]),
+        ({"rollouts": [rollout(n=1000)] * 11}, ["rollouts"]),
+        ({"unknown": 1}, ["unknown"]),
+        ({"priority": "urgent"}, ["priority"]),
+        ({"labels": []}, ["labels"]),
+        ({"defaults": None}, ["defaults"]),
+        ({"delivery": {"callback_url": "x", "secret": "short"}}, ["delivery.callback_url", "delivery.secret"]),
+    ],
+)
+def test_faults_around_the_rollouts(changes: dict[str, Any], paths: list[str]) -> None:
+    value = document(rollout(tokenizer_name="tiny", server_url="http://t"), **changes)
+    assert list(faults(value)) == paths
+
+
+@pytest.mark.parametrize(
+    ("trainer", "paths"),
+    [
+        (5, ["trainer"]),
+        ({}, ["trainer.host"]),
+        ({"host": "a b"}, ["trainer.host"]),
+        ({"host": "t", "base_port": 65535, "workers": 2}, ["trainer"]),
+        ({"host": "t", "base_port": 0, "extra": 1}, ["trainer.base_port", "trainer.extra"]),
+        ({"server_urls": []}, ["trainer.server_urls"]),
+        ({"server_urls": ["http://t", 5]}, ["trainer.server_urls[1]"]),
+        ({"server_urls": ["http://t"], "host": "t"}, ["trainer.host"]),
+    ],
+)
+def test_a_trainer_is_judged_by_the_form_it_has(trainer: Any, paths: list[str]) -> None:
+    assert list(faults(document(trainer=trainer, defaults={"tokenizer_name": "tiny"}))) == paths
+
+
+def test_a_trainer_beside_a_default_url_would_be_ignored() -> None:
+    assert list(faults(document(trainer={"host": "t"}))) == ["trainer"]
+
+
+def test_tokenizer_and_endpoint_are_needed_somewhere() -> None:
+    found = faults({"rollouts": [rollout(), rollout(tokenizer_name="tiny"), rollout(server_url="http://t")]})
+    assert list(found) == [
+        "rollouts[0].tokenizer_name",
+        "rollouts[0].server_url",
+        "rollouts[1].server_url",
+        "rollouts[2].tokenizer_name",
+    ]
+
+
+def test_a_null_is_no_tokenizer() -> None:
+    assert check_batch(document(rollout(tokenizer_name=None)), None).digest
+    assert list(faults(document(rollout(tokenizer_name=None), defaults={"server_url": "http://t"}))) == [
+        "rollouts[0].tokenizer_name"
+    ]
+
+
+def test_ids_are_unique_after_expansion() -> None:
+    found = faults(document(rollout(rollout_id="a", n=2), rollout(rollout_id="b"), rollout(rollout_id="a-1")))
+    assert found == {"rollouts[2].rollout_id": "'a-1' is also an id of rollouts[0]; ids are unique in a batch"}
+
+
+def test_no_fault_hides_another() -> None:
+    found = faults(
+        document(
+            rollout(rollout_id="a", messages=[]),
+            rollout(rollout_id="a", tools=["launch"], max_turns=0),
+            7,
+            priority="urgent",
+            defaults={"agent": "nobody", "max_turns": 1000},
+        )
+    )
+    assert set(found) == {
+        "priority",
+        "defaults.agent",
+        "defaults.max_turns",
+        "rollouts[0].messages",
+        "rollouts[0].tokenizer_name",
+        "rollouts[0].server_url",
+        "rollouts[1].rollout_id",
+        "rollouts[1].tools[0]",
+        "rollouts[1].max_turns",
+        "rollouts[1].tokenizer_name",
+        "rollouts[1].server_url",
+        "rollouts[2]",
+    }
+
+
+def test_names_are_not_judged_without_a_worker() -> None:
+    assert Catalog.of([]) is None
+    assert check_batch(document(rollout(agent="nobody", tools=["launch"])), None).digest
+
+
+def test_messages_are_short_whatever_the_input() -> None:
+    found = faults(document(rollout(agent="x" * 120, rollout_id="y" * 10_000, **{"k" * 10_000: 1})))
+    assert all(len(path) < 200 and len(message) <= 500 for path, message in found.items())
