@@ -21,7 +21,9 @@ def main() -> None:
             shown = name.upper() if name.isupper() else f"ROLLOUTPOOL_{name.upper()}"
             print(f"rolloutpool worker: {shown}: {fault['msg']}", file=sys.stderr)
         sys.exit(2)
-    configure_logs(level=settings.log_level, json=settings.log_format == "json")
+    level = settings.log_level.upper()
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    configure_logs(level=level, json=as_json)
     # Imports transformers, which takes a second or two: only now that the settings hold.
     from rolloutpool_worker.tasks import WorkerProcess
 
@@ -37,7 +39,7 @@ def main() -> None:
             f"--concurrency={settings.worker_slots}",
             "--without-gossip",
             "--without-mingle",
-            f"--loglevel={settings.log_level}",
+            f"--loglevel={level}",
             f"--hostname=worker-{os.getpid()}@{socket.gethostname()}",
         ]
     )

@@ -47,8 +47,9 @@ class WorkerSettings(BaseSettings):
     """Modules that register tools, agents or termination strategies when they are imported."""
     calculator_delay_ms: tuple[float, float] = Field(default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS")
     """The calculator waits so long at random, `0` or `10-100`, to stand in for slow tools."""
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    log_format: Literal["json", "text"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto`: console on a terminal, JSON elsewhere. Level and format take the API's words: a pool has one environment."""
 
     @field_validator("tokenizers", "allowed_tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod
