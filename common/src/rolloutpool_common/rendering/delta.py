@@ -176,7 +176,7 @@ class DeltaRenderer:
         # No usual end: the turn alone shows how this one ends, if it looks the same in front of other messages.
         if tail is not None and text.startswith(tail, start):
             ends = [match.group() for match in pattern.finditer(tail)]
-            if not ends:
+            if not ends or not self._close:  # where answers have no close token, markup that ends a call is none
                 yield _Shape(as_text, "", skip=len(tail), header_stops=True)
             elif ends.count(ends[-1]) == 1:
                 yield _Shape(as_text, ends[-1], header_stops=True)
