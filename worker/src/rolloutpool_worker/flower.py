@@ -20,6 +20,8 @@ class FlowerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ROLLOUTPOOL_")
 
     redis_url: SecretStr
+    broker_url: SecretStr | None = None
+    """Celery's Redis, where it is another one."""
     flower_host: str = "127.0.0.1"
     flower_port: int = Field(default=5555, ge=0, le=65535)
     flower_auth: SecretStr
@@ -35,7 +37,7 @@ def main() -> None:
             print(f"rolloutpool flower: ROLLOUTPOOL_{str(fault['loc'][0]).upper()}: {fault['msg']}", file=sys.stderr)
         sys.exit(2)
     os.environ["FLOWER_BASIC_AUTH"] = settings.flower_auth.get_secret_value()
-    app = make_celery(settings.redis_url.get_secret_value())
+    app = make_celery((settings.broker_url or settings.redis_url).get_secret_value())
     app.start(
         [
             "flower",

@@ -41,9 +41,8 @@ class Runtime:
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        url = settings.redis_url.get_secret_value()
-        self.store = Store.open(url, max_connections=64)
-        self.publisher = Publisher(self.store, url, per_ticket=settings.tickets_of)
+        self.store = Store.open(settings.redis_url.get_secret_value(), max_connections=64)
+        self.publisher = Publisher(self.store, settings.celery_url, per_ticket=settings.tickets_of)
         self.tokenizers = TokenizerCache(
             settings.tokenizer_cache_size,
             allow=settings.allowed_tokenizers or None,
@@ -52,6 +51,7 @@ class Runtime:
         self.clients = ClientPool(timeout=settings.http_client_timeout)
         self.delivery = Delivery(self.store, self.clients)
         self.drain = Drain()
+        # By claim, not by rollout: a worker that was thought dead may have a rollout twice, the first time in vain.
         self._running: dict[str, asyncio.Task[object]] = {}
         self._background: list[asyncio.Task[None]] = []
         self._refill = asyncio.Event()
@@ -96,15 +96,15 @@ class Runtime:
         await self.store.close()
 
     @contextmanager
-    def running(self, uid: str) -> Iterator[None]:
-        """The current task runs this rollout; it can be stopped from outside by its uid."""
+    def running(self, claim: Claim) -> Iterator[None]:
+        """The current task runs under this claim; it can be stopped from outside by the claim's token."""
         task = asyncio.current_task()
         assert task is not None
-        self._running[uid] = task
+        self._running[claim.token] = task
         try:
             yield
         finally:
-            del self._running[uid]
+            del self._running[claim.token]
 
     def more_waiting(self, claim: Claim) -> None:
         """A claim made room in the broker's window; where outboxes wait, it is filled again."""
@@ -140,8 +140,8 @@ class Runtime:
                 if not known:
                     _log.warning("worker %s was declared dead and announces itself again", self.worker_id)
                     await self._announce()
-                for uid in stop:
-                    if task := self._running.get(uid):
+                for token in stop:
+                    if task := self._running.get(token):
                         task.cancel()
             except StoreError as error:
                 _log.warning("beat: %s", error.message)

@@ -21,6 +21,8 @@ class WorkerSettings(BaseSettings):
 
     redis_url: SecretStr
     """Where the pool's Redis is."""
+    broker_url: SecretStr | None = None
+    """Celery's Redis, where it is another one; API, workers and Flower must agree."""
     worker_slots: int = Field(default=256, ge=1, le=2000)
     """Rollouts that this process runs at once."""
     tickets_of: int = Field(default=1, ge=1, le=16)
@@ -49,7 +51,12 @@ class WorkerSettings(BaseSettings):
     """The calculator waits so long at random, `0` or `10-100`, to stand in for slow tools."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
-    """`auto`: console on a terminal, JSON elsewhere. Level and format take the API's words: a pool has one environment."""
+    """`auto`: console on a terminal, JSON elsewhere. The API takes the same words: a pool has one environment."""
+
+    @property
+    def celery_url(self) -> str:
+        """Where tickets wait."""
+        return (self.broker_url or self.redis_url).get_secret_value()
 
     @field_validator("tokenizers", "allowed_tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod

@@ -38,7 +38,7 @@ class WorkerProcess:
         self._runtime = self._loop.run(_started(settings))
 
     def _make_app(self, settings: WorkerSettings) -> Celery:
-        app = make_celery(settings.redis_url.get_secret_value())
+        app = make_celery(settings.celery_url)
 
         @app.task(name=TASK_NAME, acks_late=True, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> list[str]:
