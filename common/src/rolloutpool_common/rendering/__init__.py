@@ -19,6 +19,7 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+from rolloutpool_common.rendering.plain import PlainCounter, render_plain
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Delta",
     "DriftLabel",
     "HistoryRewritten",
+    "PlainCounter",
     "RenderFailed",
     "TemplateMissing",
     "TemplateRefused",
@@ -39,5 +41,6 @@ __all__ = [
     "TurnEndNotFound",
     "classify",
     "load_tokenizer",
+    "render_plain",
     "verify_prompt_contains",
 ]

@@ -31,6 +31,8 @@ class Codec:
             for token_id, token in added.items()
             if token.content.strip() and (token.special or token.content in template_text)
         }
+        self.added_strings = frozenset(token.content for token in added.values())
+        """All added strings, control or not."""
         self.control_ids = control
         """Control string to id."""
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1

@@ -75,8 +75,6 @@ def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokeni
         return DriftLabel.INJECTED_CONTROL_TOKEN if same else DriftLabel.GLUE_REWRITTEN
     run = _run_at(ledger.segments, position)
     if run[0].kind is not SegmentKind.SAMPLED:
-        if position == len(theirs):
-            return DriftLabel.HISTORY_SHORTENED
         prompt = run[0].kind is SegmentKind.PROMPT
         return DriftLabel.PROMPT_REWRITTEN if prompt else DriftLabel.GLUE_REWRITTEN
     start, end = run[0].start, run[-1].end
@@ -116,8 +114,6 @@ def _run_at(segments: Sequence[Segment], position: int) -> list[Segment]:
 
 def _sampled_label(ours: list[int], theirs: list[int], offset: int, tokenizer: ChatTokenizer) -> DriftLabel:
     """The first rule that holds; the order matters."""
-    if offset == len(theirs) or not theirs:
-        return DriftLabel.HISTORY_SHORTENED
     our_ids, their_ids = _before(ours, tokenizer.close_id), _before(theirs, tokenizer.close_id)
     our_text, their_text = tokenizer.decode(our_ids), tokenizer.decode(their_ids)
     bare = tokenizer.decode(_unstopped(our_ids, tokenizer.stop_ids))
@@ -133,6 +129,7 @@ def _sampled_label(ours: list[int], theirs: list[int], offset: int, tokenizer: C
         (_dense(our_text) == _dense(their_text), DriftLabel.WHITESPACE_TRIMMED),
         (bare == their_text, DriftLabel.CLOSE_TOKEN_CHANGED),
         (any(markup in our_text for markup in _CALL_MARKUP), DriftLabel.TOOL_CALL_RESERIALISED),
+        (offset == len(theirs), DriftLabel.HISTORY_SHORTENED),
     )
     return next((label for holds, label in rules if holds), DriftLabel.ASSISTANT_TEXT_CHANGED)
 

@@ -75,6 +75,11 @@ class ChatTokenizer:
         """Ids that only the template and the policy may produce."""
         return frozenset(self._codec.control_ids.values())
 
+    @property
+    def added_strings(self) -> frozenset[str]:
+        """All strings that are one id wherever they stand."""
+        return self._codec.added_strings
+
     @cached_property
     def renders_tools(self) -> bool:
         """Whether the template shows the policy which tools there are; many drop them silently."""
@@ -115,6 +120,19 @@ class ChatTokenizer:
             if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
                 rendered = marked
         return self._codec.encode_rendered(rendered)
+
+    def render_text(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """What the template makes of the messages as they are, nothing marked: for reading, not for ids to train on.
+
+        Raises RenderFailed.
+        """
+        return self._template(tools).render(messages, tools=tools, template_kwargs=template_kwargs)
 
     def render_delta(
         self,

@@ -1,0 +1,124 @@
+"""Labels of differing prompts on the tiny tokenizer; `tests/golden` has them on real ones."""
+
+import pytest
+from tests.tokenizers.real import real_tokenizer
+
+from rolloutpool_common.errors import TokenizerMismatch
+from rolloutpool_common.ledger import TokenLedger
+from rolloutpool_common.rendering import ChatTokenizer, DriftLabel, classify, verify_prompt_contains
+
+HEADER = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+GLUE = "\n<|im_start|>user\nx</think>y<|im_end|>\n<|im_start|>assistant\n"
+CALL = '<tool_call>\n{"name":"add"}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("sampled", "echoed", "label"),
+    [
+        ("Hi.<|im_end|>", HEADER + "Hi.<|im_end|>" + GLUE, DriftLabel.NONE),
+        ("Hi.<|im_end|>", HEADER + "Hi.<|im_end|>" + GLUE + " ", DriftLabel.GLUE_REWRITTEN),
+        ("Hi.<|im_end|>", "<|im_start|>system\n" + HEADER + "Hi.<|im_end|>" + GLUE, DriftLabel.PROMPT_REWRITTEN),
+        ("Hi.<|endoftext|>", HEADER + "Hi.<|im_end|>" + GLUE, DriftLabel.CLOSE_TOKEN_CHANGED),
+        ("e\u0301.<|im_end|>", HEADER + "é.<|im_end|>" + GLUE, DriftLabel.UNICODE_NORMALISED),
+        ("<think>\nhm\n</think>\n\nHi.<|im_end|>", HEADER + "Hi.<|im_end|>" + GLUE, DriftLabel.THINKING_STRIPPED),
+        (
+            CALL + "<|im_end|>",
+            HEADER + CALL.replace(":", ": ") + "<|im_end|>" + GLUE,
+            DriftLabel.TOOL_CALL_RESERIALISED,
+        ),
+        (CALL + "<|im_end|>", HEADER + "I call.<|im_end|>" + GLUE, DriftLabel.TOOL_CALL_RESERIALISED),
+        (" Hi. <|im_end|>", HEADER + " Hi.<|im_end|>" + GLUE, DriftLabel.WHITESPACE_TRIMMED),
+        ("Hi there.<|im_end|>", HEADER, DriftLabel.HISTORY_SHORTENED),
+        ("Hi there.<|im_end|>", HEADER[:-10], DriftLabel.PROMPT_REWRITTEN),
+        ("Hi.<|im_end|>", HEADER + "Ho.<|im_end|>" + GLUE, DriftLabel.ASSISTANT_TEXT_CHANGED),
+    ],
+)
+def test_label(tiny: ChatTokenizer, sampled: str, echoed: str, label: DriftLabel) -> None:
+    ledger = ledger_of(tiny, tiny.encode(sampled))
+    assert classify(ledger, tiny.encode(echoed), tiny) is label
+    prefix = len(tiny.encode(HEADER))
+    if echoed.startswith(HEADER):
+        assert classify(ledger, tiny.encode(echoed)[prefix:], tiny, prefix=prefix) is label
+
+
+def test_other_split_of_the_same_text(tiny: ChatTokenizer) -> None:
+    letters = [i for letter in "Calculate" for i in tiny.encode(letter)]
+    assert letters != tiny.encode("Calculate")
+    ledger = ledger_of(tiny, [*letters, *tiny.encode("<|im_end|>")])
+    echo = tiny.encode(HEADER + "Calculate<|im_end|>" + GLUE)
+    assert classify(ledger, echo, tiny) is DriftLabel.RETOKENIZED_SAME_TEXT
+
+
+def test_half_a_character(tiny: ChatTokenizer) -> None:
+    ledger = ledger_of(tiny, tiny.encode("🙂")[:-1])
+    echo = tiny.encode(HEADER + "\ufffd<|im_end|>" + GLUE)
+    assert classify(ledger, echo, tiny) is DriftLabel.REPLACEMENT_CHAR
+
+
+def test_typed_control_token_behind_the_last_sampled_id(tiny: ChatTokenizer) -> None:
+    ledger = ledger_of(tiny, tiny.encode("Hi.<|im_end|>"))
+    head = ledger.ids[: ledger.head]
+    assert classify(ledger, [*head, *tiny.encode(GLUE)], tiny) is DriftLabel.NONE
+    ledger.accept_echo([*head, *tiny.encode(GLUE, control=False)])
+    assert classify(ledger, [*head, *tiny.encode(GLUE)], tiny) is DriftLabel.INJECTED_CONTROL_TOKEN
+
+
+def test_environment_text_between_two_turns(tiny: ChatTokenizer) -> None:
+    ledger = ledger_of(tiny, tiny.encode("Hi.<|im_end|>"))
+    ledger.append_sampled(tiny.encode("Ho.<|im_end|>"), [0.0] * len(tiny.encode("Ho.<|im_end|>")), turn=2)
+    echo = tiny.encode(HEADER + "Hi.<|im_end|>" + GLUE.replace("y", "z") + "Ho.<|im_end|>")
+    assert classify(ledger, echo, tiny) is DriftLabel.GLUE_REWRITTEN
+
+
+def test_a_prompt_that_changes_before_anything_was_sampled(tiny: ChatTokenizer) -> None:
+    ledger = TokenLedger()
+    ledger.seed(tiny.encode(HEADER))
+    assert classify(ledger, tiny.encode(HEADER + "x"), tiny) is DriftLabel.PROMPT_REWRITTEN
+
+
+def ledger_of(tokenizer: ChatTokenizer, sampled: list[int]) -> TokenLedger:
+    ledger = TokenLedger()
+    ledger.seed(tokenizer.encode(HEADER))
+    ledger.append_sampled(sampled, [0.0] * len(sampled), turn=1)
+    ledger.append_glue(tokenizer.encode(GLUE), turn=1)
+    return ledger
+
+
+MESSAGES = [
+    {"role": "system", "content": "You are a calculator."},
+    {"role": "user", "content": 'Calculate  15 + 23,\nplease: "naïve" e\u0301'},
+]
+
+
+def test_own_prompt_contains_the_messages(tiny: ChatTokenizer) -> None:
+    verify_prompt_contains(tiny, tiny.render_prompt(MESSAGES), MESSAGES)
+
+
+@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "Calculate"}], ["Calculate"]])
+def test_content_may_be_missing_or_in_parts(tiny: ChatTokenizer, content: object) -> None:
+    prompt = tiny.encode("<|im_start|>user\nCalculate<|im_end|>")
+    verify_prompt_contains(tiny, prompt, [{"role": "user", "content": content}])
+
+
+def test_other_messages_are_noticed(tiny: ChatTokenizer) -> None:
+    prompt = tiny.render_prompt([MESSAGES[0], {"role": "user", "content": "another question"}])
+    with pytest.raises(TokenizerMismatch, match=r"\[1\]") as caught:
+        verify_prompt_contains(tiny, prompt, MESSAGES)
+    assert "Calculate" not in caught.value.message  # logs hold no prompts
+
+
+def test_ids_of_another_tokenizer_are_noticed(tiny: ChatTokenizer) -> None:
+    shifted = [i + 1 for i in tiny.render_prompt(MESSAGES)]
+    with pytest.raises(TokenizerMismatch, match=r"\[0, 1\]"):
+        verify_prompt_contains(tiny, shifted, MESSAGES)
+
+
+@pytest.mark.real_tokenizer
+def test_mistral_worker_and_qwen_trainer() -> None:
+    mistral, qwen = real_tokenizer("mistral_nemo"), real_tokenizer("qwen2_5")
+    verify_prompt_contains(mistral, mistral.render_prompt(MESSAGES), MESSAGES)
+    verify_prompt_contains(qwen, qwen.render_prompt(MESSAGES), MESSAGES)
+    with pytest.raises(TokenizerMismatch, match="mistral_nemo"):
+        verify_prompt_contains(mistral, qwen.render_prompt(MESSAGES), MESSAGES)
+    with pytest.raises(TokenizerMismatch, match="qwen2_5"):
+        verify_prompt_contains(qwen, mistral.render_prompt(MESSAGES), MESSAGES)

@@ -1,0 +1,90 @@
+"""Loading a tokenizer, and every way in which it must fail with a reason."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from tests.unit.common.rendering.conftest import write_tokenizer
+from tokenizers import Tokenizer
+
+from rolloutpool_common.errors import TokenizerLoadFailed
+from rolloutpool_common.rendering import TINY, TemplateMissing, TokenizerLoadError, load_tokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
+
+TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endfor %}"
+
+
+def test_alias_and_directory_are_the_same_tokenizer() -> None:
+    alias, directory = load_tokenizer(TINY), load_tokenizer(str(TINY_TOKENIZER))
+    assert (alias.name, directory.name) == (TINY, str(TINY_TOKENIZER))
+    assert alias.fingerprint == directory.fingerprint
+
+
+def test_ids_are_those_of_tokenizer_json() -> None:
+    reference = Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json"))
+    text = "Calculate 15 + 23\n\tnaïve 🙂 <|im_end|>"
+    assert load_tokenizer(TINY).encode(text) == reference.encode(text, add_special_tokens=False).ids
+
+
+def test_fingerprint_tells_templates_apart(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, TEMPLATE)
+    first = load_tokenizer(str(tmp_path)).fingerprint
+    write_tokenizer(tmp_path, TEMPLATE + " ")
+    second = load_tokenizer(str(tmp_path)).fingerprint
+    assert first.tokenizer_sha256 == second.tokenizer_sha256
+    assert first.template_sha256 != second.template_sha256
+
+
+@pytest.mark.parametrize("name", ["/no/such/directory", "./nothing/here", "~/nothing/here"])
+def test_a_missing_directory_is_not_looked_up_on_the_hub(name: str) -> None:
+    with pytest.raises(TokenizerLoadError, match="no such directory"):
+        load_tokenizer(name)
+
+
+def test_an_unknown_name_fails_with_the_reason() -> None:
+    with pytest.raises(TokenizerLoadError) as caught:
+        load_tokenizer("rolloutpool/no-such-tokenizer")
+    assert "rolloutpool/no-such-tokenizer" in caught.value.message
+    assert isinstance(caught.value, TokenizerLoadFailed)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.name, copy.reason) == (caught.value.name, caught.value.reason)
+
+
+def test_a_tokenizer_without_template_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, None)
+    with pytest.raises(TemplateMissing):
+        load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]"])
+def test_a_damaged_file_is_refused(tmp_path: Path, content: str) -> None:
+    write_tokenizer(tmp_path, TEMPLATE)
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    with pytest.raises(TokenizerLoadError):
+        load_tokenizer(str(tmp_path))
+
+
+def test_custom_code_is_refused_without_asking(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "tokenization_evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n", encoding="utf-8")
+    config = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(TokenizerLoadError):
+        load_tokenizer(str(tmp_path))
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("wrong_class", ["LlamaTokenizer", "T5Tokenizer", "BertTokenizer", "GPT2Tokenizer"])
+def test_a_wrong_class_never_gives_wrong_ids(tmp_path: Path, wrong_class: str) -> None:
+    write_tokenizer(tmp_path, TEMPLATE)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["tokenizer_class"] = wrong_class
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = "def f(x):\n    return 3.14  # naïve 🙂"
+    expected = load_tokenizer(TINY).encode(text)
+    try:
+        tokenizer = load_tokenizer(str(tmp_path))
+    except TokenizerLoadError:
+        return
+    assert tokenizer.encode(text) == expected
