@@ -1,6 +1,7 @@
 """What `rolloutpool_trainer` exports, and what importing it costs."""
 
 import ast
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,12 @@ def test_each_name_is_there_and_is_a_name_of_ours(name: str) -> None:
     value = getattr(rolloutpool_trainer, name)
     assert value.__name__ == name
     assert value.__doc__
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing a module sets it as the package's attribute, in the place of a public name that it shares."""
+    modules = {module.name for module in pkgutil.iter_modules(rolloutpool_trainer.__path__)}
+    assert modules.isdisjoint(rolloutpool_trainer.__all__)
 
 
 def test_every_client_error_is_exported() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.push import SignatureInvalid
     from rolloutpool_trainer.async_client import AsyncBatch, AsyncRolloutClient
-    from rolloutpool_trainer.callback_app import callback_app
+    from rolloutpool_trainer.callback import callback_app
     from rolloutpool_trainer.client import Batch, RolloutClient
     from rolloutpool_trainer.errors import (
         BatchRejected,
@@ -68,7 +68,7 @@ _ELSEWHERE = {
     "LocalPool": "rolloutpool_trainer.local_pool",
     "RolloutClient": "rolloutpool_trainer.client",
     "SignatureInvalid": "rolloutpool_common.protocol.push",
-    "callback_app": "rolloutpool_trainer.callback_app",
+    "callback_app": "rolloutpool_trainer.callback",
     "verify_push": "rolloutpool_trainer.push",
 }
 

@@ -1,7 +1,7 @@
 """Becomes another program that the kernel ends when its parent ends, even by kill -9.
 
-Run as a script, `launch.py PARENT_PID PROGRAM ARGUMENT…`, by a bare interpreter: a hook between fork and exec would
-do the same, but may deadlock in a process with threads. "Parent" means the thread that forked: it has to stay.
+Run as a script, `launch.py PARENT_PID NICENESS PROGRAM ARGUMENT…`, by a bare interpreter: a hook between fork and exec
+would do the same, but may deadlock in a process with threads. "Parent" means the thread that forked: it has to stay.
 Imports nothing beyond what the interpreter starts with, because each child of a pool waits for it.
 """
 
@@ -15,11 +15,12 @@ SIGKILL = 9
 
 def main() -> None:
     """Never returns."""
-    parent, program = int(sys.argv[1]), sys.argv[2:]
+    parent, niceness, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
         if os.getppid() != parent:
             sys.exit("the parent ended while this process started")
+    os.nice(niceness)
     try:
         os.execvp(program[0], program)
     except OSError as error:

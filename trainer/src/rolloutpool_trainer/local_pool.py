@@ -215,6 +215,8 @@ class LocalPool:
             command=[sys.executable, "-m", module],
             env={**self._env, "ROLLOUTPOOL_REDIS_URL": self.redis_url, **env},
             log=self._running().logs / f"{name}.log",
+            # Flower watches; it must not slow down what it watches.
+            niceness=10 if role is Role.FLOWER else 0,
         )
         return self._supervisor.start(spec)
 

@@ -60,6 +60,8 @@ class ChildSpec:
     log: Path | None = None
     """Appended to; None writes to where this process writes."""
     pass_fds: tuple[int, ...] = ()
+    niceness: int = 0
+    """Above 0 for what may wait when the machine is busy."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -177,7 +179,7 @@ class Child:
         return self._end
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
         output = None
         try:
             if self.spec.log is not None:

@@ -43,16 +43,21 @@ def mask_runs(ids: Sequence[int], mask: Sequence[int]) -> Iterator[tuple[int, li
         yield value, [token for token, _ in group]
 
 
-def token_view(sample: Sample, decode: Decode | None) -> Text:
+def token_view(sample: Sample, decode: Decode | None, *, prompt_tail: int | None = None) -> Text:
     """The sample as styled text.
 
     Args:
         sample: What to show.
         decode: Turns ids into text; None shows the ids as numbers.
+        prompt_tail: How many tokens of the prompt's end to show; None shows all.
     """
     view = Text()
-    if sample.prompt_ids:
-        view.append(_shown(sample.prompt_ids, decode), style=PROMPT)
+    prompt = sample.prompt_ids
+    if prompt_tail is not None and len(prompt) > prompt_tail:
+        view.append(f"(… {len(prompt) - prompt_tail:,} tokens of the prompt) ", style=PROMPT)
+        prompt = prompt[-prompt_tail:] if prompt_tail else []
+    if prompt:
+        view.append(_shown(prompt, decode), style=PROMPT)
     for mask, ids in mask_runs(sample.response_ids, sample.response_mask):
         if mask:
             view.append(OPEN, style="green").append(_shown(ids, decode), style=TRAINED).append(CLOSE, style="green")

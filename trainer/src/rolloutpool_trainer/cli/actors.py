@@ -79,17 +79,16 @@ def mock_trainer(
     """Run a scripted trainer, which plays calculator rollouts with real tokens."""
     import threading
 
-    # First, because it says what is missing where the extra is not installed.
-    from rolloutpool_trainer import callback_app  # isort: split
-
-    from rolloutpool_common.rendering import load_tokenizer
-    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli import console, tokenizers
     from rolloutpool_trainer.cli.stopping import stop_on_signals
+
+    numbers = _ports(ports)
+    # First of all, because it says what is missing where the extra is not installed.
+    loaded = tokenizers.load(tokenizer)
+    from rolloutpool_trainer import callback_app
     from rolloutpool_trainer.serving import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
-    numbers = _ports(ports)
-    loaded = load_tokenizer(tokenizer)
     app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool)
     with stop_on_signals(lambda: os._exit(1), lambda: None), serve_callback(app, numbers, host) as served:
         console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")

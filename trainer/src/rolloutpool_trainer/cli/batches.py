@@ -11,7 +11,7 @@ import typer
 from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
     from rolloutpool_common.protocol.batch import BatchStatus
 
@@ -140,7 +140,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _status_table(state: "BatchStatus") -> "Table":
+def _status_table(state: "BatchStatus") -> "Text":
     from rolloutpool_trainer.cli import console
 
     def joined(counts: dict[Any, int]) -> str:

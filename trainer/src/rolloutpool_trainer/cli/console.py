@@ -59,12 +59,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str |
     out.print(shown, soft_wrap=False)
 
 
-def grid(values: Mapping[str, object]) -> Table:
-    """Names and values, one pair a line."""
-    shown = Table.grid(padding=(0, 2))
-    for name, value in values.items():
-        shown.add_row(Text(printable(name), style="bold"), _cell(value))
-    return shown
+def grid(values: Mapping[str, object]) -> Text:
+    """Names and values, one pair a line; never wrapped, so that addresses can be copied."""
+    width = max(map(len, values), default=0)
+    lines = [
+        Text.assemble((printable(name).ljust(width), "bold"), "  ", _cell(value)) for name, value in values.items()
+    ]
+    return Text("\n").join(lines)
 
 
 def pairs(values: Mapping[str, object]) -> None:

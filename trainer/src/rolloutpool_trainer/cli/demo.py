@@ -17,7 +17,7 @@ from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
-    from rolloutpool_trainer.callback_app import CallbackApp
+    from rolloutpool_trainer.callback import CallbackApp
     from rolloutpool_trainer.local_pool import LocalPool
     from rolloutpool_trainer.reading import FinishedRollout
     from rolloutpool_trainer.serving import ServedCallback
@@ -26,6 +26,8 @@ __all__ = ["demo"]
 
 TOKENIZER = "rolloutpool/tiny"
 CALLBACK_PORTS = 4
+PROMPT_TAIL = 48
+"""Tokens: the question and a little before it; the tools' schemas would fill the screen."""
 
 
 def demo(
@@ -44,6 +46,7 @@ def demo(
     from rolloutpool_trainer.cli.stopping import stop_on_signals
     from rolloutpool_trainer.local_pool import LocalPool
 
+    begun = time.perf_counter()
     pool = LocalPool(
         workers,
         _port(port, "API"),
@@ -53,11 +56,20 @@ def demo(
     )
     faults = 0
     with stop_on_signals(pool.kill, lambda: console.note("stopping")), ThreadPoolExecutor(1) as background:
-        # The trainer's tokenizer takes as long to load as the pool takes to start.
-        tokenizer = background.submit(_load_tokenizer)
+        # The trainer's libraries and its tokenizer take as long to load as the pool takes to start.
+        loading = background.submit(_load)
         console.note(f"starting Redis, API, {workers} workers and Flower")
-        with pool, _scripted_trainer(pool, tokenizer, callback_port) as (app, callback):
-            faults = _run(pool, app, callback, tokenizer.result(), rollouts, group_size)
+        with pool, _scripted_trainer(pool, loading, callback_port) as (app, callback):
+            if keep:
+                # It shows what happens while it runs, and nothing of before.
+                pool.wait_flower()
+            ports = ", ".join(map(str, callback.ports))
+            console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
+            results, seconds = _rollouts(pool, callback, rollouts, group_size, begun)
+            _print_table(results, seconds)
+            _print_example(results, loading.result())
+            faults = _print_check(results, app)
+            _print_addresses(pool)
             if keep:
                 console.note("running; Ctrl-C stops")
                 pool.join()
@@ -77,58 +89,47 @@ def _port(wanted: int, what: str) -> int:
     return port
 
 
-def _load_tokenizer() -> "ChatTokenizer":
-    from rolloutpool_common.rendering import load_tokenizer
+def _load() -> "ChatTokenizer":
+    from rolloutpool_trainer.cli import tokenizers
 
-    return load_tokenizer(TOKENIZER)
+    loaded = tokenizers.load(TOKENIZER)
+    from rolloutpool_trainer import callback_app, serving, testing  # noqa: F401
+
+    return loaded
 
 
 @contextmanager
 def _scripted_trainer(
-    pool: "LocalPool", tokenizer: "Future[ChatTokenizer]", first_port: int
+    pool: "LocalPool", loading: "Future[ChatTokenizer]", first_port: int
 ) -> "Iterator[tuple[CallbackApp, ServedCallback]]":
-    from rolloutpool_trainer.callback_app import callback_app
+    tokenizer = loading.result()
+    from rolloutpool_trainer.callback import callback_app
     from rolloutpool_trainer.serving import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
-    app = callback_app(ScriptedPolicy(tokenizer.result()), tokenizer=tokenizer.result(), tools=pool.url)
+    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
     ports = [_port(first_port + index, "scripted trainer") for index in range(CALLBACK_PORTS)]
     with serve_callback(app, ports) as callback:
         yield app, callback
 
 
-def _run(
-    pool: "LocalPool",
-    app: "CallbackApp",
-    callback: "ServedCallback",
-    tokenizer: "ChatTokenizer",
-    rollouts: int,
-    group_size: int,
-) -> int:
-    """The batch and what became of it; returns how many things were wrong."""
+def _rollouts(
+    pool: "LocalPool", callback: "ServedCallback", rollouts: int, group_size: int, begun: float
+) -> "tuple[list[FinishedRollout], float]":
+    """The batch's results, and the seconds from submission to the last."""
     from rolloutpool_trainer.cli import console
 
-    ports = ", ".join(map(str, callback.ports))
-    console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
+    results: list[FinishedRollout] = []
     with pool.client() as client:
-        started = time.perf_counter()
+        submitted = time.perf_counter()
         batch = client.submit(
             _items(rollouts, group_size), defaults={"tokenizer_name": TOKENIZER}, trainer=callback.urls
         )
-        results = list(batch.results(progress=True))
-        seconds = time.perf_counter() - started
-    _print_table(results, seconds)
-    _print_example(results, tokenizer)
-    faults = _print_check(results, app)
-    pool.wait_flower()
-    console.line()
-    console.pairs(
-        {
-            "API docs": f"{pool.url}/docs",
-            "Flower": f"{pool.flower_url}  (user:password {pool.flower_auth})",
-        }
-    )
-    return faults
+        for result in batch.results(progress=True):
+            if not results:
+                console.note(f"first result {time.perf_counter() - begun:.1f} s after the start of this command")
+            results.append(result)
+    return results, time.perf_counter() - submitted
 
 
 def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
@@ -146,9 +147,12 @@ def _print_table(results: Sequence["FinishedRollout"], seconds: float) -> None:
     """A row per worker, and one for all."""
     from rolloutpool_trainer.cli import console
 
-    workers = sorted({result.worker or "none" for result in results})
-    groups = [(name, [result for result in results if (result.worker or "none") == name]) for name in workers]
-    rows = [(name, *_totals(group, seconds)) for name, group in [*groups, ("all", list(results))]]
+    workers = sorted({result.worker or "" for result in results})
+    rows = [
+        (str(number), *_totals([result for result in results if (result.worker or "") == worker], seconds))
+        for number, worker in enumerate(workers, 1)
+    ]
+    rows.append(("all", *_totals(results, seconds)))
     columns = ("worker", "rollouts", "turns", "tokens trained", "tokens", "rollouts/s", "alignment")
     console.table(columns, rows)
 
@@ -176,7 +180,7 @@ def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokeniz
         console.line()
         console.line(f"rollout {shown.rollout_id}, {shown.num_llm_calls} turns", style="bold")
         console.out.print(legend(sample))
-        console.out.print(token_view(sample, tokenizer.decode))
+        console.out.print(token_view(sample, tokenizer.decode, prompt_tail=PROMPT_TAIL))
 
 
 def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> int:
@@ -199,3 +203,12 @@ def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> in
         style="bold red" if mismatches else "bold green",
     )
     return mismatches + len(unfinished)
+
+
+def _print_addresses(pool: "LocalPool") -> None:
+    from rolloutpool_trainer.cli import console
+
+    pool.wait_flower()
+    flower = f"{pool.flower_url}  (user:password {pool.flower_auth})"
+    console.line()
+    console.pairs({"API docs": f"{pool.url}/docs", "Flower": flower})

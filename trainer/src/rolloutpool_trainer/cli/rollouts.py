@@ -99,15 +99,14 @@ def _show_outcome(result: "RolloutResult") -> None:
 
 def _decoder(tokenizer: str | None) -> "Decode | None":
     """How to turn ids into text; None, with a note, where this installation cannot."""
-    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli import console, tokenizers
+    from rolloutpool_trainer.errors import MissingExtra
 
     if tokenizer is None:
         console.note("tokens as ids; --tokenizer NAME shows their text")
         return None
     try:
-        from rolloutpool_common.rendering import load_tokenizer
-    except ModuleNotFoundError as error:
-        extra = "pip install 'rolloutpool-trainer[callback]'"
-        console.note(f"tokens as ids: their text needs {error.name}: {extra}")
+        return tokenizers.load(tokenizer).decode
+    except MissingExtra as error:
+        console.note(f"tokens as ids: {error}")
         return None
-    return load_tokenizer(tokenizer).decode

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from rolloutpool_common.protocol.completions import CompletionsResponse
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
-from rolloutpool_trainer.callback_app import CallbackApp, callback_app
+from rolloutpool_trainer.callback import CallbackApp, callback_app
 from rolloutpool_trainer.generation import GenerateParams, Generation
 from rolloutpool_trainer.serving import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
