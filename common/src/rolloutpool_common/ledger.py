@@ -11,7 +11,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rolloutpool_common.ledger_records import (
@@ -75,9 +75,6 @@ class _Sealed:
     segments: tuple[Segment, ...]
 
 
-_STATE = ("fingerprint", "entries", "_sealed", "_ids", "_shared", "segments", "head", "turn", "digest", "head_digest")
-
-
 class TokenLedger:
     """The ids of one rollout with their provenance. Every append costs O(new ids)."""
 
@@ -91,6 +88,7 @@ class TokenLedger:
         self._segments: list[Segment] = []
         self._head = 0
         self._turn: int | None = None
+        self._last: int | None = None
         self._hash = _empty_hash()
         self._head_hash = self._hash.copy()
 
@@ -104,7 +102,8 @@ class TokenLedger:
         """Equal journals and equal states."""
         if not isinstance(other, TokenLedger):
             return NotImplemented
-        return all(getattr(self, field) == getattr(other, field) for field in _STATE)
+        mine, others = ({k: v for k, v in vars(x).items() if not k.endswith("_hash")} for x in (self, other))
+        return mine == others and (self.digest, self.head_digest) == (other.digest, other.head_digest)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -156,6 +155,11 @@ class TokenLedger:
     def turn(self) -> int | None:
         """The last sampled turn."""
         return self._turn
+
+    @property
+    def last_sampled_id(self) -> int | None:
+        """The id that ended the policy's last turn; None if that turn had none, or before the first."""
+        return self._last
 
     @property
     def pending_glue(self) -> int:
@@ -289,30 +293,20 @@ class TokenLedger:
         self._check(entry, ids, logprobs)
         match entry:
             case SeedEntry():
-                self._extend(ids, Segment(SegmentKind.PROMPT, 0, len(ids), turn=0))
-            case SampledEntry():
-                floats = tuple(logprobs or ())
+                self._extend(ids, SegmentKind.PROMPT, turn=0)
+            case SampledEntry(turn=turn):
+                segment = Segment(SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs or ()))
                 self._extend(
-                    ids,
-                    Segment(
-                        SegmentKind.SAMPLED,
-                        len(self),
-                        len(ids),
-                        entry.turn,
-                        floats,
-                        entry.policy_version,
-                        entry.train,
-                        entry.note,
-                    ),
+                    ids, replace(segment, policy_version=entry.policy_version, train=entry.train, note=entry.note)
                 )
-                self._head, self._head_hash, self._turn = len(self), self._hash.copy(), entry.turn
+                self._last = ids[-1] if ids else self._last if turn == self._turn else None
+                self._head, self._head_hash, self._turn = len(self), self._hash.copy(), turn
             case TextEntry():
-                self._extend(ids, Segment(entry.kind, len(self), len(ids), entry.turn))
+                self._extend(ids, entry.kind, entry.turn)
             case TailEntry(keep=keep):
                 turn = self._segments[-1].turn
                 self._truncate(keep)
-                kind = SegmentKind.GLUE if self._head else SegmentKind.PROMPT
-                self._extend(ids, Segment(kind, keep, len(ids), turn))
+                self._extend(ids, SegmentKind.GLUE if self._head else SegmentKind.PROMPT, turn)
             case ForkEntry(keep=keep):
                 self._sealed.append(self._seal())
                 turn = self._segments[-1].turn
@@ -358,7 +352,8 @@ class TokenLedger:
         if new:
             self._apply(TextEntry(kind=kind, ids=pack(new), after=self._after(new), turn=turn), new)
 
-    def _extend(self, ids: "array[int]", segment: Segment) -> None:
+    def _extend(self, ids: "array[int]", what: Segment | SegmentKind, turn: int = 0) -> None:
+        segment = what if isinstance(what, Segment) else Segment(what, len(self), len(ids), turn)
         self._ids.extend(ids)
         self._hash.update(id_bytes(ids))
         if segment.n:

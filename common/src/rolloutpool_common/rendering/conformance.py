@@ -131,7 +131,7 @@ def _append(
 ) -> None:
     delta = tokenizer.render_delta(
         messages,
-        last_sampled_id=ledger.ids[-1],
+        last_sampled_id=ledger.last_sampled_id,
         tools=case.get("tools"),
         template_kwargs=case.get("template_kwargs"),
     )

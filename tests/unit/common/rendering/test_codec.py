@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tokenizers.real import REAL_NAMES, real_tokenizer
 from tests.unit.common.rendering.conftest import MakeTokenizer
+from transformers import AutoTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe
 from rolloutpool_common.rendering.untrusted import NONCE, split_marks
@@ -84,6 +85,24 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
     @given(st.lists(pieces, max_size=6).map("".join))
     def check(content: str) -> None:
         assert_harmless(tokenizer, content)
+
+    check()
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize("name", REAL_NAMES)
+def test_typed_control_strings_are_encoded_as_transformers_sanitises_them(name: str) -> None:
+    tokenizer = real_tokenizer(name)
+    theirs = AutoTokenizer.from_pretrained(tokenizer.name, trust_remote_code=False)
+    strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids)[:200]
+
+    @given(st.lists(st.one_of(PIECES, st.sampled_from(strings)), max_size=6).map("".join))
+    def check(content: str) -> None:
+        message = {"role": "user", "content": content}
+        sanitised = theirs.apply_chat_template(
+            [message], add_generation_prompt=True, sanitize_control_tokens=True, return_dict=False, date_string="1 Jan"
+        )
+        assert tokenizer.render_prompt([message], template_kwargs={"date_string": "1 Jan"}) == sanitised
 
     check()
 
