@@ -8,82 +8,114 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolloutpool_common.protocol.push import SignatureInvalid
     from rolloutpool_trainer.async_client import AsyncBatch, AsyncRolloutClient
-    from rolloutpool_trainer.callback import callback_app
+    from rolloutpool_trainer.callback import CallbackApp, callback_app
     from rolloutpool_trainer.client import Batch, RolloutClient
     from rolloutpool_trainer.errors import (
         BatchRejected,
         ChildFailed,
+        ChoiceIncomplete,
+        ChoiceRefused,
         ClientError,
+        ExportRefused,
         IdempotencyConflict,
         LocalPoolError,
+        MaskInvalid,
+        MathsError,
+        MessagesRefused,
         MissingExtra,
         NotFound,
         PoolUnavailable,
         PortTaken,
+        PromptMismatch,
         RedisMissing,
         RequestRefused,
+        ShapeMismatch,
         StateInUse,
+        TokenUnknown,
         TrainerError,
         Unauthorized,
         UnexpectedAnswer,
     )
+    from rolloutpool_trainer.generation import GenerateParams, Generation
+    from rolloutpool_trainer.inference_context import InferenceContext
     from rolloutpool_trainer.local_pool import LocalPool
-    from rolloutpool_trainer.push import verify_push
+    from rolloutpool_trainer.message_masks import MaskGenerator
+    from rolloutpool_trainer.push import SignatureInvalid, verify_push
     from rolloutpool_trainer.reading import FinishedRollout
+    from rolloutpool_trainer.serving import serve_callback
 
 __all__ = [
     "AsyncBatch",
     "AsyncRolloutClient",
     "Batch",
     "BatchRejected",
+    "CallbackApp",
     "ChildFailed",
+    "ChoiceIncomplete",
+    "ChoiceRefused",
     "ClientError",
+    "ExportRefused",
     "FinishedRollout",
+    "GenerateParams",
+    "Generation",
     "IdempotencyConflict",
+    "InferenceContext",
     "LocalPool",
     "LocalPoolError",
+    "MaskGenerator",
+    "MaskInvalid",
+    "MathsError",
+    "MessagesRefused",
     "MissingExtra",
     "NotFound",
     "PoolUnavailable",
     "PortTaken",
+    "PromptMismatch",
     "RedisMissing",
     "RequestRefused",
     "RolloutClient",
+    "ShapeMismatch",
     "SignatureInvalid",
     "StateInUse",
+    "TokenUnknown",
     "TrainerError",
     "Unauthorized",
     "UnexpectedAnswer",
     "callback_app",
+    "serve_callback",
     "verify_push",
 ]
 
-_ELSEWHERE = {
-    "AsyncBatch": "rolloutpool_trainer.async_client",
-    "AsyncRolloutClient": "rolloutpool_trainer.async_client",
-    "Batch": "rolloutpool_trainer.client",
-    "FinishedRollout": "rolloutpool_trainer.reading",
-    "LocalPool": "rolloutpool_trainer.local_pool",
-    "RolloutClient": "rolloutpool_trainer.client",
-    "SignatureInvalid": "rolloutpool_common.protocol.push",
-    "callback_app": "rolloutpool_trainer.callback",
-    "verify_push": "rolloutpool_trainer.push",
+_NOT_ERRORS = {
+    "AsyncBatch": "async_client",
+    "AsyncRolloutClient": "async_client",
+    "Batch": "client",
+    "CallbackApp": "callback",
+    "FinishedRollout": "reading",
+    "GenerateParams": "generation",
+    "Generation": "generation",
+    "LocalPool": "local_pool",
+    "RolloutClient": "client",
+    "SignatureInvalid": "push",
+    "callback_app": "callback",
+    "serve_callback": "serving",
+    "verify_push": "push",
 }
+_CALLBACK_EXTRA = frozenset({"callback", "generation", "serving"})
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _ELSEWHERE.get(name, "rolloutpool_trainer.errors")
+    home = _NOT_ERRORS.get(name, "errors")
     try:
-        value = getattr(importlib.import_module(home), name)
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
-        if name != "callback_app" or (error.name or "").startswith("rolloutpool_trainer"):
+        if home not in _CALLBACK_EXTRA:
             raise
         from rolloutpool_trainer.errors import MissingExtra
 
-        raise MissingExtra(f"callback_app needs {error.name}: pip install 'rolloutpool-trainer[callback]'") from error
+        raise MissingExtra(f"{name} needs {error.name}: pip install 'rolloutpool-trainer[callback]'") from error
     globals()[name] = value
     return value

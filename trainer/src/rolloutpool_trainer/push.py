@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 
 from rolloutpool_common.protocol import push
-from rolloutpool_common.protocol.push import PushEvent
+from rolloutpool_common.protocol.push import PushEvent, SignatureInvalid
 
-__all__ = ["verify_push"]
+__all__ = ["SignatureInvalid", "verify_push"]
 
 
 def verify_push(secret: str, headers: Mapping[str, str], body: bytes) -> PushEvent:

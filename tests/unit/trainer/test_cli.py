@@ -1,0 +1,244 @@
+"""Commands against a scripted API: what they send, what they print, and how they fail."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.trainer.documents import BATCH, accepted, page, result, status
+from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from typer.testing import CliRunner, Result
+
+from rolloutpool_trainer.cli import app
+from rolloutpool_trainer.cli.actors import _ports
+
+ROLLOUT = {"messages": [{"role": "user", "content": "hi"}]}
+EVIL = "[bold]x[/bold] \x1b[31mred\x1b[0m \x9b2J\rover"
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
+    with stub_pool() as served:
+        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
+        yield served
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+def view(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "uid": f"{BATCH}-0",
+        "rollout_id": "r0",
+        "batch_id": BATCH,
+        "index": 0,
+        "group": None,
+        "status": "completed",
+        "attempt": 1,
+        "worker": "w1",
+        "turns": 1,
+        "result": result(0),
+    }
+    return document | changes
+
+
+def test_submit_sends_the_lines_and_prints_the_id(pool: StubPool, tmp_path: Path) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    file = tmp_path / "batch.jsonl"
+    file.write_text(f"{json.dumps(ROLLOUT)}\n\n{json.dumps(ROLLOUT)}\n")
+    options = ["--tokenizer", "t", "--trainer", "http://h:1", "--trainer", "http://h:2", "--max-turns", "3"]
+    more = ["--defaults", '{"sampling_params": {"top_k": 5}}', "--label", "run=a=b", "--idempotency-key", "k"]
+    done = run("submit", str(file), *options, *more)
+    assert (done.exit_code, done.stdout) == (0, f"{BATCH}\n")
+    request = pool.requests[0]
+    assert request.headers["Idempotency-Key"] == "k"
+    assert request.body["rollouts"] == [ROLLOUT, ROLLOUT]
+    assert request.body["trainer"] == {"server_urls": ["http://h:1", "http://h:2"]}
+    assert request.body["labels"] == {"run": "a=b"}
+    assert request.body["defaults"] == {"tokenizer_name": "t", "max_turns": 3, "sampling_params": {"top_k": 5}}
+
+
+def test_submit_reads_stdin_and_waits(pool: StubPool) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=page(0, 1, complete=True)))
+    done = run("submit", "-", "--wait", stdin=json.dumps(ROLLOUT))
+    assert done.exit_code == 0
+    assert "2 of 2 completed" in done.stderr
+
+
+def test_waiting_for_a_batch_with_failures_is_no_success(pool: StubPool) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    failed = page(0, 1, complete=True)
+    failed["items"][1]["result"] |= {"status": "failed", "finish_reason": "error"}
+    pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=failed))
+    done = run("submit", "-", "--wait", stdin=json.dumps(ROLLOUT))
+    assert done.exit_code == 1
+    assert "1 of 2 completed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}\n{oops", "line 2: not JSON"),
+        ("[1]", "line 1: not a JSON object"),
+        ("\n \n", "holds no rollouts"),
+    ],
+)
+def test_a_bad_file_names_the_line(pool: StubPool, text: str, message: str) -> None:
+    done = run("submit", "-", stdin=text)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert pool.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--defaults", "{"], "--defaults: not JSON"), (["--label", "x"], "write name=value")],
+)
+def test_bad_options_name_themselves(pool: StubPool, options: list[str], message: str) -> None:
+    done = run("submit", "-", *options, stdin="{}")
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_a_missing_file_is_named() -> None:
+    done = run("submit", "/no/such/file")
+    assert done.exit_code == 2
+    assert "cannot read /no/such/file" in re.sub(r"[│\s]+", " ", done.stderr)
+
+
+def test_a_rejection_lists_every_fault(pool: StubPool) -> None:
+    faults = [{"path": f"rollouts[{index}].n", "message": "too large"} for index in range(3)]
+    pool.on("POST", "/v1/batches", Answer(422, {"error": {"message": "no", "faults": faults, "total_faults": 5}}))
+    done = run("submit", "-", stdin=json.dumps(ROLLOUT))
+    assert done.exit_code == 1
+    assert [line.strip() for line in done.stderr.splitlines()[1:]] == [
+        "rollouts[0].n: too large",
+        "rollouts[1].n: too large",
+        "rollouts[2].n: too large",
+        "… and 2 more",
+    ]
+
+
+def test_status(pool: StubPool) -> None:
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(labels={"run": EVIL})))
+    done = run("status", BATCH)
+    assert done.exit_code == 0
+    assert re.search(r"rollouts +2: completed 2\n", done.stdout)
+    assert re.search(r"alignment +exact 2\n", done.stdout)
+    assert "[bold]x[/bold] \\x1b[31mred" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_watch_ends_with_the_batch(pool: StubPool) -> None:
+    running = status(state="running")
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=running), Answer(body=status()))
+    done = run("watch", BATCH)
+    assert done.exit_code == 0
+    assert "complete" in done.stdout
+    assert len(pool.requests) == 2
+
+
+def test_results_are_one_object_a_line(pool: StubPool) -> None:
+    evil = page(0, 1, complete=True)
+    evil["items"][0]["result"]["messages"][1]["content"] = EVIL + "\u2028"
+    pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=evil))
+    done = run("results", BATCH, "--cursor", "7-0")
+    lines = done.stdout.splitlines()
+    assert [json.loads(line)["cursor"] for line in lines] == ["0-0", "1-0"]
+    assert json.loads(lines[0])["messages"][1]["content"] == EVIL + "\u2028"
+    assert "\x1b" not in done.stdout
+    assert "cursor=7-0" in pool.requests[0].path
+
+
+def test_show_prints_ids_without_a_tokenizer(pool: StubPool) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
+    done = run("show", "r0")
+    assert done.exit_code == 0
+    assert "1 2 ⟦3 4 ⟧" in done.stdout
+    assert "trained 2 of 4 tokens" in done.stdout
+    assert "--tokenizer NAME" in done.stderr
+
+
+def test_show_prints_text_with_one(pool: StubPool) -> None:
+    from rolloutpool_common.rendering import load_tokenizer
+
+    ids = load_tokenizer("rolloutpool/tiny").encode("The answer is 42.")
+    sample = {
+        "prompt_ids": [],
+        "response_ids": ids,
+        "response_mask": [1] * len(ids),
+        "response_logprobs": [-1.0] * len(ids),
+        "segments": [],
+    }
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(result=result(0, samples=[sample]))))
+    done = run("show", "r0", "--tokenizer", "rolloutpool/tiny")
+    assert "⟦The answer is 42.⟧" in done.stdout
+
+
+def test_show_says_why_it_failed_and_obeys_no_model(pool: StubPool) -> None:
+    failure = {
+        "kind": "infra",
+        "boundary": "trainer",
+        "category": "network_error",
+        "message": "no answer",
+        "retryable": True,
+    }
+    failed = result(0, status="failed", finish_reason="error", failure=failure, samples=[], alignment=None)
+    failed["messages"][1]["content"] = EVIL
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(status="failed", result=failed)))
+    done = run("show", "r0")
+    assert "infra at trainer: no answer" in done.stdout
+    assert "[bold]x[/bold] \\x1b[31mred\\x1b[0m \\x9b2J\\rover" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_show_of_a_running_rollout(pool: StubPool) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(status="running", result=None)))
+    done = run("show", "r0")
+    assert done.exit_code == 0
+    assert re.search(r"status +running", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("identity", "path"), [(BATCH, f"/v1/batches/{BATCH}"), (f"{BATCH}-3", f"/v1/rollouts/{BATCH}-3")]
+)
+def test_cancel_takes_both_kinds(pool: StubPool, identity: str, path: str) -> None:
+    pool.on("DELETE", path, Answer(body={}))
+    done = run("cancel", identity)
+    assert (done.exit_code, done.stdout) == (0, f"cancelled {identity}\n")
+
+
+def test_an_error_is_one_line(pool: StubPool) -> None:
+    pool.on("GET", "/v1/batches/nope", Answer(404, {"error": {"message": "unknown batch"}}))
+    done = run("status", "nope")
+    assert done.exit_code == 1
+    assert done.stderr == f"error: GET {pool.url}/v1/batches/nope: 404, unknown batch\n"
+
+
+def test_the_api_key_is_sent(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "secret")
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status()))
+    run("status", BATCH)
+    assert pool.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+def test_port_lists() -> None:
+    assert _ports("8081-8083,9000") == [8081, 8082, 8083, 9000]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "70000", "9-8"])
+def test_bad_port_lists(text: str) -> None:
+    done = run("mock-trainer", "--ports", text)
+    assert done.exit_code == 2
+    assert "write 8081-8084" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["api", "worker", "flower"])
+def test_an_actor_alone_needs_a_redis(command: str) -> None:
+    done = run(command)
+    assert done.exit_code == 2
+    assert "--redis" in done.stderr
