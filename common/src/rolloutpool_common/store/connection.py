@@ -1,18 +1,24 @@
 """Connections to Redis and the scripts that run there.
 
 redis-py 8 would raise once 100 connections are out, and cut blocking reads after 5 s; so pools here block, and
-readers that wait get a connection without time-out. A call may reach Redis twice when its answer is lost (redis-py
-retries it): every script is written so that the second arrival changes nothing.
+readers that wait get a connection without time-out. A pool that is handed to a client retries nothing unless told
+to, and after a restart of Redis every pooled connection fails once; so ours are told to. A call may therefore reach
+Redis twice when its answer is lost: every script is written so that the second arrival changes nothing.
 """
 
 from importlib.resources import files
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import EqualJitterBackoff
 
 from rolloutpool_common.store.errors import store_errors
 
 __all__ = ["Connection"]
+
+RETRIES = 3
+"""Within half a second: for a connection that was cut, not for an outage, which callers have to know of."""
 
 _FOLDER = files("rolloutpool_common.store").joinpath("scripts")
 _PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
@@ -40,6 +46,7 @@ class Connection:
             socket_timeout=socket_timeout,
             socket_connect_timeout=5,
             health_check_interval=25,
+            retry=Retry(EqualJitterBackoff(cap=0.5, base=0.05), RETRIES),
         )
         return Redis(connection_pool=pool)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -69,7 +69,13 @@ def store_errors() -> Iterator[None]:
     """Turns redis-py's errors into ours; the message names neither URL nor password."""
     try:
         yield
-    except OutOfMemoryError:
-        raise StoreFull from None
-    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError) as error:
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise StoreUnavailable(f"{StoreUnavailable.__doc__} ({type(error).__name__})") from None
+    except ResponseError as error:
+        # By text too, because Redis 6.2 wraps what stops a script into an error of its own.
+        text = str(error)
+        if isinstance(error, OutOfMemoryError) or "-OOM " in text:
+            raise StoreFull from None
+        if isinstance(error, ReadOnlyError) or "-READONLY " in text or "MISCONF " in text:
+            raise StoreUnavailable("Redis takes no writes: a replica, or its disk is full; see its log") from None
+        raise
