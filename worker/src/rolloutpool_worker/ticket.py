@@ -37,7 +37,7 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
     runtime.more_waiting(claim)
     run = _Run(runtime, claim)
     try:
-        with runtime.running(uid):
+        with runtime.running(claim):
             async with asyncio.timeout(claim.deadline_in_s) as deadline:
                 try:
                     result = await run.to_result()

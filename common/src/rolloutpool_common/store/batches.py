@@ -155,8 +155,12 @@ class Batches:
         with store_errors():
             total = await self._redis.hget(keys.batch(batch_id), "total")
             if total is None:
+                await self._redis.srem(keys.CANCELLING, batch_id)
                 return 0
-            await self._redis.hset(keys.batch(batch_id), "cancelled_ms", 1)
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.hset(keys.batch(batch_id), "cancelled_ms", 1)
+            pipe.sadd(keys.CANCELLING, batch_id)
+            await pipe.execute()
         ended = 0
         for start in range(0, int(total), CANCEL_AT_ONCE):
             answers = await asyncio.gather(
@@ -166,7 +170,14 @@ class Batches:
                 )
             )
             ended += answers.count("ok")
+        with store_errors():
+            await self._redis.srem(keys.CANCELLING, batch_id)
         return ended
+
+    async def cancelling(self) -> list[str]:
+        """Batches whose cancellation has begun and not ended: it is under way, or whoever did it died."""
+        with store_errors():
+            return [batch_id.decode() for batch_id in await self._redis.smembers(keys.CANCELLING)]
 
     async def delete(self, batch_id: str) -> None:
         """Removes all that is kept of an ended batch; raises `BatchStillRunning`."""
@@ -175,6 +186,7 @@ class Batches:
                 keys.batch(batch_id), "total", "finished_ms", "scope", "idem"
             )
             if total is None:
+                await self._redis.zrem(keys.ENDED, batch_id)
                 return
             if finished is None:
                 raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")

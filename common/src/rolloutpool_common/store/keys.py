@@ -16,7 +16,7 @@ rp:finished             stream  {b} per ended rollout, capped: wake-ups only, th
 rp:workers              zset    worker -> ms of its last beat
 rp:worker:{w}           hash    what a worker announces
 rp:worker:{w}:claims    set     uids that it runs
-rp:worker:{w}:stop      set     uids that it must stop running
+rp:worker:{w}:stop      set     tokens of the claims that it must stop running
 rp:push:due             zset    uid -> ms of the next push attempt
 rp:push:attempts        hash    uid -> attempts made
 rp:push:dead            list    uids whose push was given up (newest first, capped)
@@ -24,6 +24,7 @@ rp:idempotency:{scope}:{key}  hash  batch, digest: a submit that was made before
 rp:name:{scope}:{id}    string  caller's rollout_id -> uid
 rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expires by itself
 rp:ended                zset    batch -> ms when its data may be deleted
+rp:cancelling           set     batches whose cancellation has begun and not ended
 rp:leader               string  the process that reconciles
 """
 
@@ -35,6 +36,7 @@ WORKERS = f"{PREFIX}workers"
 FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
 ENDED = f"{PREFIX}ended"
+CANCELLING = f"{PREFIX}cancelling"
 LEADER = f"{PREFIX}leader"
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"

@@ -33,6 +33,7 @@ class Report(NamedTuple):
     dead_workers: int = 0
     requeued: int = 0
     poisoned: int = 0
+    cancelled: int = 0
     expired: int = 0
     deleted: int = 0
 
@@ -57,7 +58,8 @@ class Reconciliation:
             for worker_id in await self._workers.silent():
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
-        return Report(True, dead, requeued, poisoned, await self._expire(), await self._delete())
+        cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
+        return Report(True, dead, requeued, poisoned, cancelled, await self._expire(), await self._delete())
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process need not wait for the lease."""

@@ -61,13 +61,13 @@ class Workers:
     ) -> tuple[bool, list[str]]:
         """Says that the worker lives.
 
-        Returns whether it is still known (if not, it was declared dead and must announce itself again), and the uids
-        that it must stop running.
+        Returns whether it is still known (if not, it was declared dead and must announce itself again), and the tokens
+        of the claims that it must stop running.
         """
         known, *stop = await self._connection.script(
             "beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)
         )
-        return bool(known), [uid.decode() for uid in stop]
+        return bool(known), [token.decode() for token in stop]
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back its claims."""
@@ -77,14 +77,9 @@ class Workers:
             pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
             await pipe.execute()
 
-    async def bury(self, worker_id: str) -> None:
-        """Forgets a worker that was declared dead; should it live, it is told to stop what it had."""
-        with store_errors():
-            pipe = self._redis.pipeline(transaction=True)
-            pipe.zrem(keys.WORKERS, worker_id)
-            pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "claims"))
-            pipe.expire(keys.worker(worker_id, "stop"), 3600)
-            await pipe.execute()
+    async def bury(self, worker_id: str) -> bool:
+        """Forgets a worker that was declared dead; False where it has claimed again in between: then try again."""
+        return bool(await self._connection.script("bury", worker_id))
 
     async def known(self) -> list[WorkerInfo]:
         """All workers that beat or have not been declared dead yet, oldest first."""

@@ -1,5 +1,5 @@
 -- A worker is alive. ARGV: worker, then field, value ... of what it announces.
--- -> {1 known | 0 it was declared dead and must announce itself again, uid that it must stop, ...}
+-- -> {1 known | 0 it was declared dead and must announce itself again, token of a claim that it must stop running, ...}
 local w = ARGV[1]
 redis.call('ZADD', P .. 'workers', str(now_ms()), w)
 redis.call('HSET', k_worker(w), unpack(ARGV, 2))

@@ -5,14 +5,16 @@
 local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
-if not meta[1] then return { 'gone' } end
+local overrides = redis.call('HGET', k_batch(b, 'items'), index)
+if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
 local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean')
 if TERMINAL[state[1] or ''] then return { 'ended' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
-if state[1] == 'running' and not again then return { 'taken' } end
+-- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.
 redis.call('ZREM', k_published(meta[1]), uid)
+if state[1] == 'running' and not again then return { 'taken' } end
 local now = now_ms()
 local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
 if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
@@ -22,9 +24,11 @@ if not again then
   redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', str(now))
   redis.call('HINCRBY', k_batch(b), 'running', 1)
   redis.call('SADD', k_worker(worker, 'claims'), uid)
+  -- Who has claims is watched, even if it was declared dead a moment ago and has not noticed.
+  redis.call('ZADD', P .. 'workers', 'NX', str(now), worker)
 end
 return {
   'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
-  meta[2], meta[3], redis.call('HGET', k_batch(b, 'items'), index), redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
+  meta[2], meta[3], overrides, redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
   redis.call('HGET', k_batch(b, 'groups'), index) or '',
 }

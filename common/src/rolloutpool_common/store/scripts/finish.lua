@@ -8,6 +8,6 @@ if not total or tonumber(index) >= tonumber(total) then return 'gone' end
 local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
 if TERMINAL[state[1] or ''] then return state[1] end
 if token ~= '' and state[2] ~= token then return 'fenced' end
-if token == '' and state[1] == 'running' then redis.call('SADD', k_worker(state[3], 'stop'), uid) end
+if token == '' and state[1] == 'running' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end
 end_rollout(b, index, ARGV[4], ARGV[5], { unpack(ARGV, 7) }, tonumber(ARGV[6]))
 return 'ok'

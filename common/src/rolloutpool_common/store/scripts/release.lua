@@ -11,7 +11,7 @@ if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= ''
 end
 local priority = redis.call('HGET', k_batch(b), 'priority')
 redis.call('HSET', k_rollout(uid), 's', 'queued', 'clean', clean)
-if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), uid) end
+if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end
 redis.call('HDEL', k_rollout(uid), 'tok', 'w')
 redis.call('HINCRBY', k_batch(b), 'running', -1)
 detach(uid, state[3], priority)

@@ -12,7 +12,9 @@ while room > 0 do
   if index then
     if redis.call('EXISTS', k_batch(b, 'outbox')) == 1 then redis.call('RPUSH', runs, b) end
     local uid = b .. '-' .. index
-    if not TERMINAL[redis.call('HGET', k_rollout(uid), 's') or ''] then
+    local state = redis.call('HGET', k_rollout(uid), 's')
+    -- Who runs a rollout puts it back if need be.
+    if not TERMINAL[state or ''] and state ~= 'running' then
       redis.call('ZADD', published, now, uid)
       out[#out + 1] = b
       out[#out + 1] = index
