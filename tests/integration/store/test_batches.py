@@ -1,0 +1,261 @@
+"""Batches are committed whole, counted exactly, read once each by cursor, and leave nothing when deleted."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from tests.integration.support.batches import SCOPE, claim, new_batch, result_of, submit, uids_of
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
+from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyConflict, Store, StoreUnavailable
+from rolloutpool_common.store.batches import STAGE_SECONDS
+
+
+async def counts(store: Store, batch_id: str) -> dict[str, int]:
+    status = await store.batches.status(batch_id, SCOPE)
+    assert status is not None
+    return {state.value: n for state, n in status.counts.items() if n}
+
+
+async def test_the_same_key_and_digest_give_the_first_batch_and_add_nothing(store: Store, raw: Redis) -> None:
+    first, second = new_batch(3, key="k"), new_batch(3, key="k")
+    assert await store.batches.submit(first) == (first.batch_id, True)
+    keys = sorted([key async for key in raw.scan_iter("rp:*")])
+    assert await store.batches.submit(second) == (first.batch_id, False)
+    assert sorted([key async for key in raw.scan_iter("rp:*")]) == keys
+    assert await store.batches.status(second.batch_id, SCOPE) is None
+
+
+async def test_the_same_key_with_another_digest_conflicts_and_names_the_first(store: Store) -> None:
+    first = new_batch(key="k", digest="one")
+    await store.batches.submit(first)
+    with pytest.raises(IdempotencyConflict) as caught:
+        await store.batches.submit(new_batch(key="k", digest="two"))
+    assert caught.value.batch_id == first.batch_id
+
+
+async def test_keys_of_two_scopes_do_not_meet(store: Store) -> None:
+    mine, theirs = new_batch(key="k", digest="one"), new_batch(key="k", digest="two", scope="theirs")
+    await store.batches.submit(mine)
+    assert await store.batches.submit(theirs) == (theirs.batch_id, True)
+    assert await store.batches.status(theirs.batch_id, SCOPE) is None
+    assert await store.batches.total(theirs.batch_id, SCOPE) is None
+    assert await store.batches.total(theirs.batch_id, "theirs") == 1
+
+
+async def test_many_submits_of_one_key_at_once_make_one_batch(store: Store, other: Store) -> None:
+    batches = [new_batch(5, key="k") for _ in range(10)]
+    answers = await asyncio.gather(
+        *((store if i % 2 else other).batches.submit(batch) for i, batch in enumerate(batches))
+    )
+    assert len({answer.batch_id for answer in answers}) == 1
+    assert [answer.created for answer in answers].count(True) == 1
+
+
+async def test_a_commit_that_arrives_twice_counts_once(store: Store) -> None:
+    batch = new_batch(3, key="k")
+    await store.batches.submit(batch)
+    again = await store._connection.script(
+        "commit", batch.batch_id, "rp:idempotency:tests:k", "d", 3, "default", "a", 1
+    )
+    assert again == [batch.batch_id.encode(), 1, b"d"]
+    tickets = await store.outbox.reserve(Priority.DEFAULT, 10)
+    assert [ticket.index for ticket in tickets] == [0, 1, 2]
+
+
+async def test_a_submit_that_dies_before_its_commit_leaves_nothing_that_lasts(
+    store: Store, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(*_: object) -> object:
+        raise StoreUnavailable
+
+    batch = new_batch([{"rollout_id": f"r{i}"} for i in range(1200)], key="k", groups=["g"] * 1200, deadline_s=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._connection, "script", killed)
+        with pytest.raises(StoreUnavailable):
+            await store.batches.submit(batch)
+    left = [key async for key in raw.scan_iter("*")]
+    assert len(left) == 3
+    for key in left:
+        assert 0 < await raw.ttl(key) <= STAGE_SECONDS
+    assert await store.batches.status(batch.batch_id, SCOPE) is None
+    assert await store.rollouts.claim(f"{batch.batch_id}-0", "w1") == ClaimRefused("gone")
+    assert await store.rollouts.find("r0", SCOPE) is None
+    assert await store.outbox.reserve(Priority.DEFAULT, 10) == []
+    # The key was not used up: trying again works.
+    assert (await store.batches.submit(new_batch(1, key="k"))).created
+
+
+async def test_a_committed_batch_does_not_expire(store: Store, raw: Redis) -> None:
+    await submit(store, 3, groups=["a", None, "b"], deadline_s=60)
+    keys = [key async for key in raw.scan_iter("rp:*")]
+    assert {key.rsplit(":", 1)[-1] for key in keys} >= {"items", "groups", "deadlines", "outbox"}
+    assert {await raw.ttl(key) for key in keys} == {-1}
+
+
+async def test_every_rollout_is_in_exactly_one_state_at_every_moment(store: Store, other: Store) -> None:
+    uids = await submit(store, 60)
+    batch_id = uids[0].rpartition("-")[0]
+    seen: list[dict[str, int]] = []
+
+    async def work(uid: str, how: int) -> None:
+        if how == 0:
+            await store.rollouts.cancel(uid)
+            return
+        claimed = await claim(store, uid)
+        if how == 1:
+            await store.rollouts.release(claimed, clean=True)
+            claimed = await claim(store, uid, "w2")
+        if how == 2:
+            await store.rollouts.cancel(uid)
+            return
+        await store.rollouts.finish(claimed, result_of(claimed))
+
+    async def watch() -> None:
+        while not seen or seen[-1].get("queued", 0) + seen[-1].get("running", 0):
+            seen.append(await counts(other, batch_id))
+
+    await asyncio.gather(watch(), *(work(uid, i % 4) for i, uid in enumerate(uids)))
+    assert len(seen) > 1
+    assert all(sum(look.values()) == 60 for look in seen)
+    assert all(n > 0 for look in seen for n in look.values())
+    assert seen[-1] == {"completed": 30, "cancelled": 30}
+
+
+async def test_status_adds_up_what_results_report(store: Store) -> None:
+    uids = await submit(store, 3, labels={"run": "7"}, priority=Priority.HIGH)
+    changes: list[dict[str, Any]] = [
+        {"drift": {"retokenized": 2}, "alignment": Alignment.FORKED, "num_llm_calls": 3},
+        {"warnings": ["eos_withheld"]},
+    ]
+    for uid, change in zip(uids, changes, strict=False):
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed, **change))
+    status = await store.batches.status(uids[0].rpartition("-")[0], SCOPE)
+    assert status is not None
+    assert status.alignment == {"exact": 1, "forked": 1}
+    assert (status.drift, status.warnings) == ({"retokenized": 2}, {"eos_withheld": 1})
+    assert (status.sampled_tokens, status.total_tokens, status.turns) == (4, 10, 4)
+    assert (status.progress, status.state, status.finished_at) == (2 / 3, BatchState.RUNNING, None)
+    assert (status.labels, status.priority) == ({"run": "7"}, Priority.HIGH)
+
+
+async def test_pages_cover_every_result_once_while_more_arrive(store: Store, other: Store) -> None:
+    uids = await submit(store, 100)
+    batch_id = uids[0].rpartition("-")[0]
+
+    async def finish(uid: str) -> None:
+        claimed = await claim(other, uid)
+        await other.rollouts.finish(claimed, result_of(claimed))
+
+    async def finish_all() -> None:
+        for start in range(0, 100, 10):
+            await asyncio.gather(*(finish(uid) for uid in uids[start : start + 10]))
+
+    found: list[str] = []
+    cursors: list[str] = []
+
+    async def read() -> None:
+        cursor, complete = "0", False
+        while not complete:
+            page = await store.batches.results(batch_id, cursor, 7)
+            assert len(page.items) <= 7
+            found.extend(RolloutResult.model_validate_json(data).uid for _, data in page.items)
+            cursors.extend(place for place, _ in page.items)
+            cursor, complete = page.next_cursor, page.complete
+
+    await asyncio.gather(finish_all(), read())
+    assert sorted(found) == sorted(uids)
+    # Each item's own cursor resumes right behind it.
+    after = await store.batches.results(batch_id, cursors[41], 100)
+    assert [place for place, _ in after.items] == cursors[42:]
+
+
+@pytest.mark.parametrize("limit", [4, 5, 6])
+async def test_a_page_is_complete_only_when_nothing_can_follow(store: Store, limit: int) -> None:
+    uids = await submit(store, 5)
+    batch_id = uids[0].rpartition("-")[0]
+    for uid in uids[:4]:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    assert not (await store.batches.results(batch_id, "0", limit)).complete
+    await store.rollouts.cancel(uids[4])
+    page = await store.batches.results(batch_id, "0", limit)
+    rest = await store.batches.results(batch_id, page.next_cursor, limit)
+    assert len(page.items) + len(rest.items) == 5
+    assert page.complete is (limit == 6)
+    assert rest.complete
+
+
+async def test_cancelling_a_batch_ends_what_has_not_ended(store: Store) -> None:
+    uids = await submit(store, 150)
+    batch_id = uids[0].rpartition("-")[0]
+    done, running = await claim(store, uids[0]), await claim(store, uids[1])
+    await store.rollouts.finish(done, result_of(done))
+    assert await store.batches.cancel(batch_id) == 149
+    assert await counts(store, batch_id) == {"completed": 1, "cancelled": 149}
+    status = await store.batches.status(batch_id, SCOPE)
+    assert status is not None
+    assert (status.cancelled, status.state) == (True, BatchState.COMPLETE)
+    assert await store.rollouts.claim(uids[2], "w1") == ClaimRefused("ended")
+    assert await store.outbox.reserve(Priority.DEFAULT, 500) == []
+    assert await store.batches.cancel(batch_id) == 0
+    assert await store.batches.cancel("b" + "0" * 32) == 0
+    view = await store.rollouts.view(running.uid, SCOPE)
+    assert view is not None
+    assert view.status is RolloutStatus.CANCELLED
+
+
+async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) -> None:
+    before = sorted([key async for key in raw.scan_iter("*")])
+    uids = await submit(
+        store,
+        [{"rollout_id": f"r{i}"} for i in range(6)],
+        key="k",
+        groups=["g"] * 6,
+        deadline_s=60,
+        delivery=Delivery(callback_url="http://127.0.0.1:9/", secret="long enough"),
+    )
+    batch_id = uids[0].rpartition("-")[0]
+    await store.outbox.reserve(Priority.DEFAULT, 3)
+    claims = [await claim(store, uid) for uid in uids[:4]]
+    await store.rollouts.journal(claims[0], [{"kind": "turn"}], turns=1)
+    await store.rollouts.journal(claims[1], [{"kind": "turn"}], turns=1)
+    await store.rollouts.finish(claims[0], result_of(claims[0]))
+    await store.rollouts.release(claims[1], clean=True)
+    with pytest.raises(BatchStillRunning):
+        await store.batches.delete(batch_id)
+    await store.batches.cancel(batch_id)
+    assert len(await store.pushes.take(3, lease_s=10)) == 3
+    # The worker hears of what it must stop, as a live one would.
+    assert len((await store.workers.beat("w1", running=0, tokenizers={}))[1]) == 2
+    await store.workers.leave("w1")
+    await store.batches.delete(batch_id)
+    left = sorted([key async for key in raw.scan_iter("*")])
+    assert [key for key in left if batch_id in key] == []
+    # Nothing but the pool-wide wake-up stream is left.
+    assert left == [*before, "rp:finished"]
+    await store.batches.delete(batch_id)
+
+
+async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_first(store: Store) -> None:
+    first = await submit(store, [{"rollout_id": "r"}])
+    second = await submit(store, [{"rollout_id": "r"}])
+    assert await store.rollouts.find("r", SCOPE) == second[0]
+    for uids in (first, second):
+        batch_id = uids[0].rpartition("-")[0]
+        await store.batches.cancel(batch_id)
+        await store.batches.delete(batch_id)
+        assert await store.rollouts.find("r", SCOPE) == (second[0] if uids is first else None)
+
+
+async def test_a_batch_of_ten_thousand_is_whole(store: Store) -> None:
+    batch = new_batch(10_000, groups=[str(i // 8) for i in range(10_000)], deadline_s=600)
+    await store.batches.submit(batch)
+    assert (await counts(store, batch.batch_id)) == {"queued": 10_000}
+    last = await claim(store, uids_of(batch)[-1])
+    assert (last.index, last.group) == (9999, "1249")
+    assert last.deadline_in_s == pytest.approx(600, abs=30)

@@ -1,0 +1,71 @@
+"""What Redis refuses arrives as the store's own errors, without URL or password."""
+
+import asyncio
+import secrets
+import socket
+
+import pytest
+from redis.asyncio import Redis
+from tests.integration.support.batches import claim, new_batch, result_of, submit
+
+from rolloutpool_common.store import Store, StoreFull, StoreUnavailable
+
+
+async def test_nobody_at_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        password = secrets.token_hex()
+        store = Store.open(f"redis://:{password}@127.0.0.1:{taken.getsockname()[1]}/0")
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.ping()
+        assert password not in caught.value.message
+        assert "ROLLOUTPOOL_REDIS_URL" in caught.value.message
+        await store.close()
+
+
+async def test_a_full_redis_refuses_a_batch_whole(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    await raw.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(StoreFull):
+            await store.batches.submit(new_batch(3))
+        with pytest.raises(StoreFull):
+            await store.rollouts.finish(claimed, result_of(claimed))
+        with pytest.raises(StoreFull):
+            await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+    finally:
+        await raw.config_set("maxmemory", "0")
+    await store.rollouts.finish(claimed, result_of(claimed))
+
+
+async def test_a_read_only_redis_is_unavailable(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    await raw.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="takes no writes"):
+            await submit(store)
+        with pytest.raises(StoreUnavailable, match="takes no writes"):
+            await store.rollouts.claim(uid, "w1")
+    finally:
+        await raw.replicaof("NO", "ONE")
+
+
+async def test_more_callers_than_connections_wait_their_turn(redis_url: str) -> None:
+    store = Store.open(redis_url, max_connections=2)
+    assert len(await asyncio.gather(*(store.ping() for _ in range(200)))) == 200
+    await store.close()
+
+
+async def test_a_killed_connection_is_replaced(store: Store, raw: Redis) -> None:
+    await store.ping()
+    await raw.client_kill_filter(_type="normal", skipme=True)
+    (uid,) = await submit(store)
+    assert (await claim(store, uid)).attempt == 1
+
+
+async def test_scripts_that_redis_forgot_are_sent_again(store: Store, raw: Redis) -> None:
+    await submit(store)
+    await raw.script_flush()
+    (uid,) = await submit(store)
+    assert (await claim(store, uid)).attempt == 1

@@ -1,0 +1,114 @@
+"""Batches take turns filling a bounded window; what was published and lost comes back, once."""
+
+import asyncio
+
+from redis.asyncio import Redis
+from tests.integration.support.batches import claim, new_batch, result_of, submit
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import QueueDepth, Store, Ticket
+from rolloutpool_common.store.outbox import WINDOW
+
+
+async def take(store: Store, limit: int = 5000, priority: Priority = Priority.DEFAULT) -> list[Ticket]:
+    return await store.outbox.reserve(priority, limit)
+
+
+async def test_no_more_than_the_window_is_published_and_claims_make_room(store: Store) -> None:
+    uids = await submit(store, WINDOW + 10)
+    first = await take(store)
+    assert len(first) == WINDOW
+    assert await take(store) == []
+    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == QueueDepth(10, WINDOW)
+    claimed = [await claim(store, uid) for uid in uids[:3]]
+    assert claimed[0].more_waiting
+    assert [ticket.index for ticket in await take(store)] == [WINDOW, WINDOW + 1, WINDOW + 2]
+    # Cancelling what is published makes room too.
+    for uid in uids[3:10]:
+        await store.rollouts.cancel(uid)
+    assert len(await take(store)) == 7
+    assert not (await claim(store, uids[20])).more_waiting
+
+
+async def test_ten_do_not_wait_behind_ten_thousand(store: Store) -> None:
+    large = new_batch(10_000)
+    await store.batches.submit(large)
+    small = new_batch(10, groups=["eval"] * 10)
+    await store.batches.submit(small)
+    tickets = await take(store, 20)
+    assert [ticket.index for ticket in tickets if ticket.batch_id == small.batch_id] == list(range(10))
+    assert [ticket.index for ticket in tickets if ticket.batch_id == large.batch_id] == list(range(10))
+    assert {ticket.group for ticket in tickets if ticket.batch_id == small.batch_id} == {"eval"}
+
+
+async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
+    uids = await submit(store, 3000)
+    await take(store)
+    late = new_batch(5)
+    await store.batches.submit(late)
+    for uid in uids[:10]:
+        await claim(store, uid)
+    assert [ticket.batch_id for ticket in await take(store)].count(late.batch_id) == 5
+
+
+async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:
+    await submit(store, WINDOW + 1)
+    await take(store)
+    await submit(store, 2, priority=Priority.HIGH)
+    assert await take(store, priority=Priority.LOW) == []
+    assert len(await take(store, priority=Priority.HIGH)) == 2
+
+
+async def test_two_publishers_never_take_the_same_ticket(store: Store, other: Store) -> None:
+    await submit(store, 300)
+    lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 50) for i in range(8)))
+    taken = [ticket.index for lot in lots for ticket in lot]
+    assert sorted(taken) == list(range(300))
+
+
+async def test_cancelled_rollouts_leave_the_outbox_without_taking_room(store: Store) -> None:
+    uids = await submit(store, 10)
+    for uid in uids[:6]:
+        await store.rollouts.cancel(uid)
+    assert [ticket.index for ticket in await take(store, 3)] == [6, 7, 8]
+
+
+async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:
+    uids = await submit(store, 4)
+    (old,) = await take(store, 1)
+    between = await store.outbox.now_ms()
+    while await store.outbox.now_ms() < between + 2:
+        pass
+    await take(store, 2)
+    assert await store.outbox.lost(Priority.DEFAULT, between + 1) == 1
+    assert await store.outbox.lost(Priority.DEFAULT, between + 1) == 0
+    # In front, because it has waited longest.
+    assert [ticket.index for ticket in await take(store, 2)] == [old.index, 3]
+    await claim(store, uids[0])
+    assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000) == 3
+
+
+async def test_a_ticket_that_is_claimed_while_it_is_put_back_is_not_published_again(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    await take(store)
+    assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000) == 1
+    # The ticket was slow, not lost.
+    await claim(store, uid)
+    assert await take(store) == []
+    assert await raw.exists("rp:published:default", "rp:runs:default") == 0
+
+
+async def test_a_second_ticket_of_a_running_rollout_is_forgotten_when_it_arrives(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    await take(store)
+    await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000)
+    await take(store)
+    first = await claim(store, uid, "w1")
+    await raw.zadd("rp:published:default", {uid: 1})
+    assert (await store.rollouts.claim(uid, "w2")) == ("taken",)
+    assert await raw.zcard("rp:published:default") == 0
+    # And nothing is lost by that: whoever gives the rollout back makes a new ticket.
+    assert await store.rollouts.release(first, clean=True)
+    assert len(await take(store)) == 1
+    again = await claim(store, uid, "w2")
+    await store.rollouts.finish(again, result_of(again))

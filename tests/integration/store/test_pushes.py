@@ -1,0 +1,80 @@
+"""A result of a batch with delivery is due until it is delivered or dead, and leased to one pusher at a time."""
+
+import asyncio
+
+from tests.integration.support.batches import SCOPE, claim, result_of, submit
+
+from rolloutpool_common.protocol.batch import Delivery
+from rolloutpool_common.store import Store
+from rolloutpool_common.store.records import DuePush
+
+TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+
+
+async def finished(store: Store, count: int) -> list[str]:
+    uids = await submit(store, count, delivery=TO)
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    return uids
+
+
+async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
+    status = await store.batches.status(uid.rpartition("-")[0], SCOPE)
+    assert status is not None
+    return {state: n for state, n in status.delivery.items() if n}
+
+
+async def test_nothing_is_due_without_delivery_or_before_the_end(store: Store) -> None:
+    plain, *_ = await submit(store, 1)
+    claimed = await claim(store, plain)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    await submit(store, 1, delivery=TO)
+    assert await store.pushes.take(10, lease_s=1) == []
+
+
+async def test_every_end_is_pushed_also_a_cancelled_one(store: Store) -> None:
+    done, cancelled = await submit(store, 2, delivery=TO)
+    claimed = await claim(store, done)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    await store.rollouts.cancel(cancelled)
+    assert {push.uid for push in await store.pushes.take(10, lease_s=60)} == {done, cancelled}
+    assert await delivery_counts(store, done) == {"pending": 2}
+    assert await store.batches.delivery(done.rpartition("-")[0]) == TO
+
+
+async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store, other: Store) -> None:
+    uids = await finished(store, 40)
+    lots = await asyncio.gather(*((store if i % 2 else other).pushes.take(7, lease_s=60) for i in range(8)))
+    assert sorted(push.uid for lot in lots for push in lot) == sorted(uids)
+    assert await store.pushes.take(10, lease_s=60) == []
+
+
+async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
+    (uid,) = await finished(store, 1)
+    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 1)]
+    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 2)]
+
+
+async def test_a_retry_is_due_when_it_said(store: Store) -> None:
+    (uid,) = await finished(store, 1)
+    await store.pushes.take(1, lease_s=60)
+    await store.pushes.settle(uid, "retry", retry_in_s=60)
+    assert await store.pushes.take(1, lease_s=60) == []
+    await store.pushes.settle(uid, "retry", retry_in_s=0)
+    assert await store.pushes.take(1, lease_s=60) == [DuePush(uid, 2)]
+    assert await delivery_counts(store, uid) == {"pending": 1}
+
+
+async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> None:
+    delivered, dead = await finished(store, 2)
+    await store.pushes.take(2, lease_s=0)
+    for _ in range(2):
+        await store.pushes.settle(delivered, "delivered")
+        await store.pushes.settle(dead, "dead")
+    await store.pushes.settle(delivered, "retry")
+    assert await store.pushes.take(2, lease_s=0) == []
+    assert await delivery_counts(store, dead) == {"delivered": 1, "dead": 1}
+    assert await store.pushes.dead() == [dead]
+    # The result stays readable whatever became of its push.
+    assert await store.rollouts.result(dead) is not None

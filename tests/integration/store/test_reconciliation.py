@@ -1,0 +1,232 @@
+"""What nobody works on any more goes on elsewhere; what somebody works on is left alone."""
+
+import asyncio
+import tempfile
+
+import pytest
+import redis.asyncio
+from tests.conftest import start_redis
+from tests.integration.support.batches import SCOPE, claim, result_of, submit
+from tests.integration.support.waiting import until
+
+from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import ClaimLost, ClaimRefused, Report, Store
+from rolloutpool_common.store.reconciliation import MAX_CRASHES
+from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
+
+
+async def announce(store: Store, worker: str) -> None:
+    await store.workers.announce(
+        worker,
+        host="h",
+        pid=1,
+        slots=1,
+        tools=[],
+        agents=["tool_calls"],
+        termination_strategies=[],
+        tokenizers={},
+        versions={},
+    )
+
+
+async def fall_silent(raw: redis.asyncio.Redis, worker: str, seconds: float = DEAD_AFTER_SECONDS + 1) -> None:
+    """As if its last beat were so long ago."""
+    now, _ = await raw.time()
+    await raw.zadd("rp:workers", {worker: (now - seconds) * 1000})
+
+
+@pytest.fixture
+async def settled(raw: redis.asyncio.Redis) -> None:
+    """Redis has been up for long enough that death may be declared."""
+
+    async def long_up() -> bool:
+        uptime = (await raw.info("server"))["uptime_in_seconds"]
+        return bool(uptime > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS)
+
+    await until(long_up)
+
+
+async def test_a_dead_worker_s_rollouts_are_queued_again_with_their_journal(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    uids = await submit(store, 3)
+    await store.outbox.reserve(Priority.DEFAULT, 3)
+    await announce(store, "dead")
+    await announce(store, "alive")
+    lost = [await claim(store, uid, "dead") for uid in uids[:2]]
+    await claim(store, uids[2], "alive")
+    await store.rollouts.journal(lost[0], [{"n": 1}], turns=1)
+    await fall_silent(raw, "dead")
+
+    report = await store.reconciliation.run_once()
+
+    assert report == Report(leader=True, dead_workers=1, requeued=2)
+    assert [worker.worker_id for worker in await store.workers.known()] == ["alive"]
+    assert sorted(ticket.index for ticket in await store.outbox.reserve(Priority.DEFAULT, 9)) == [0, 1]
+    again = await claim(store, uids[0], "alive")
+    assert (again.attempt, again.crashes, again.journal_length, again.clean) == (2, 1, 1, False)
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(lost[0], [{"n": 1}, {"n": "zombie"}], turns=2)
+    with pytest.raises(ClaimLost):
+        await store.rollouts.finish(lost[1], result_of(lost[1]))
+
+
+async def test_a_worker_that_was_thought_dead_learns_it_and_stops_what_it_had(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    (uid,) = await submit(store)
+    await announce(store, "w")
+    old = await claim(store, uid, "w")
+    await fall_silent(raw, "w")
+    await store.reconciliation.run_once()
+    # Its ticket reaches the same process again before that has noticed anything.
+    new = await claim(store, uid, "w")
+    known, stop = await store.workers.beat("w", running=1, tokenizers={})
+    assert not known
+    # Only what it runs under the old claim has to stop.
+    assert stop == [old.token]
+    assert new.token != old.token
+    await announce(store, "w")
+    assert await store.workers.beat("w", running=1, tokenizers={}) == (True, [])
+
+
+async def test_what_a_worker_claims_while_it_is_buried_is_not_stranded(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    first, second = await submit(store, 2)
+    await announce(store, "w")
+    await claim(store, first, "w")
+    await fall_silent(raw, "w")
+    assert not await store.workers.bury("w")  # it has claims: they come first
+    assert (await store.reconciliation.run_once()).requeued == 1
+    await claim(store, second, "w")  # and then it dies without another beat
+    await fall_silent(raw, "w")
+    assert (await store.reconciliation.run_once()).requeued == 1
+    assert (await claim(store, second, "other")).attempt == 2
+
+
+async def test_a_rollout_that_kills_its_workers_is_poison(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    uid, neighbour = await submit(store, 2)
+    for crash in range(1, MAX_CRASHES + 1):
+        await announce(store, f"w{crash}")
+        assert (await claim(store, uid, f"w{crash}")).crashes == crash - 1
+        if crash == 1:
+            await claim(store, neighbour, "w1")
+        await fall_silent(raw, f"w{crash}")
+        report = await store.reconciliation.run_once()
+        assert report.poisoned == (crash == MAX_CRASHES)
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert view.status is RolloutStatus.FAILED
+    assert view.result is not None
+    failure = view.result["failure"]
+    assert (failure["kind"], failure["category"]) == (FailureKind.INFRA, Category.POISON)
+    assert not failure["retryable"]
+    assert (await claim(store, neighbour, "w9")).crashes == 1
+    assert await store.rollouts.claim(uid, "w9") == ClaimRefused("ended")
+
+
+async def test_a_drain_is_no_crash(store: Store) -> None:
+    (uid,) = await submit(store)
+    for attempt in range(1, MAX_CRASHES + 3):
+        claimed = await claim(store, uid)
+        assert (claimed.attempt, claimed.crashes, claimed.clean) == (attempt, 0, True)
+        await store.rollouts.release(claimed, clean=True)
+
+
+async def test_nobody_is_dead_right_after_redis_started() -> None:
+    with tempfile.TemporaryDirectory(prefix="rolloutpool-redis-") as directory:
+        server = start_redis(directory)
+        store, raw = Store.open(server.url), redis.asyncio.Redis.from_url(server.url, decode_responses=True)
+        try:
+            (uid,) = await submit(store)
+            await announce(store, "w")
+            await claim(store, uid, "w")
+            # All beats stopped while Redis was away, for however long that was.
+            await fall_silent(raw, "w", 3600)
+            assert await store.reconciliation.run_once() == Report(leader=True)
+            assert await store.workers.claims("w") == [uid]
+        finally:
+            await raw.aclose()
+            await store.close()
+            server.process.kill()
+            server.process.wait()
+
+
+async def test_of_two_reconcilers_one_leads_until_it_resigns(store: Store, other: Store) -> None:
+    reports = await asyncio.gather(*(s.reconciliation.run_once() for s in (store, other, store, other)))
+    assert {reports[0].leader, reports[1].leader} == {True, False}
+    assert (reports[2].leader, reports[3].leader) == (reports[0].leader, reports[1].leader)
+    leader, follower = (store, other) if reports[0].leader else (other, store)
+    await follower.reconciliation.resign()  # is not its to give up
+    assert not (await follower.reconciliation.run_once()).leader
+    await leader.reconciliation.resign()
+    assert (await follower.reconciliation.run_once()).leader
+
+
+async def test_the_lead_of_a_dead_process_ends_by_itself(store: Store, other: Store, raw: redis.asyncio.Redis) -> None:
+    await store.reconciliation.run_once()
+    assert 0 < await raw.pttl("rp:leader") <= 5000
+    await raw.pexpire("rp:leader", 1)
+
+    async def leads() -> bool:
+        return (await other.reconciliation.run_once()).leader
+
+    await until(leads)
+
+
+async def test_a_queued_rollout_expires_at_its_deadline(store: Store) -> None:
+    late, timely = await submit(store, 1, deadline_s=0.001), await submit(store, 1, deadline_s=600)
+    expired = 0
+
+    async def once() -> bool:
+        nonlocal expired
+        expired += (await store.reconciliation.run_once()).expired
+        return expired > 0
+
+    await until(once)
+    view = await store.rollouts.view(late[0], SCOPE)
+    assert view is not None
+    assert view.result is not None
+    assert (view.status, view.result["finish_reason"]) == (RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+    assert (await store.reconciliation.run_once()).expired == 0
+    assert (await claim(store, timely[0])).attempt == 1
+
+
+async def test_a_finished_rollout_has_no_deadline_left(store: Store, raw: redis.asyncio.Redis) -> None:
+    (uid,) = await submit(store, deadline_s=600)
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    assert await raw.exists("rp:deadlines") == 0
+
+
+async def test_a_cancellation_whose_process_died_is_carried_through(store: Store, raw: redis.asyncio.Redis) -> None:
+    uids = await submit(store, 100)
+    batch_id = uids[0].rpartition("-")[0]
+    # All that a process did that died in the middle: the mark, and some of the rollouts.
+    await raw.hset(f"rp:batch:{batch_id}", "cancelled_ms", 1)
+    await raw.sadd("rp:cancelling", batch_id)
+    await store.rollouts.cancel(uids[0])
+    assert (await store.reconciliation.run_once()).cancelled == 99
+    status = await store.batches.status(batch_id, SCOPE)
+    assert status is not None
+    assert status.counts[RolloutStatus.CANCELLED] == 100
+    assert await raw.exists("rp:cancelling") == 0
+
+
+async def test_ended_batches_are_deleted_when_their_time_is_over(store: Store, raw: redis.asyncio.Redis) -> None:
+    (old,), (young,), (running,) = await submit(store), await submit(store), await submit(store)
+    for uid in (old, young):
+        await store.rollouts.cancel(uid)
+    assert (await store.reconciliation.run_once()).deleted == 0
+    await raw.zadd("rp:ended", {old.rpartition("-")[0]: 1})
+    # Left behind by a deletion that died before its last step.
+    await raw.zadd("rp:ended", {"b" + "0" * 32: 1})
+    assert (await store.reconciliation.run_once()).deleted == 2
+    assert (await store.reconciliation.run_once()).deleted == 0
+    assert await store.rollouts.view(old, SCOPE) is None
+    assert await store.rollouts.view(young, SCOPE) is not None
+    assert await store.rollouts.view(running, SCOPE) is not None

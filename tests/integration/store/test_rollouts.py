@@ -1,0 +1,238 @@
+"""A rollout belongs to one claim at a time; every write of another one changes nothing and says so."""
+
+import asyncio
+import os
+
+import pytest
+from redis.asyncio import Redis
+from tests.integration.support.batches import SCOPE, claim, result_of, submit
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
+
+
+async def state_of(store: Store, uid: str) -> RolloutStatus:
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    return view.status
+
+
+async def test_of_many_claims_at_once_one_wins(store: Store, other: Store) -> None:
+    (uid,) = await submit(store)
+    answers = await asyncio.gather(*((store if i % 2 else other).rollouts.claim(uid, f"w{i}") for i in range(20)))
+    won = [answer for answer in answers if isinstance(answer, Claim)]
+    assert len(won) == 1
+    assert [answer for answer in answers if answer not in won] == [ClaimRefused("taken")] * 19
+    assert await store.workers.claims(won[0].worker_id) == [uid]
+
+
+async def test_a_claim_that_arrives_twice_is_one_claim(store: Store) -> None:
+    (uid,) = await submit(store)
+    batch_id = uid.rpartition("-")[0]
+    first = await store._connection.script("claim", batch_id, 0, "w1", "token")
+    again = await store._connection.script("claim", batch_id, 0, "w1", "token")
+    assert first[0] == again[0] == b"claimed"
+    assert first[1] == again[1] == 1
+    status = await store.batches.status(batch_id, SCOPE)
+    assert status is not None
+    assert status.counts[RolloutStatus.RUNNING] == 1
+
+
+@pytest.mark.parametrize("uid", ["", "-", "-0", "b", "b-x", "b-1-", "b-٣", "b-9999999", "b0-0", "\x00-0"])
+async def test_uids_of_nothing_are_gone(store: Store, uid: str) -> None:
+    assert await store.rollouts.claim(uid, "w1") == ClaimRefused("gone")
+    assert await store.rollouts.view(uid, SCOPE) is None
+    assert await store.rollouts.cancel(uid) is None
+
+
+async def test_an_index_beyond_the_batch_is_gone(store: Store) -> None:
+    (uid,) = await submit(store)
+    beyond = uid.rpartition("-")[0] + "-1"
+    assert await store.rollouts.claim(beyond, "w1") == ClaimRefused("gone")
+    assert await store.rollouts.cancel(beyond) is None
+    assert await store.rollouts.view(beyond, SCOPE) is None
+    # Nothing was counted as running.
+    assert await state_of(store, uid) is RolloutStatus.QUEUED
+    status = await store.batches.status(uid.rpartition("-")[0], SCOPE)
+    assert status is not None
+    assert status.counts[RolloutStatus.QUEUED] == 1
+
+
+async def test_a_claim_carries_the_merged_spec_and_where_the_rollout_stands(store: Store) -> None:
+    uids = await submit(
+        store,
+        [{}, {"rollout_id": "mine", "sampling_params": {"top_k": 3, "temperature": 0.5}, "metadata": {"b": 2}}],
+        shared={"sampling_params": {"temperature": 0.2, "seed": 7}, "metadata": {"a": 1, "b": 1}},
+        groups=[None, "g"],
+    )
+    first, second = [await claim(store, uid) for uid in uids]
+    assert (first.spec.rollout_id, first.group, first.deadline_in_s) == (uids[0], None, None)
+    assert (second.spec.rollout_id, second.group) == ("mine", "g")
+    assert second.spec.sampling_params.extra() == {"seed": 7, "top_k": 3}
+    assert second.spec.sampling_params.temperature == 0.5
+    assert second.spec.metadata == {"a": 1, "b": 2}
+    assert (second.attempt, second.crashes, second.journal_length, second.clean) == (1, 0, 0, True)
+    assert second.queued_ms >= 0
+
+
+async def test_a_stale_token_writes_nothing(store: Store) -> None:
+    (uid,) = await submit(store)
+    stale = await claim(store, uid, "w1")
+    await store.rollouts.journal(stale, [{"n": 1}], turns=1)
+    assert await store.rollouts.release(stale, clean=True)
+    fresh = await claim(store, uid, "w2")
+    assert (fresh.attempt, fresh.journal_length) == (2, 1)
+
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(stale, [{"n": 1}, {"n": "stale"}], turns=2)
+    with pytest.raises(ClaimLost):
+        await store.rollouts.finish(stale, result_of(stale))
+    assert not await store.rollouts.release(stale, clean=True)
+
+    assert await store.rollouts.read_journal(uid) == [{"n": 1}]
+    assert await state_of(store, uid) is RolloutStatus.RUNNING
+    assert await store.workers.claims("w2") == [uid]
+    await store.rollouts.finish(fresh, result_of(fresh))
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert view.result is not None
+    assert view.result["worker"] == "w2"
+
+
+async def test_a_released_rollout_waits_in_front_of_its_batch(store: Store) -> None:
+    uids = await submit(store, 3)
+    await store.outbox.reserve(Priority.DEFAULT, 3)
+    claimed = await claim(store, uids[2])
+    await store.rollouts.release(claimed, clean=True)
+    assert [ticket.index for ticket in await store.outbox.reserve(Priority.DEFAULT, 3)] == [2]
+
+
+async def test_what_redis_lost_of_a_journal_is_sent_again(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    records = [{"n": n, "text": "x" * 5000} for n in range(5)]
+    for end in range(1, 4):
+        await store.rollouts.journal(claimed, records[:end], turns=end)
+    await raw.ltrim(f"rp:rollout:{uid}:journal", 0, 0)
+    await store.rollouts.journal(claimed, records[:4], turns=4)
+    assert await store.rollouts.read_journal(uid) == records[:4]
+    await raw.delete(f"rp:rollout:{uid}:journal")
+    await store.rollouts.journal(claimed, records, turns=5)
+    assert await store.rollouts.read_journal(uid) == records
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert view.turns == 5
+
+
+async def test_a_record_that_arrives_twice_is_kept_once(store: Store) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    for _ in range(3):
+        await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+    assert await store.rollouts.read_journal(uid) == [{"n": 1}]
+
+
+async def test_a_finish_that_arrives_twice_counts_once(store: Store) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    for _ in range(3):
+        await store.rollouts.finish(claimed, result_of(claimed))
+    batch_id = uid.rpartition("-")[0]
+    status = await store.batches.status(batch_id, SCOPE)
+    assert status is not None
+    assert (status.counts[RolloutStatus.COMPLETED], status.turns, status.sampled_tokens) == (1, 1, 2)
+    assert len((await store.batches.results(batch_id, "0", 10)).items) == 1
+    assert await store.workers.claims("w1") == []
+
+
+async def test_a_finished_rollout_keeps_no_journal_and_takes_none(store: Store) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    assert await store.rollouts.read_journal(uid) == []
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(claimed, [{"n": 1}, {"n": 2}], turns=2)
+    assert await store.rollouts.read_journal(uid) == []
+    assert await store.rollouts.claim(uid, "w1") == ClaimRefused("ended")
+
+
+async def test_cancel_is_final_for_a_queued_and_a_running_rollout(store: Store) -> None:
+    queued, running = await submit(store, 2)
+    claimed = await claim(store, running)
+    for uid in (queued, running):
+        assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
+        assert await state_of(store, uid) is RolloutStatus.CANCELLED
+    assert await store.rollouts.claim(queued, "w1") == ClaimRefused("ended")
+    with pytest.raises(ClaimLost):
+        await store.rollouts.finish(claimed, result_of(claimed))
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+    assert not await store.rollouts.release(claimed, clean=True)
+    assert await state_of(store, running) is RolloutStatus.CANCELLED
+    data = await store.rollouts.result(running)
+    assert data is not None
+    assert b'"finish_reason":"cancelled"' in data
+
+
+async def test_cancel_comes_too_late_for_an_ended_rollout(store: Store) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed, finish_reason=FinishReason.LENGTH))
+    assert await store.rollouts.cancel(uid) is RolloutStatus.COMPLETED
+    data = await store.rollouts.result(uid)
+    assert data is not None
+    assert b'"finish_reason":"length"' in data
+
+
+async def test_cancel_against_finish_has_one_winner(store: Store, other: Store) -> None:
+    for uid in await submit(store, 30):
+        claimed = await claim(store, uid)
+        cancelled, finished = await asyncio.gather(
+            other.rollouts.cancel(uid), store.rollouts.finish(claimed, result_of(claimed)), return_exceptions=True
+        )
+        end = await state_of(store, uid)
+        assert cancelled is end
+        assert isinstance(finished, ClaimLost) is (end is RolloutStatus.CANCELLED)
+
+
+async def test_a_rollout_past_its_deadline_is_not_claimed(store: Store) -> None:
+    (uid,) = await submit(store, deadline_s=0.001)
+
+    async def refused() -> bool:
+        return await store.rollouts.claim(uid, "w1") == ClaimRefused("expired")
+
+    # A millisecond may not have passed at the first try; a claim then would be right, so wait on Redis' clock.
+    start = await store.outbox.now_ms()
+    while await store.outbox.now_ms() < start + 2:
+        pass
+    assert await refused()
+
+
+async def test_results_come_back_byte_by_byte_whatever_their_size(store: Store) -> None:
+    for uid, size in zip(await submit(store, 3), (0, 4096, 200_000), strict=True):
+        claimed = await claim(store, uid)
+        noise = os.urandom(size // 2).hex() + "é☃\x00"
+        result = result_of(claimed, metadata={"noise": noise})
+        await store.rollouts.finish(claimed, result)
+        assert await store.rollouts.result(uid) == result.model_dump_json().encode()
+
+
+async def test_a_view_shows_each_stage(store: Store) -> None:
+    (uid,) = await submit(store, [{"rollout_id": "mine"}], groups=["g"])
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert (view.status, view.attempt, view.worker, view.turns, view.result) == ("queued", 0, None, 0, None)
+    assert (view.rollout_id, view.group, view.index) == ("mine", "g", 0)
+    claimed = await claim(store, uid, "w9")
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert (view.status, view.attempt, view.worker) == ("running", 1, "w9")
+    await store.rollouts.finish(claimed, result_of(claimed))
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert (view.status, view.attempt, view.worker) == ("completed", 1, "w9")
+    assert view.result is not None
+    assert await store.rollouts.view(uid, "theirs") is None
+    assert await store.rollouts.find("mine", "theirs") is None

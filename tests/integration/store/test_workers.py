@@ -1,0 +1,73 @@
+"""A worker is known from its announcement to its leave or burial, with what it last said of itself."""
+
+import pytest
+from redis.asyncio import Redis
+from tests.integration.support.batches import claim, submit
+
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.store import Store
+
+ABOUT = {
+    "host": "node-1",
+    "pid": 42,
+    "slots": 8,
+    "tools": [ToolDefinition(function=ToolFunction(name="add"))],
+    "agents": ["tool_calls"],
+    "termination_strategies": ["task_completion"],
+    "tokenizers": {},
+    "versions": {"python": "3"},
+}
+
+
+async def announce(store: Store, worker: str) -> None:
+    await store.workers.announce(worker, **ABOUT)  # type: ignore[arg-type]
+
+
+async def test_what_is_announced_is_known_and_beats_update_it(store: Store) -> None:
+    await announce(store, "w")
+    (info,) = await store.workers.known()
+    assert (info.worker_id, info.host, info.pid, info.slots, info.running) == ("w", "node-1", 42, 8, 0)
+    assert [tool.function.name for tool in info.tools] == ["add"]
+    assert info.alive
+    assert 0 <= info.last_beat_age_s < 5
+    assert await store.workers.beat("w", running=3, tokenizers={"t": {"sha": "x"}}) == (True, [])
+    (info,) = await store.workers.known()
+    assert (info.running, info.tokenizers) == (3, {"t": {"sha": "x"}})
+
+
+async def test_workers_come_in_the_order_of_their_start(store: Store) -> None:
+    for worker in ("b", "c", "a"):
+        await announce(store, worker)
+    assert [info.worker_id for info in await store.workers.known()] == ["b", "c", "a"]
+
+
+async def test_a_silent_worker_is_known_as_not_alive(store: Store, raw: Redis) -> None:
+    await announce(store, "w")
+    now, _ = await raw.time()
+    await raw.zadd("rp:workers", {"w": (now - 10) * 1000})
+    (info,) = await store.workers.known()
+    assert not info.alive
+    assert info.last_beat_age_s == pytest.approx(10, abs=2)
+    assert await store.workers.silent() == ["w"]
+
+
+async def test_a_beat_of_an_unknown_worker_says_so_and_shows_nobody(store: Store) -> None:
+    assert await store.workers.beat("w", running=0, tokenizers={}) == (False, [])
+    assert await store.workers.known() == []
+
+
+async def test_stop_orders_are_given_once(store: Store) -> None:
+    await announce(store, "w")
+    uids = await submit(store, 3)
+    claims = [await claim(store, uid, "w") for uid in uids]
+    for uid in uids[:2]:
+        await store.rollouts.cancel(uid)
+    _, stop = await store.workers.beat("w", running=3, tokenizers={})
+    assert sorted(stop) == sorted(claimed.token for claimed in claims[:2])
+    assert await store.workers.beat("w", running=1, tokenizers={}) == (True, [])
+
+
+async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> None:
+    await announce(store, "w")
+    await store.workers.leave("w")
+    assert [key async for key in raw.scan_iter("*")] == []

@@ -1,0 +1,111 @@
+"""Batches to submit and results to end them with, as the API and a worker would make them."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
+from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+
+__all__ = ["NOWHERE", "SCOPE", "claim", "new_batch", "result_of", "submit", "uids_of"]
+
+SCOPE = "tests"
+NOWHERE = "http://127.0.0.1:9"
+"""The discard port: nobody listens there."""
+
+
+def new_batch(
+    rollouts: int | Sequence[dict[str, Any]] = 1,
+    *,
+    shared: dict[str, Any] | None = None,
+    groups: Sequence[str | None] | None = None,
+    deadline_s: float | None = None,
+    scope: str = SCOPE,
+    key: str | None = None,
+    digest: str = "d",
+    priority: Priority = Priority.DEFAULT,
+    delivery: Delivery | None = None,
+    labels: dict[str, str] | None = None,
+    v1: bool = False,
+) -> NewBatch:
+    """A batch of so many rollouts, or of rollouts with these fields of their own."""
+    own = [{} for _ in range(rollouts)] if isinstance(rollouts, int) else list(rollouts)
+    common = {
+        "sampling_params": {},
+        "tokenizer_name": "rolloutpool/tiny",
+        "server_url": NOWHERE,
+        "messages": [{"role": "user", "content": "Calculate 5 + 3"}],
+        **(shared or {}),
+    }
+    return NewBatch(
+        batch_id="b" + uuid.uuid4().hex,
+        scope=scope,
+        shared=orjson.dumps(common),
+        rollouts=[
+            NewRollout(
+                rollout_id=fields.get("rollout_id"),
+                overrides=orjson.dumps(fields),
+                group=groups[i] if groups is not None else None,
+                deadline_s=deadline_s,
+            )
+            for i, fields in enumerate(own)
+        ],
+        priority=priority,
+        labels=labels or {},
+        delivery=delivery,
+        idempotency_key=key,
+        digest=digest,
+        v1=v1,
+    )
+
+
+def uids_of(batch: NewBatch) -> list[str]:
+    """The uid of each of its rollouts."""
+    return [f"{batch.batch_id}-{i}" for i in range(len(batch.rollouts))]
+
+
+async def submit(store: Store, rollouts: int | Sequence[dict[str, Any]] = 1, **options: Any) -> list[str]:
+    """Submits a batch as `new_batch` makes it; returns the uids."""
+    batch = new_batch(rollouts, **options)
+    await store.batches.submit(batch)
+    return uids_of(batch)
+
+
+async def claim(store: Store, uid: str, worker: str = "w1") -> Claim:
+    """A claim that must succeed."""
+    claimed = await store.rollouts.claim(uid, worker)
+    assert isinstance(claimed, Claim), claimed
+    return claimed
+
+
+def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
+    """A completed result with one sample: three prompt ids, two sampled ids."""
+    fields: dict[str, Any] = {
+        "uid": claimed.uid,
+        "rollout_id": claimed.spec.rollout_id,
+        "batch_id": claimed.batch_id,
+        "index": claimed.index,
+        "group": claimed.group,
+        "status": RolloutStatus.COMPLETED,
+        "finish_reason": FinishReason.STOP,
+        "messages": [*claimed.spec.messages, Message(role="assistant", content="8")],
+        "samples": [
+            Sample(
+                prompt_ids=[1, 2, 3],
+                response_ids=[4, 5],
+                response_mask=[1, 1],
+                response_logprobs=[-0.5, -0.25],
+                segments=[SampleSegment(kind="sampled", start=0, n=2, turn=1)],
+            )
+        ],
+        "alignment": Alignment.EXACT,
+        "num_llm_calls": 1,
+        "worker": claimed.worker_id,
+        "attempt": claimed.attempt,
+    }
+    return RolloutResult(**{**fields, **changes})
