@@ -7,7 +7,7 @@ How a result becomes this answer, quirks included, is in `rolloutpool_common.pro
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, JsonValue, field_validator
 
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import SamplingParams
@@ -21,7 +21,7 @@ __all__ = [
     "check_server_url",
 ]
 
-_EXAMPLE = {
+_EXAMPLE: dict[str, JsonValue] = {
     "rollout_id": "job7-step12-idx3-9f2c",
     "server_url": "http://trainer:8081",
     "messages": [{"role": "user", "content": "Calculate 15 * 23"}],
