@@ -20,7 +20,7 @@ from rolloutpool_common.rendering.errors import (
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
 from rolloutpool_common.rendering.plain import PlainCounter, render_plain
-from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer, Transcript
 
 __all__ = [
     "TINY",
@@ -38,6 +38,7 @@ __all__ = [
     "TokenizerFingerprint",
     "TokenizerLoadError",
     "TokenizerNotAllowed",
+    "Transcript",
     "TurnEndNotFound",
     "classify",
     "load_tokenizer",

@@ -69,6 +69,29 @@ class Codec:
             raise ContentUnsafe("The tokenizer makes control tokens out of content that holds none.")
         return ids
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each id of `encode_rendered(text)` lies in the text without its marks, as [start, end) in characters.
+
+        Ids that share a character all have that character's place. Raises ContentUnsafe.
+        """
+        places: list[tuple[int, int]] = []
+        base = 0
+        for index, (piece, control) in enumerate(split_marks(text)):
+            if control:
+                anchor = self._anchor if index else ""
+                found = self._backend.encode(anchor + piece, add_special_tokens=False).offsets
+                shift = base - len(anchor)
+                places += [(start + shift, end + shift) for start, end in (found[1:] if anchor else found)]
+            else:
+                places += [(base, base + len(piece))] * len(self._encode_plain(piece))
+            base += len(piece)
+        return places
+
+    def token_id(self, piece: str) -> int | None:
+        """The id of a piece of the vocabulary, spelled as the vocabulary spells it; None if there is none."""
+        found = self._backend.token_to_id(piece)
+        return None if found is None else int(found)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))

@@ -40,9 +40,16 @@ _PROBES = (
 )
 
 
-def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> ChatTokenizer:
+def load_tokenizer(
+    name: str,
+    revision: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+    missing_template: str | None = None,
+) -> ChatTokenizer:
     """The tokenizer of a hub name or a local directory. Takes seconds; see `TokenizerCache`.
 
+    `missing_template` is the Jinja source to render with where the tokenizer brings no chat template of its own.
     Raises TokenizerLoadError with the reason, TemplateMissing where there is no chat template.
     """
     source = str(TINY_TOKENIZER) if name == TINY else name
@@ -59,6 +66,8 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     except Exception as error:  # whatever a foreign repository makes transformers raise
         reason = " ".join(str(error).split())[:300]
         raise TokenizerLoadError(name, f"{type(error).__name__}: {reason}") from error
+    if not chat.chat_template and missing_template is not None:
+        chat.chat_template = missing_template
     if not chat.chat_template:
         raise TemplateMissing(name, "it has no chat template, so there is nothing to render messages with.")
     templates = chat.chat_template

@@ -5,6 +5,7 @@ rather than guess. All calls are synchronous and CPU bound: from an event loop, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.untrusted import NONCE, split_marks
 
-__all__ = ["ChatTokenizer"]
+__all__ = ["ChatTokenizer", "Transcript"]
 
 # Ids that a policy may end a turn with, whatever its template writes there.
 _STOPS = (
@@ -32,6 +33,17 @@ _STOPS = (
     "<|END_OF_TURN_TOKEN|>",
     "</s>",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A rendered conversation. Control ids in it were all written by the template or said by an assistant."""
+
+    text: str
+    ids: tuple[int, ...]
+    """[T]."""
+    offsets: tuple[tuple[int, int], ...]
+    """[T]; where each id lies in `text`, as [start, end) in characters."""
 
 
 class ChatTokenizer:
@@ -105,21 +117,7 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Ids [P] of a whole conversation with its generation prompt. Raises TemplateRefused."""
-        template, guard, normal = self._template(tools), self._codec.guard, normalise(messages)
-
-        def text(edges: bool) -> str:
-            return template.render(
-                guard.messages(normal, edges=edges),
-                tools=guard.value(list(tools or ()), edges=edges),
-                template_kwargs=template_kwargs,
-            )
-
-        rendered = text(edges=False)
-        if guard.has_edges([m["content"] for m in normal]) or guard.has_edges(list(tools or ())):
-            marked = text(edges=True)
-            if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
-                rendered = marked
-        return self._codec.encode_rendered(rendered)
+        return self._codec.encode_rendered(self._render(messages, tools, template_kwargs, generation_prompt=True))
 
     def render_text(
         self,
@@ -133,6 +131,22 @@ class ChatTokenizer:
         Raises RenderFailed.
         """
         return self._template(tools).render(messages, tools=tools, template_kwargs=template_kwargs)
+
+    def render_transcript(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Transcript:
+        """A finished conversation as the template writes it, without a generation prompt. Raises TemplateRefused."""
+        marked = self._render(messages, tools, template_kwargs, generation_prompt=False)
+        text = "".join(piece for piece, _ in split_marks(marked))
+        return Transcript(text, tuple(self._codec.encode_rendered(marked)), tuple(self._codec.offsets(marked)))
+
+    def token_id(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary spells it (`\u0120hello`, `<|im_end|>`); None if there is none."""
+        return self._codec.token_id(piece)
 
     def render_delta(
         self,
@@ -160,6 +174,32 @@ class ChatTokenizer:
         )
         closed = last_sampled_id in self.stop_ids or self.close_id is None
         return Delta(() if closed or self.close_id is None else (self.close_id,), (*block, *rest))
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        *,
+        generation_prompt: bool,
+    ) -> str:
+        """The text of a conversation, untrusted control strings marked."""
+        template, guard, normal = self._template(tools), self._codec.guard, normalise(messages)
+
+        def text(edges: bool) -> str:
+            return template.render(
+                guard.messages(normal, edges=edges),
+                tools=guard.value(list(tools or ()), edges=edges),
+                template_kwargs=template_kwargs,
+                generation_prompt=generation_prompt,
+            )
+
+        rendered = text(edges=False)
+        if guard.has_edges([m["content"] for m in normal]) or guard.has_edges(list(tools or ())):
+            marked = text(edges=True)
+            if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
+                return marked
+        return rendered
 
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
         return Template(self._chat, self._chat.get_chat_template(tools=[dict(tool) for tool in tools or ()] or None))
