@@ -12,6 +12,9 @@ from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed, tool
 
 __all__ = ["ADD", "DIVIDE", "MULTIPLY", "SUBTRACT", "set_delay"]
 
+MOST_REPEATED = 1_000_000
+"""Characters that multiply("x", n) may make: a gigabyte of them would take every other rollout along."""
+
 _delay_ms = (0.0, 0.0)
 
 
@@ -52,6 +55,9 @@ async def subtract(_: ToolContext, a: Any, b: Any) -> object:
 async def multiply(_: ToolContext, a: Any, b: Any) -> object:
     """Their product."""
     await _pause()
+    for sequence, times in ((a, b), (b, a)):
+        if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST_REPEATED:
+            raise OverflowError
     return a * b
 
 

@@ -34,7 +34,9 @@ class ToolRunner:
         texts = await asyncio.gather(*(self._text(call, ctx) for call, ctx in zip(calls, contexts, strict=True)))
         messages = []
         for call, text in zip(calls, texts, strict=True):
-            message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
+            # Half of a surrogate pair is a string to Python, but no text that could be sent to anybody.
+            content = text.encode("utf-8", "backslashreplace").decode()
+            message = {"role": "tool", "content": content, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
                 message["name"] = call.function.name
@@ -46,7 +48,7 @@ class ToolRunner:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return f"Error: Invalid JSON arguments: {error}"
         tool = self._tools.get(name)
         if tool is None:
@@ -62,13 +64,13 @@ class ToolRunner:
         except TypeError as error:
             return f"Error: Invalid arguments for {name}: {error}"
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as limit:
                 return str(await pending)
         except ToolFailed as error:
             return f"Error: {error.message}"
-        except TimeoutError:
-            return f"Error: Tool execution timed out after {self._timeout:g} s"
         except Exception as error:
+            if limit.expired():
+                return f"Error: Tool execution timed out after {self._timeout:g} s"
             _log.warning("tool %s failed for rollout %s: %s", name, context.uid, type(error).__name__)
             return "Error: Tool execution failed"
 
@@ -78,6 +80,8 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
         error = next(iter(Draft202012Validator(tool.definition.function.parameters).iter_errors(arguments)), None)
     except SchemaError as broken:
         return f"the tool's own schema is broken: {broken.message}"
+    except RecursionError:
+        return "nested too deeply"
     if error is None:
         return None
     where = ".".join(str(part) for part in error.absolute_path)
