@@ -38,6 +38,7 @@ from rolloutpool_common.store import Claim, Store
 from rolloutpool_worker.channel import CallbackChannel, Reply, TurnCall
 from rolloutpool_worker.channel.callback import refuse_ambiguous
 from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.outage import held
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
 __all__ = ["Conversation", "SampledTurn", "StaleJournal"]
@@ -121,6 +122,11 @@ class Conversation:
         return sum(turn.sampled_tokens for turn in self.measures.turns)
 
     @property
+    def certain(self) -> bool:
+        """Whether no earlier attempt can have left a model call behind: it ended cleanly, or we are past that turn."""
+        return self.claim.clean or self._replayed > self.claim.journal_length
+
+    @property
     def alignment(self) -> Alignment | None:
         """How well the tokens are proved; None before the first sampled one."""
         if not self.measures.turns:
@@ -174,7 +180,7 @@ class Conversation:
     async def _sample_now(self) -> dict[str, Any]:
         self._drain.check()
         turn = self.turns + 1
-        if not self.claim.clean and not self.spec.idempotent and self._replayed == self.claim.journal_length:
+        if not self.certain and not self.spec.idempotent:
             raise refuse_ambiguous(turn)
         start = time.perf_counter()
         pending = self.ledger.pending_glue
@@ -255,7 +261,12 @@ class Conversation:
     async def _write(self, record: dict[str, Any]) -> None:
         self._journal.append(record)
         self._replayed += 1
-        await self._store.rollouts.journal(self.claim, self._journal, turns=self.turns + (record["kind"] == "turn"))
+        turns = self.turns + (record["kind"] == "turn")
+        await held(
+            self._drain,
+            self.claim.uid,
+            lambda: self._store.rollouts.journal(self.claim, self._journal, turns=turns),
+        )
         self.calling = False
 
     # --- replay and bookkeeping ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ as long as the calls in flight come back within the drain time.
 """
 
 import asyncio
+from contextlib import suppress
 
 from rolloutpool_common.errors import RolloutPoolError
 
@@ -29,6 +30,13 @@ class Drain:
     def begin(self) -> None:
         """From now on rollouts stop at their next border."""
         self._event.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Waits at a border; raises `Drained` as soon as the process shuts down."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self.check()
 
     def check(self) -> None:
         """A border; raises `Drained` when the process is shutting down."""

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from rolloutpool_common.errors import RequestFault, RolloutError, WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Spans
-from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
+from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
 from rolloutpool_worker.agent import AGENTS
 from rolloutpool_worker.channel import CallbackChannel
 from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.outage import held
 from rolloutpool_worker.result import samples_of
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
@@ -31,7 +32,8 @@ _log = logging.getLogger(__name__)
 
 async def run_rollout(runtime: "Runtime", uid: str) -> str:
     """Runs the rollout if it may; returns what became of the ticket, in one word for Flower and the log."""
-    claim = await runtime.store.rollouts.claim(uid, runtime.worker_id)
+    token = new_token()
+    claim = await held(runtime.drain, uid, lambda: runtime.store.rollouts.claim(uid, runtime.worker_id, token=token))
     if isinstance(claim, ClaimRefused):
         return claim.reason
     runtime.more_waiting(claim)
@@ -47,17 +49,17 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
                     result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
                 # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
                 deadline.reschedule(None)
-        await runtime.store.rollouts.finish(claim, result)
+        await held(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
     except ClaimLost:
         return "lost"
     except Drained:
-        await runtime.store.rollouts.release(claim, clean=True)
+        await runtime.store.rollouts.release(claim, clean=run.certain)
         return "drained"
     except asyncio.CancelledError:
         if not runtime.drain.begun:
             # The API ended it (cancel, deadline) or another worker has it; its record is theirs.
             return "stopped"
-        await runtime.store.rollouts.release(claim, clean=not run.calling)
+        await runtime.store.rollouts.release(claim, clean=run.certain and not run.calling)
         return "drained"
     except StoreError as error:
         _log.error("rollout %s attempt %d: the store failed: %s", uid, claim.attempt, error.message)
@@ -90,6 +92,11 @@ class _Run:
         """Whether the trainer may be sampling for us right now."""
         return self._conversation is not None and self._conversation.calling
 
+    @property
+    def certain(self) -> bool:
+        """Whether no earlier attempt can have left a model call behind."""
+        return self._claim.clean if self._conversation is None else self._conversation.certain
+
     async def to_result(self) -> RolloutResult:
         """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
         try:
@@ -113,7 +120,7 @@ class _Run:
         tokenizer = await runtime.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
         self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
         self._fingerprint = tokenizer.fingerprint.model_dump()
-        journal = await runtime.store.rollouts.read_journal(claim.uid) if claim.journal_length else []
+        journal = await self._journal() if claim.journal_length else []
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
         async with runtime.clients.client(spec.server_url) as client:
@@ -125,6 +132,7 @@ class _Run:
                 attempts=settings.trainer_attempts,
                 max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
                 vocab_size=tokenizer.vocab_size,
+                pause=runtime.drain.pause,
             )
             self._conversation = Conversation(
                 claim,
@@ -136,6 +144,10 @@ class _Run:
                 journal=journal,
             )
             return await agent(self._conversation)
+
+    async def _journal(self) -> list[dict[str, Any]]:
+        uid, runtime = self._claim.uid, self._runtime
+        return await held(runtime.drain, uid, lambda: runtime.store.rollouts.read_journal(uid))
 
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turns + 1

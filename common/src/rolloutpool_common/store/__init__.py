@@ -32,7 +32,7 @@ from rolloutpool_common.store.records import (
     WorkerInfo,
     merge_spec,
 )
-from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.workers import Workers
 
@@ -57,6 +57,7 @@ __all__ = [
     "Watch",
     "WorkerInfo",
     "merge_spec",
+    "new_token",
 ]
 
 

@@ -26,10 +26,15 @@ from rolloutpool_common.store.records import (
     result_counts,
 )
 
-__all__ = ["RETENTION_SECONDS", "Rollouts"]
+__all__ = ["RETENTION_SECONDS", "Rollouts", "new_token"]
 
 RETENTION_SECONDS = 24 * 3600
 """How long an ended batch is kept."""
+
+
+def new_token() -> str:
+    """The name of one claim, never given again."""
+    return secrets.token_hex(8)
 
 
 class Rollouts:
@@ -40,13 +45,16 @@ class Rollouts:
         self._redis = connection.redis
         self._retention_ms = int(retention_s * 1000)
 
-    async def claim(self, uid: str, worker_id: str) -> Claim | ClaimRefused:
-        """Makes this worker the only one that may run the rollout, or says why the ticket is void."""
+    async def claim(self, uid: str, worker_id: str, *, token: str | None = None) -> Claim | ClaimRefused:
+        """Makes this worker the only one that may run the rollout, or says why the ticket is void.
+
+        Who tries again after `StoreUnavailable` passes the same token, because the first try may have arrived.
+        """
         split = keys.split_uid(uid)
         if split is None:
             return ClaimRefused("gone")
         batch_id, index = split
-        token = secrets.token_hex(8)
+        token = token or new_token()
         answer = await self._connection.script("claim", batch_id, index, worker_id, token)
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())

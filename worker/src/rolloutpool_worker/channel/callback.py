@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,11 @@ class CallbackChannel:
         attempts: int,
         max_reply_bytes: int,
         vocab_size: int,
+        pause: Callable[[float], Awaitable[None]],
     ) -> None:
+        """`pause` waits so many seconds between two calls of a turn; what it raises ends the turn uncalled."""
         self._client = client
+        self._pause = pause
         self._spec = spec
         self._uid = uid
         self._attempt = attempt
@@ -124,19 +127,19 @@ class CallbackChannel:
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 wait = min(asked if asked is not None else random.uniform(pause / 2, pause), MAX_PAUSE)
                 _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
-                await asyncio.sleep(wait)
+                await self._pause(wait)
                 pause = min(pause * 2, MAX_PAUSE)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _headers(self, turn: int, body: bytes) -> dict[str, str]:
-        headers = {
+    def _headers(self, turn: int, body: bytes) -> dict[str, str | bytes]:
+        headers: dict[str, str | bytes] = {
             "Content-Type": "application/json",
             HEADER_IDEMPOTENCY: f"{self._uid}/{turn}",
             HEADER_ATTEMPT: str(self._attempt),
             HEADER_DIGEST: hashlib.blake2b(body, digest_size=16).hexdigest(),
         }
         if self._spec.callback_api_key:
-            headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
+            headers["Authorization"] = b"Bearer " + self._spec.callback_api_key.encode()
         return headers
 
     def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
@@ -144,10 +147,16 @@ class CallbackChannel:
             return error.status in NOT_SAMPLED or (self._spec.idempotent and error.status >= 500)
         return self._spec.idempotent or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
-    async def _once(self, body: bytes, headers: dict[str, str], turn: int) -> Reply:
+    async def _once(self, body: bytes, headers: dict[str, str | bytes], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
+        limits = self._client.timeout
+        # httpx' limits hold for each read alone, and a reply may trickle for ever.
+        whole = None if limits.read is None else limits.read + (limits.connect or 0.0)
         try:
-            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+            async with (
+                asyncio.timeout(whole),
+                self._client.stream("POST", self._url, content=body, headers=headers) as response,
+            ):
                 if response.status_code >= 300:
                     raise TrainerStatusError(
                         f"{where}: the trainer answered {response.status_code}",
@@ -156,8 +165,11 @@ class CallbackChannel:
                     )
                 data = await self._read(response, where)
                 version = response.headers.get(HEADER_POLICY_VERSION)
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
+            # The last two are what the resolver makes of an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL") from error
+        except TimeoutError as error:
+            raise TrainerUnreachable(f"{where}: the reply was not whole after {whole:g} s") from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
