@@ -15,6 +15,13 @@ from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.actors import _ports
 
 ROLLOUT = {"messages": [{"role": "user", "content": "hi"}]}
+FAILURE = {
+    "kind": "infra",
+    "boundary": "trainer",
+    "category": "network_error",
+    "message": "no answer",
+    "retryable": True,
+}
 EVIL = "[bold]x[/bold] \x1b[31mred\x1b[0m \x9b2J\rover"
 
 
@@ -72,11 +79,11 @@ def test_submit_reads_stdin_and_waits(pool: StubPool) -> None:
 def test_waiting_for_a_batch_with_failures_is_no_success(pool: StubPool) -> None:
     pool.on("POST", "/v1/batches", Answer(202, accepted()))
     failed = page(0, 1, complete=True)
-    failed["items"][1]["result"] |= {"status": "failed", "finish_reason": "error"}
+    failed["items"][1]["result"] |= {"status": "failed", "finish_reason": "error", "failure": FAILURE}
     pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=failed))
     done = run("submit", "-", "--wait", stdin=json.dumps(ROLLOUT))
     assert done.exit_code == 1
-    assert "1 of 2 completed" in done.stderr
+    assert "1 not completed: no answer\n1 of 2 completed" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -180,14 +187,7 @@ def test_show_prints_text_with_one(pool: StubPool) -> None:
 
 
 def test_show_says_why_it_failed_and_obeys_no_model(pool: StubPool) -> None:
-    failure = {
-        "kind": "infra",
-        "boundary": "trainer",
-        "category": "network_error",
-        "message": "no answer",
-        "retryable": True,
-    }
-    failed = result(0, status="failed", finish_reason="error", failure=failure, samples=[], alignment=None)
+    failed = result(0, status="failed", finish_reason="error", failure=FAILURE, samples=[], alignment=None)
     failed["messages"][1]["content"] = EVIL
     pool.on("GET", "/v1/rollouts/r0", Answer(body=view(status="failed", result=failed)))
     done = run("show", "r0")

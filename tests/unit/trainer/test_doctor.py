@@ -37,7 +37,7 @@ def worker(**changes: Any) -> dict[str, Any]:
 
 def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...] = ()) -> dict[str, Finding]:
     """The last finding of each check."""
-    pool.on("GET", "/readyz", Answer(body={"status": "ready"}))
+    pool.on("GET", "/readyz", Answer(body={"status": "ready", "redis_ms": 0.4, "workers": 1}))
     pool.on("GET", "/v1/workers", Answer(body={"workers": list(workers)}))
     with RolloutClient(pool.url, timeout=0) as client:
         return {finding.check: finding for finding in examine(client, callbacks)}
@@ -58,7 +58,8 @@ def test_nobody_there() -> None:
 
 
 def test_not_ready_says_why(pool: StubPool) -> None:
-    pool.on("GET", "/readyz", Answer(503, {"status": "unready", "reasons": ["Redis does not answer", "no worker"]}))
+    error = {"message": "not ready", "reasons": ["Redis does not answer", "no worker"]}
+    pool.on("GET", "/readyz", Answer(503, {"error": error}))
     found = findings(pool)
     assert found["readiness"] == Finding("readiness", Verdict.FAILED, "Redis does not answer; no worker")
     assert found["workers"].verdict is Verdict.FAILED

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["results", "status", "submit", "watch"]
 
 DEFAULT_URL = "http://127.0.0.1:9000"
+SHOWN_REASONS = 5
+"""Why rollouts did not complete: the commonest reasons; there may be one per rollout."""
 
 
 def submit(
@@ -61,10 +64,18 @@ def submit(
         console.line(batch.batch_id)
         if not wait:
             return
-        ended = [result.status for result in batch.results(progress=True)]
-        completed = ended.count(RolloutStatus.COMPLETED)
-        console.note(f"{completed} of {len(ended)} completed; rolloutpool results {batch.batch_id}")
-        if completed < len(ended):
+        ended = completed = 0
+        reasons: Counter[str] = Counter()
+        for result in batch.results(progress=True):
+            ended += 1
+            if result.status is RolloutStatus.COMPLETED:
+                completed += 1
+            else:
+                reasons[result.failure.message if result.failure else result.status] += 1
+        for reason, count in reasons.most_common(SHOWN_REASONS):
+            console.note(f"{count} not completed: {reason}")
+        console.note(f"{completed} of {ended} completed; rolloutpool results {batch.batch_id}")
+        if completed < ended:
             raise typer.Exit(1)
 
 

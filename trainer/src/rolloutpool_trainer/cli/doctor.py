@@ -87,10 +87,10 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
 
 
 def _readiness(answer: dict[str, Any]) -> Finding:
-    reasons = answer.get("reasons")
-    if reasons:
-        return Finding("readiness", Verdict.FAILED, "; ".join(map(str, reasons)))
-    return Finding("readiness", Verdict.OK, "Redis answers, work is taken")
+    error = answer.get("error")
+    if error:
+        return Finding("readiness", Verdict.FAILED, "; ".join(error.get("reasons") or [error["message"]]))
+    return Finding("readiness", Verdict.OK, f"Redis answers in {answer['redis_ms']:.1f} ms, work is taken")
 
 
 def _workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
