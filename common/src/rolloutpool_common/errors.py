@@ -6,13 +6,16 @@
         │   ├── TokenizerLoadFailed
         │   └── TemplateUnusable
         ├── PolicyFault              the model can cause it
-        │   └── TemplateRefusedTurn
+        │   ├── TemplateRefusedTurn
+        │   └── MaskImpossible
         └── InfraFault               the model can't cause it
             ├── TrainerUnreachable
             ├── TrainerStatusError
             ├── TrainerProtocolError
             ├── TokenizerMismatch
             ├── DriftRefused
+            ├── InjectionRefused
+            ├── MaskDisproved
             ├── AlignmentUnverified
             ├── AmbiguousTurn
             ├── ResultQuarantined
@@ -30,6 +33,9 @@ __all__ = [
     "AmbiguousTurn",
     "DriftRefused",
     "InfraFault",
+    "InjectionRefused",
+    "MaskDisproved",
+    "MaskImpossible",
     "PolicyFault",
     "RequestFault",
     "ResultQuarantined",
@@ -110,6 +116,13 @@ class TemplateRefusedTurn(PolicyFault):
     category = Category.TEMPLATE_REFUSED
 
 
+class MaskImpossible(PolicyFault):
+    """History renders to fewer tokens than it was sampled from; a trainer that keeps ids takes `mask_mode: exact`."""
+
+    boundary = Boundary.TOKENS
+    category = Category.MASK_IMPOSSIBLE
+
+
 class InfraFault(RolloutError):
     """Something outside the policy failed."""
 
@@ -185,6 +198,22 @@ class DriftRefused(InfraFault):
 
     boundary = Boundary.TOKENS
     category = Category.DRIFT
+    retryable = False
+
+
+class InjectionRefused(InfraFault):
+    """The trainer made control tokens of text that a tool or user typed, and `on_injection` is `fail`."""
+
+    boundary = Boundary.TRAINER
+    category = Category.INJECTED_CONTROL_TOKEN
+    retryable = False
+
+
+class MaskDisproved(InfraFault):
+    """The trainer accepted a mask that its own prompt contradicts; set `mask_mode` to what it counts."""
+
+    boundary = Boundary.TOKENS
+    category = Category.MASK_DISPROVED
     retryable = False
 
 

@@ -127,11 +127,6 @@ class TokenLedger:
         return self._ids.tolist()
 
     @property
-    def last_id(self) -> int | None:
-        """The last id of the context; None before `seed`."""
-        return self._ids[-1] if self._ids else None
-
-    @property
     def context(self) -> list[int]:
         """The prompt of the next model call: all ids of the current sample."""
         return self._ids.tolist()

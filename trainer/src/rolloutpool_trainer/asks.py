@@ -16,6 +16,9 @@ from pydantic import ValidationError
 from rolloutpool_common.protocol.completions import (
     HEADER_ATTEMPT,
     HEADER_DIGEST,
+    HEADER_ECHO_DIGEST,
+    HEADER_ECHO_PREFIX,
+    HEADER_EDITED,
     HEADER_IDEMPOTENCY,
     CompletionsRequest,
 )
@@ -45,6 +48,10 @@ class Ask:
     """A digest per message, so that a session can tell appended from edited without keeping the text."""
     size: int
     """Bytes of the body."""
+    edited: bool
+    """Whether the agent says that it edited the history; the mask then covers the whole prompt."""
+    echo: tuple[int, str] | None
+    """Prefix length and digest of the ids that need not be sent back."""
 
 
 def read_ask(headers: Mapping[str, str], body: bytes) -> Ask:
@@ -84,6 +91,8 @@ def read_ask(headers: Mapping[str, str], body: bytes) -> Ask:
         digest=headers.get(HEADER_DIGEST) or hashlib.blake2b(body, digest_size=16).hexdigest(),
         history=tuple(message_digest(message) for message in request.messages),
         size=len(body),
+        edited=headers.get(HEADER_EDITED) == "1",
+        echo=_echo(headers.get(HEADER_ECHO_PREFIX), headers.get(HEADER_ECHO_DIGEST)),
     )
 
 
@@ -96,10 +105,19 @@ def message_digest(message: Message) -> bytes:
 def _key(value: str | None) -> tuple[str | None, int | None]:
     if value is None:
         return None, None
-    uid, _, turn = value.rpartition("/")
-    if not uid or not turn.isdecimal() or not turn.isascii() or int(turn) < 1:
-        raise Refusal(400, "bad_header", f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>")
+    # `/2` asks the same turn again with the other mask, after the first was refused.
+    uid, _, turn = value.removesuffix("/2" if value.count("/") > 1 else "").rpartition("/")
+    if not uid or "/" in uid or not turn.isdecimal() or not turn.isascii() or int(turn) < 1:
+        raise Refusal(400, "bad_header", f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2")
     return uid, int(turn)
+
+
+def _echo(prefix: str | None, digest: str | None) -> tuple[int, str] | None:
+    if prefix is None or digest is None:
+        return None
+    if not prefix.isdecimal() or not prefix.isascii():
+        raise Refusal(400, "bad_header", f"{HEADER_ECHO_PREFIX} must be a number of ids")
+    return int(prefix), digest
 
 
 def _attempt(value: str | None) -> int | None:

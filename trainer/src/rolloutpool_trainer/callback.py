@@ -7,10 +7,13 @@ are never stored. One process and one event loop per app; sessions live in memor
 """
 
 import asyncio
+import hashlib
 import hmac
 import logging
+import sys
 import time
 import uuid
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,7 +26,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rolloutpool_common.protocol.completions import HEADER_POLICY_VERSION
+from rolloutpool_common.protocol.completions import (
+    HEADER_ECHO_PREFIX,
+    HEADER_FINGERPRINT,
+    HEADER_KEEPS_IDS,
+    HEADER_POLICY_VERSION,
+)
 from rolloutpool_common.protocol.messages import Message, ToolDefinition
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.asks import Ask, message_digest, read_ask
@@ -65,6 +73,13 @@ class CallbackApp:
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
         self._strict, self._api_key, self._parse = strict, api_key, parse
+        fingerprint = prompter.tokenizer.fingerprint
+        self._about = {
+            HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
+            HEADER_FINGERPRINT: "/".join(
+                (fingerprint.tokenizer_sha256, fingerprint.template_sha256, fingerprint.transformers_version)
+            ),
+        }
         self._starlette = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
@@ -117,8 +132,7 @@ class CallbackApp:
         self._authorise(request)
         ask = read_ask(request.headers, await request.body())
         reply = await self._reply(ask)
-        headers = {} if reply.policy_version is None else {HEADER_POLICY_VERSION: reply.policy_version}
-        return _json(200, reply.body, headers)
+        return _json(200, reply.body, {**reply.headers, **self._about})
 
     def _authorise(self, request: Request) -> None:
         if self._api_key is None:
@@ -134,7 +148,7 @@ class CallbackApp:
             session = Session(*key)
         verdict = session.admit(ask)
         if isinstance(verdict, Turn):
-            return _reply(verdict, *session.tokens_of(verdict))
+            return _reply(verdict, ask, *session.tokens_of(verdict))
         if isinstance(verdict, int):
             task = asyncio.create_task(self._sample_turn(session, ask, verdict))
             task.add_done_callback(_retrieve)
@@ -154,7 +168,7 @@ class CallbackApp:
         tools = await self._tools.get()
         messages = [message.wire() for message in ask.request.messages]
         prompt = await self._prompt(session, ask, messages, tools)
-        expected = len(prompt.ids) - len(session.ledger) if session.turns else 0
+        expected = len(prompt.ids) - (0 if ask.edited else len(session.ledger)) if session.turns else 0
         try:
             check_mask(ask.mask, expected, rollout_id=session.rollout_id, turn=number)
         except MaskMismatch:
@@ -179,7 +193,7 @@ class CallbackApp:
         turn = session.commit(ask, number, prompt, generation, head, message_digest(message))
         record = SampledTurn(session.rollout_id, session.uid, number, ask.attempt, tuple(generation.token_ids))
         self.transcript.add(record)
-        return _reply(turn, prompt.ids, list(generation.token_ids), list(generation.logprobs))
+        return _reply(turn, ask, prompt.ids, list(generation.token_ids), list(generation.logprobs))
 
     async def _prompt(
         self, session: Session, ask: Ask, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
@@ -285,9 +299,22 @@ def _head(model: str, message: Message, generation: Generation) -> dict[str, Any
     }
 
 
-def _reply(turn: Turn, prompt_ids: list[int], ids: list[int], logprobs: list[float]) -> Reply:
+def _reply(turn: Turn, ask: Ask, prompt_ids: list[int], ids: list[int], logprobs: list[float]) -> Reply:
+    headers = {} if turn.policy_version is None else {HEADER_POLICY_VERSION: turn.policy_version}
+    prefix, digest = ask.echo or (0, "")
+    if prefix and prefix <= len(prompt_ids) and _digest(prompt_ids[:prefix]) == digest:
+        headers[HEADER_ECHO_PREFIX] = str(prefix)
+        prompt_ids = prompt_ids[prefix:]
     document = {**turn.head, "token_ids": ids, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
-    return Reply(orjson.dumps(document), turn.policy_version)
+    return Reply(orjson.dumps(document), headers)
+
+
+def _digest(ids: list[int]) -> str:
+    """Of our own ids, never of what the pool claims them to be."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return hashlib.blake2b(packed.tobytes(), digest_size=16).hexdigest()
 
 
 def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:

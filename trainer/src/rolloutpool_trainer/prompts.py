@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
-from rolloutpool_common.rendering import ChatTokenizer, Delta
+from rolloutpool_common.rendering import ChatTokenizer, Delta, render_plain
 from rolloutpool_trainer.refusals import Refusal
 
 __all__ = ["Prompt", "Prompter", "ToolSource"]
@@ -60,7 +60,11 @@ class Prompter:
         Raises:
             TemplateRefused: the template cannot render the conversation.
         """
-        if not self.keeps_ids or appended is None:
+        if not self.keeps_ids:
+            # As `apply_chat_template` does it, care for nothing: that is what this kind of trainer is.
+            ids = render_plain(self.tokenizer, messages, tools=tools, template_kwargs=self.template_kwargs)
+            return Prompt(ids, None)
+        if appended is None:
             ids = self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs)
             return Prompt(list(ids), None)
         context = ledger.context

@@ -29,7 +29,7 @@ class Reply:
     """A turn's answer as it goes over the wire."""
 
     body: bytes
-    policy_version: str | None
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

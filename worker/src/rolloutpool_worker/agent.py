@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.batch import RolloutSpec
+from rolloutpool_worker.context import keep_within
 from rolloutpool_worker.conversation import Conversation, SampledTurn
 from rolloutpool_worker.registry import Registry
 from rolloutpool_worker.termination import TERMINATION, TerminationStrategy, task_completion
@@ -32,6 +33,8 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
     spec = conversation.spec
     strategy = _strategy(spec)
     while True:
+        if spec.context is not None:
+            await keep_within(conversation, spec.context)
         turn = await conversation.sample()
         if conversation.sampled_tokens >= spec.max_tokens_total:
             return FinishReason.MAX_TOKENS
@@ -41,8 +44,8 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
         if reason := _hint_reached(conversation):
             return reason
         if turn.tool_calls:
-            await conversation.run_tools(turn)
-        if verdict.say:
+            await conversation.run_tools(turn, then=verdict.say)
+        else:
             await conversation.say(verdict.say)
         # v1's clients rely on it: the tools of the last turn are run, the transcript ends with their results.
         if conversation.turns >= spec.max_turns:
@@ -66,7 +69,7 @@ def _hint_reached(conversation: Conversation) -> FinishReason | None:
     hints = (
         ("max_assistant_turns", conversation.turns, FinishReason.MAX_ASSISTANT_TURNS),
         ("max_user_turns", conversation.turns - 1, FinishReason.MAX_USER_TURNS),
-        ("budget_tokens", len(conversation.ledger), FinishReason.BUDGET_TOKENS),
+        ("budget_tokens", conversation.context_tokens, FinishReason.BUDGET_TOKENS),
     )
     for name, reached, reason in hints:
         limit = metadata.get(name)

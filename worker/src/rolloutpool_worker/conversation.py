@@ -1,12 +1,11 @@
-"""One rollout's conversation: messages, token ledger, journal. The only writer of the three.
+"""One rollout's conversation: messages, tokens, journal. The only writer of the three.
 
-Invariants: the ledger holds only what is proved (the trainer's own prompt, sampled ids verbatim, rendered glue).
-Everything that happened is in the journal before its consequences leave the worker: a TURN before its tools run, an
-OBS before the next model call. An agent replays: on another worker the same agent runs again from the start, and
-`sample` and `observe` return what the journal has, until it ends; then they go on for real.
+Everything that happened is in the journal before its consequences leave the worker: a turn before its tools run, an
+observation before the next model call. An agent replays: on another worker the same agent runs again from the start,
+and `sample`, `run_tools`, `say` and `edit` return what the journal has, until it ends; then they go on for real.
 """
 
-import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,41 +15,30 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from rolloutpool_common.errors import (
-    AlignmentUnverified,
-    RolloutPoolError,
-    TemplateRefusedTurn,
-    TemplateUnusable,
-    TrainerProtocolError,
-)
-from rolloutpool_common.ledger import EchoKind, TokenLedger, parse_entry
+from rolloutpool_common.errors import RolloutPoolError, TrainerStatusError
+from rolloutpool_common.ledger import parse_entry
 from rolloutpool_common.protocol.messages import Message, ToolCall
-from rolloutpool_common.protocol.result import Alignment, TurnRecord
-from rolloutpool_common.rendering import (
-    ChatTokenizer,
-    Delta,
-    DriftLabel,
-    TemplateRefused,
-    classify,
-    verify_prompt_contains,
-)
-from rolloutpool_common.store import Claim, Store
+from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
+from rolloutpool_common.rendering import DriftLabel
+from rolloutpool_common.store import Claim
 from rolloutpool_worker.channel import CallbackChannel, Reply, TurnCall
 from rolloutpool_worker.channel.callback import refuse_ambiguous
 from rolloutpool_worker.drain import Drain
-from rolloutpool_worker.outage import held
+from rolloutpool_worker.journal import Journal
+from rolloutpool_worker.masks import MaskPlan, TrainerKind
+from rolloutpool_worker.tokens import EDITED, UNVERIFIED, TokenTrack
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
-__all__ = ["Conversation", "SampledTurn", "StaleJournal"]
+__all__ = ["AgentMisuse", "Conversation", "Measures", "SampledTurn"]
 
-PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
+_log = logging.getLogger(__name__)
 
-OFF_LOOP_CHARACTERS = 16_000
-"""From here on tokenising would hold up the loop for milliseconds, so a thread does it."""
+MASK_REFUSED = 422
+_AGREES = (DriftLabel.NONE.value, UNVERIFIED, EDITED)
 
 
-class StaleJournal(RolloutPoolError):
-    """The journal does not fit what the agent does now; was the agent changed between two attempts?"""
+class AgentMisuse(RolloutPoolError):
+    """The agent asked the conversation for something that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -77,38 +65,46 @@ class Measures:
     tools_ms: float = 0.0
     forked: bool = False
     max_context: int = 0
+    zero_logprobs: bool = True
+    """Whether every log-probability so far was 0.0, which no real policy reports."""
+
+    def warnings(self) -> list[str]:
+        """What a trainer should look at although nothing failed."""
+        ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
+        found = []
+        if ended and all(stop is StopToken.WITHHELD for stop in ended):
+            found.append("stop_token_withheld")
+        if self.turns and self.zero_logprobs:
+            found.append("zero_logprobs")
+        return found
 
 
 class Conversation:
-    """What an agent talks to. Agents use `sample`, `run_tools`, `say` and the read-only properties."""
+    """What an agent talks to: `sample`, `run_tools`, `say`, `edit`, and the read-only properties."""
 
     def __init__(
         self,
         claim: Claim,
         *,
-        store: Store,
+        journal: Journal,
         channel: CallbackChannel,
-        tokenizer: ChatTokenizer,
+        tokens: TokenTrack,
         tools: ToolRunner,
         drain: Drain,
-        journal: list[dict[str, Any]],
     ) -> None:
         self.claim = claim
         self.spec = claim.spec
-        self.ledger = TokenLedger(tokenizer.fingerprint)
+        self.tokens = tokens
         self.measures = Measures()
-        self.messages: list[dict[str, Any]] = []
-        self._wire: list[bytes] = []
-        self._store = store
-        self._channel = channel
-        self._tokenizer = tokenizer
-        self._tools = tools
-        self._drain = drain
-        self._journal = journal
-        self._replayed = 0
-        self._entries = 0
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
+        self.messages: list[dict[str, Any]] = []
+        self._wire: list[bytes] = []
+        self._journal = journal
+        self._channel = channel
+        self._tools = tools
+        self._drain = drain
+        self._entries = 0
         self._append([message.wire() for message in claim.spec.messages])
 
     @property
@@ -122,34 +118,37 @@ class Conversation:
         return sum(turn.sampled_tokens for turn in self.measures.turns)
 
     @property
+    def context_tokens(self) -> int:
+        """Length of the current context: what the next prompt will have at least."""
+        return len(self.tokens.ledger)
+
+    @property
     def certain(self) -> bool:
         """Whether no earlier attempt can have left a model call behind: it ended cleanly, or we are past that turn."""
-        return self.claim.clean or self._replayed > self.claim.journal_length
+        return self.claim.clean or self._journal.beyond_inherited
 
     @property
     def alignment(self) -> Alignment | None:
         """How well the tokens are proved; None before the first sampled one."""
         if not self.measures.turns:
             return None
-        if self._unverified:
+        if any(turn.drift == UNVERIFIED for turn in self.measures.turns):
             return Alignment.UNVERIFIED
         return Alignment.FORKED if self.measures.forked else Alignment.EXACT
 
-    @property
-    def _unverified(self) -> bool:
-        return any(turn.drift == UNVERIFIED for turn in self.measures.turns)
+    async def sample(self, *, train: bool = True) -> SampledTurn:
+        """Lets the policy speak; its message is appended to the transcript and durable when this returns.
 
-    async def sample(self) -> SampledTurn:
-        """Lets the policy speak; its message is appended to the transcript and durable when this returns."""
-        record = self._next_record("turn")
+        With `train=False` the turn stays in the context with mask 0.
+        """
+        record = self._replay("turn")
         if record is None:
-            record = await self._sample_now()
-            await self._write(record)
+            record = await self._sample_now(train)
         return self._apply_turn(record)
 
-    async def run_tools(self, turn: SampledTurn) -> None:
-        """Runs the tool calls of a turn and appends their results."""
-        record = self._next_record("obs")
+    async def run_tools(self, turn: SampledTurn, *, then: Sequence[dict[str, Any]] = ()) -> None:
+        """Runs the tool calls of a turn and appends their results, and behind them the messages `then`."""
+        record = self._replay("obs")
         if record is None:
             self._drain.check()
             start = time.perf_counter()
@@ -159,128 +158,124 @@ class Conversation:
             ]
             results = await self._tools.run(turn.tool_calls, contexts)
             elapsed = (time.perf_counter() - start) * 1000
-            record = await self._observe_now(results, {"tools_ms": elapsed, "tool_calls": len(results)})
+            record = await self._observe([*results, *_normal(then)], tools_ms=elapsed, tool_calls=len(results))
         self._apply_observation(record)
 
     async def say(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Appends messages of the environment (user turns, for instance)."""
-        record = self._next_record("obs")
+        """Appends messages of the environment (user turns, for instance) behind a sampled turn."""
+        record = self._replay("obs")
         if record is None:
-            try:
-                normal = [Message.model_validate(message).wire() for message in messages]
-            except ValidationError as error:
-                raise StaleJournal(
-                    f"an agent said something that is not a message: {error.error_count()} faults"
-                ) from None
-            record = await self._observe_now(normal, {"tools_ms": 0.0, "tool_calls": 0})
+            record = await self._observe(_normal(messages), tools_ms=0.0, tool_calls=0)
         self._apply_observation(record)
+
+    async def edit(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Makes `messages` the whole history: truncated, summarised, reordered.
+
+        What was sampled so far stays a training sample under the context in which it was sampled; the edited history
+        is the prompt of a new one. The next call carries an explicit mask for all of it.
+        """
+        record = self._replay("edit")
+        if record is None:
+            if not self.turns:
+                raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
+            history = _normal(messages)
+            await self.tokens.replace(history, self.turns)
+            record = {"kind": "edit", "messages": history, "entries": self._new_entries()}
+            await self._journal.write(record, turns=self.turns)
+        self.tokens.edited = True
+        self.messages.clear()
+        self._wire.clear()
+        self._append(record["messages"])
 
     # --- for real -----------------------------------------------------------------------------------------------
 
-    async def _sample_now(self) -> dict[str, Any]:
+    async def _sample_now(self, train: bool) -> dict[str, Any]:
         self._drain.check()
         turn = self.turns + 1
         if not self.certain and not self.spec.idempotent:
             raise refuse_ambiguous(turn)
         start = time.perf_counter()
-        pending = self.ledger.pending_glue
-        mask = [0] * pending if turn > 1 and pending else None
-        call = TurnCall(turn, b"[" + b",".join(self._wire) + b"]", mask)
+        plan = await self.tokens.plan_mask(self.messages, turn) if turn > 1 else None
         self.calling = True
-        reply = await self._channel.sample(call)
-        drift = await self._verify(reply, turn)
-        self.ledger.append_sampled(reply.token_ids, reply.logprobs, turn=turn, policy_version=reply.policy_version)
-        prompt = len(self.ledger) - len(reply.token_ids)
-        entries = [e.model_dump(mode="json", exclude_none=True) for e in self.ledger.entries_since(self._entries)]
-        self._entries = len(self.ledger.entries)
-        return {
+        reply, sent = await self._ask(plan, turn)
+        mask = None if plan is None or sent is None else (plan, sent)
+        drift = await self.tokens.believe(reply, self.messages, turn, mask, train=train)
+        measured = TurnRecord(
+            turn=turn,
+            prompt_tokens=len(self.tokens.ledger) - len(reply.token_ids),
+            sampled_tokens=len(reply.token_ids),
+            mask_sent=sent or None,
+            finish_reason=reply.finish_reason,
+            drift=drift,
+            tool_calls=len(reply.message.get("tool_calls") or ()),
+            stop=self.tokens.stop_of(reply),
+            policy_version=reply.policy_version,
+        )
+        record = {
             "kind": "turn",
             "message": reply.message,
-            "entries": entries,
-            "record": {
-                "turn": turn,
-                "prompt_tokens": prompt,
-                "sampled_tokens": len(reply.token_ids),
-                "mask_sent": None if mask is None else len(mask),
-                "finish_reason": reply.finish_reason,
-                "drift": drift,
-                "tool_calls": len(reply.message.get("tool_calls") or ()),
-                "policy_version": reply.policy_version,
-            },
+            "entries": self._new_entries(),
+            "trainer": self.tokens.kind.value,
+            "zero_logprobs": not any(reply.logprobs),
+            "record": measured.model_dump(),
             "llm_ms": (time.perf_counter() - start) * 1000,
         }
-
-    async def _verify(self, reply: Reply, turn: int) -> str:
-        """Holds the prompt that the policy saw against the ledger; returns the drift's label."""
-        echo = reply.prompt_token_ids
-        if echo is None:
-            if not self.spec.allow_unverified:
-                raise AlignmentUnverified(f"turn {turn}: {AlignmentUnverified.__doc__}")
-            if turn == 1:
-                self.ledger.seed(
-                    self._tokenizer.render_prompt(self.messages, template_kwargs=self.spec.template_kwargs)
-                )
-            return UNVERIFIED
-        if turn == 1:
-            if not echo:
-                raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
-            await _maybe_off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, self.messages)
-            self.ledger.seed(echo)
-            return DriftLabel.NONE.value
-        comparison = self.ledger.compare(echo)
-        if comparison.kind is EchoKind.EQUAL:
-            return DriftLabel.NONE.value
-        label = await _maybe_off_loop(len(echo), classify, self.ledger, echo, self._tokenizer)
-        self.ledger.accept_echo(echo)
-        return str(label.value)
-
-    async def _observe_now(self, messages: list[dict[str, Any]], measured: dict[str, Any]) -> dict[str, Any]:
-        characters = sum(len(m["content"]) for m in messages if isinstance(m["content"], str))
-        turn = self.turns
-        delta = await _maybe_off_loop(characters, self._render, self._with_tool_names(messages))
-        self.ledger.append_close(list(delta.close_ids), turn=turn)
-        self.ledger.append_glue(list(delta.glue_ids), turn=turn)
-        entries = [e.model_dump(mode="json", exclude_none=True) for e in self.ledger.entries_since(self._entries)]
-        self._entries = len(self.ledger.entries)
-        record = {"kind": "obs", "messages": messages, "entries": entries, **measured}
-        await self._write(record)
+        await self._journal.write(record, turns=turn)
+        self.calling = False
+        if _log.isEnabledFor(logging.DEBUG):
+            before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
+            runs = " ".join(f"{segment.kind}:{segment.n}" for segment in self.tokens.ledger.segments)
+            _log.debug("rollout %s: %r; prompt before %s; segments %s", self.claim.uid, measured, before, runs)
         return record
 
-    def _render(self, messages: list[dict[str, Any]]) -> Delta:
-        last, kwargs = self.ledger.last_id, self.spec.template_kwargs
-        try:
-            return self._tokenizer.render_delta(messages, last_sampled_id=last, template_kwargs=kwargs)
-        except TemplateRefused as refused:
+    async def _ask(self, plan: MaskPlan | None, turn: int) -> tuple[Reply, int | None]:
+        """The reply, and the length of the mask that the trainer accepted (None on turn 1)."""
+        messages = b"[" + b",".join(self._wire) + b"]"
+        tokens = self.tokens
+        if plan is None:
+            return await self._channel.sample(TurnCall(turn, messages, None)), None
+        last = len(plan.lengths) - 1
+        for n, length in enumerate(plan.lengths):
+            call = TurnCall(
+                turn, messages, plan.mask(n), again=n > 0, edited=tokens.edited, echo=tokens.offer_prefix(turn)
+            )
             try:
-                self._tokenizer.render_delta(PLAIN_RESULT, last_sampled_id=last, template_kwargs=kwargs)
-            except TemplateRefused:
-                raise TemplateUnusable(f"turn {self.turns}: {refused.message}") from None
-            # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
-            raise TemplateRefusedTurn(f"turn {self.turns}: {refused.message}") from None
+                return await self._channel.sample(call), length
+            except TrainerStatusError as error:
+                if error.status != MASK_REFUSED or n == last:
+                    raise
+                _log.info(
+                    "rollout %s turn %d: a mask of %d was refused, trying %d",
+                    self.claim.uid,
+                    turn,
+                    length,
+                    plan.lengths[n + 1],
+                )
+        raise AssertionError("unreachable: the last length returns or raises")
 
-    async def _write(self, record: dict[str, Any]) -> None:
-        self._journal.append(record)
-        self._replayed += 1
-        turns = self.turns + (record["kind"] == "turn")
-        await held(
-            self._drain,
-            self.claim.uid,
-            lambda: self._store.rollouts.journal(self.claim, self._journal, turns=turns),
-        )
-        self.calling = False
+    async def _observe(self, messages: list[dict[str, Any]], **measured: float) -> dict[str, Any]:
+        if self.tokens.ledger.pending_glue or self.tokens.edited:
+            raise AgentMisuse("messages can be appended once behind a sampled turn; give all of them together")
+        await self.tokens.append(self._with_tool_names(messages), self.turns)
+        record = {"kind": "obs", "messages": messages, "entries": self._new_entries(), **measured}
+        await self._journal.write(record, turns=self.turns)
+        return record
+
+    def _new_entries(self) -> list[dict[str, Any]]:
+        ledger = self.tokens.ledger
+        fresh = [entry.model_dump(mode="json", exclude_none=True) for entry in ledger.entries_since(self._entries)]
+        self._entries += len(fresh)
+        return fresh
 
     # --- replay and bookkeeping ---------------------------------------------------------------------------------
 
-    def _next_record(self, kind: str) -> dict[str, Any] | None:
-        """The journal's next record, if it has one; its tokens are replayed into the ledger."""
-        if self._replayed >= len(self._journal):
-            return None
-        record = self._journal[self._replayed]
-        if record["kind"] != kind:
-            raise StaleJournal(f"record {self._replayed} is {record['kind']}, not {kind}: {StaleJournal.__doc__}")
-        self._replayed += 1
-        self.ledger.absorb(parse_entry(entry) for entry in record["entries"])
-        self._entries = len(self.ledger.entries)
+    def _replay(self, kind: str) -> dict[str, Any] | None:
+        record = self._journal.replay(kind)
+        if record is not None:
+            self.tokens.ledger.absorb(parse_entry(entry) for entry in record["entries"])
+            self._entries += len(record["entries"])
+            if kind == "turn":
+                self.tokens.resume(TrainerKind(record["trainer"]), self.messages)
         return record
 
     def _apply_turn(self, record: dict[str, Any]) -> SampledTurn:
@@ -288,8 +283,9 @@ class Conversation:
         measures = self.measures
         measures.turns.append(measured)
         measures.llm_ms += record["llm_ms"]
+        measures.zero_logprobs = measures.zero_logprobs and record["zero_logprobs"]
         measures.max_context = max(measures.max_context, measured.prompt_tokens + measured.sampled_tokens)
-        if measured.drift not in (DriftLabel.NONE.value, UNVERIFIED):
+        if measured.drift not in _AGREES:
             measures.drift[measured.drift] += 1
         measures.forked = measures.forked or any(entry["op"] == "fork" for entry in record["entries"])
         self._append([record["message"]])
@@ -316,7 +312,7 @@ class Conversation:
     def _apply_observation(self, record: dict[str, Any]) -> None:
         self._append(record["messages"])
         self.measures.tools_ms += record["tools_ms"]
-        self.measures.tool_calls += record["tool_calls"]
+        self.measures.tool_calls += int(record["tool_calls"])
         if self.measures.trace and record["tool_calls"]:
             self.measures.trace[-1]["tool_results"] = record["messages"]
 
@@ -326,11 +322,10 @@ class Conversation:
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Tool messages with the name of what was called, which some templates print."""
-        names: dict[str, str] = {}
-        for message in reversed(self.messages):
-            if message.get("tool_calls"):
-                names = {call["id"]: call["function"]["name"] for call in message["tool_calls"]}
-                break
+        calls: list[dict[str, Any]] = next(
+            (m["tool_calls"] for m in reversed(self.messages) if m.get("tool_calls")), []
+        )
+        names = {call["id"]: call["function"]["name"] for call in calls}
         return [
             {**m, "name": names[m["tool_call_id"]]}
             if m["role"] == "tool" and "name" not in m and m.get("tool_call_id") in names
@@ -339,9 +334,8 @@ class Conversation:
         ]
 
 
-UNVERIFIED = Alignment.UNVERIFIED.value
-
-
-async def _maybe_off_loop(size: int, function: Any, *args: Any) -> Any:
-    """Runs it here when it is small, in a thread when it would hold up the loop."""
-    return await asyncio.to_thread(function, *args) if size > OFF_LOOP_CHARACTERS else function(*args)
+def _normal(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    try:
+        return [Message.model_validate(message).wire() for message in messages]
+    except ValidationError as error:
+        raise AgentMisuse(f"the agent gave something that is not a message ({error.error_count()} faults)") from None

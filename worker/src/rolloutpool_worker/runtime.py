@@ -23,6 +23,7 @@ from rolloutpool_worker.agent import AGENTS
 from rolloutpool_worker.channel import ClientPool
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.masks import Kinds
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.termination import TERMINATION
 from rolloutpool_worker.tools import TOOLS
@@ -51,6 +52,7 @@ class Runtime:
         self.clients = ClientPool(timeout=settings.http_client_timeout)
         self.delivery = Delivery(self.store, self.clients)
         self.drain = Drain()
+        self.kinds = Kinds()
         # By claim, not by rollout: a worker that was thought dead may have a rollout twice, the first time in vain.
         self._running: dict[str, asyncio.Task[object]] = {}
         self._background: list[asyncio.Task[None]] = []

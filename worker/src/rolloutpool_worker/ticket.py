@@ -10,16 +10,19 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.errors import RequestFault, RolloutError, WorkerFault
+from rolloutpool_common.errors import RequestFault, RolloutError, TokenizerMismatch, WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
 from rolloutpool_worker.agent import AGENTS
 from rolloutpool_worker.channel import CallbackChannel
 from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.journal import Journal
 from rolloutpool_worker.outage import held
 from rolloutpool_worker.result import samples_of
+from rolloutpool_worker.tokens import TokenTrack
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
 if TYPE_CHECKING:
@@ -120,6 +123,7 @@ class _Run:
         tokenizer = await runtime.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
         self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
         self._fingerprint = tokenizer.fingerprint.model_dump()
+        _check_declared(spec, tokenizer.name, self._fingerprint)
         journal = await self._journal() if claim.journal_length else []
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
@@ -134,16 +138,20 @@ class _Run:
                 vocab_size=tokenizer.vocab_size,
                 pause=runtime.drain.pause,
             )
+            shown = [tool.definition.model_dump() for tool in TOOLS.values()]
+            tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
             self._conversation = Conversation(
                 claim,
-                store=runtime.store,
+                journal=Journal(runtime.store, claim, journal, runtime.drain),
                 channel=channel,
-                tokenizer=tokenizer,
+                tokens=tokens,
                 tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
                 drain=runtime.drain,
-                journal=journal,
             )
-            return await agent(self._conversation)
+            try:
+                return await agent(self._conversation)
+            finally:
+                runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
 
     async def _journal(self) -> list[dict[str, Any]]:
         uid, runtime = self._claim.uid, self._runtime
@@ -166,9 +174,10 @@ class _Run:
             spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
             known = {
                 "messages": talk.messages,
-                "samples": samples_of(talk.ledger),
+                "samples": samples_of(talk.tokens.ledger),
                 "alignment": talk.alignment,
                 "drift": dict(measures.drift),
+                "warnings": measures.warnings(),
                 "turns": measures.turns,
                 "num_llm_calls": talk.turns,
                 "num_tool_calls": measures.tool_calls,
@@ -194,3 +203,14 @@ class _Run:
             tokenizer=self._fingerprint,
             **known,
         )
+
+
+def _check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
+    """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
+    declared = {} if spec.declared_tokenizer is None else spec.declared_tokenizer.model_dump(exclude_none=True)
+    for what, theirs in declared.items():
+        if ours[what] != theirs:
+            raise TokenizerMismatch(
+                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {ours[what]!r}; give both "
+                "the same files and versions"
+            )

@@ -22,8 +22,14 @@ __all__ = [
     "BatchRequest",
     "BatchState",
     "BatchStatus",
+    "ContextLimit",
+    "DeclaredTokenizer",
     "Delivery",
     "Fault",
+    "MaskMode",
+    "OnDrift",
+    "OnInjection",
+    "OnLimit",
     "Priority",
     "Rates",
     "RolloutItem",
@@ -57,6 +63,65 @@ class Priority(StrEnum):
     LOW = "low"
 
 
+class MaskMode(StrEnum):
+    """How long the `response_mask` is that goes to the trainer. The result's own masks don't depend on it."""
+
+    AUTO = "auto"
+    """What this trainer counts: learned from its replies, tried in turn where both are possible."""
+    EXACT = "exact"
+    """The ids between the last sampled token and the next generation point; for a trainer that keeps sampled ids."""
+    RERENDER = "rerender"
+    """The difference of two renders, which a trainer counts that renders the whole history each turn."""
+
+
+class OnDrift(StrEnum):
+    """What to do when the trainer's prompt is not what was sampled."""
+
+    FORK = "fork"
+    """Seal the sample, open the next one from the trainer's prompt."""
+    FAIL = "fail"
+    """End the rollout with a failure."""
+
+
+class OnInjection(StrEnum):
+    """What to do when the trainer made control tokens of text that a tool or user typed."""
+
+    LABEL = "label"
+    """Keep what the policy saw, and say so in `drift`."""
+    FAIL = "fail"
+    """End the rollout with a failure."""
+
+
+class OnLimit(StrEnum):
+    """How a conversation that has become too long goes on."""
+
+    TRUNCATE = "truncate"
+    """With its first user message and its last exchange."""
+    SUMMARISE = "summarise"
+    """With its first user message and the policy's own summary."""
+
+
+class ContextLimit(BaseModel):
+    """Edit the history when the context reaches a length; each edit opens a new training sample."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit_tokens: int = Field(ge=16, le=10_000_000)
+    on_limit: OnLimit = OnLimit.TRUNCATE
+
+
+class DeclaredTokenizer(BaseModel):
+    """What the trainer says of its own tokenizer; the worker's must be the same where a field is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tokenizer_sha256: str | None = None
+    """Of tokenizer.json."""
+    template_sha256: str | None = None
+    """Of the chat template."""
+    transformers_version: str | None = None
+
+
 class RolloutOptions(BaseModel):
     """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
 
@@ -86,6 +151,13 @@ class RolloutOptions(BaseModel):
     """The trainer accepts a rollout that starts again from turn 1 under the same id."""
     allow_unverified: bool = False
     """Accept results of a trainer that echoes no prompt ids."""
+    mask_mode: MaskMode = MaskMode.AUTO
+    on_drift: OnDrift = OnDrift.FORK
+    on_injection: OnInjection = OnInjection.LABEL
+    context: ContextLimit | None = None
+    """Truncate or summarise at a token limit; null lets the context grow."""
+    declared_tokenizer: DeclaredTokenizer | None = None
+    """Refuse to run with another tokenizer, template or transformers than the trainer's."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds from acceptance until the rollout expires, queueing included."""
 
@@ -203,6 +275,11 @@ class RolloutSpec(BaseModel):
     idempotent: bool = False
     restartable: bool = False
     allow_unverified: bool = False
+    mask_mode: MaskMode = MaskMode.AUTO
+    on_drift: OnDrift = OnDrift.FORK
+    on_injection: OnInjection = OnInjection.LABEL
+    context: ContextLimit | None = None
+    declared_tokenizer: DeclaredTokenizer | None = None
     group: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     v1: bool = False

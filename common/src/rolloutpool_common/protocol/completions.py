@@ -13,7 +13,12 @@ from rolloutpool_common.protocol.messages import Message
 __all__ = [
     "HEADER_ATTEMPT",
     "HEADER_DIGEST",
+    "HEADER_ECHO_DIGEST",
+    "HEADER_ECHO_PREFIX",
+    "HEADER_EDITED",
+    "HEADER_FINGERPRINT",
     "HEADER_IDEMPOTENCY",
+    "HEADER_KEEPS_IDS",
     "HEADER_POLICY_VERSION",
     "CompletionsChoice",
     "CompletionsRequest",
@@ -21,13 +26,26 @@ __all__ = [
 ]
 
 HEADER_IDEMPOTENCY = "Idempotency-Key"
-"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks."""
+"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks. A turn that is asked once more with
+the other mask, after a 422, has the key `<rollout uid>/<turn>/2`."""
 HEADER_ATTEMPT = "X-Rollout-Attempt"
 """Which attempt asks (from 1); a trainer refuses a lower one than it has seen."""
 HEADER_DIGEST = "X-Request-Digest"
 """blake2b-128 of the request body: the same key with another digest is another request, hence 409."""
 HEADER_POLICY_VERSION = "X-Policy-Version"
 """On the reply: which version of the policy sampled this turn."""
+
+HEADER_ECHO_PREFIX = "X-Echo-Prefix-Length"
+"""On the request: the pool knows the prompt's first so many ids. On the reply: `prompt_token_ids` leaves them out."""
+HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
+"""blake2b-128 (hex) of these ids as little-endian uint32. The trainer compares it with that of *its own* ids, and
+leaves them out only where the two are equal."""
+HEADER_EDITED = "X-History-Edited"
+"""`1`: the agent edited the history, so the mask covers the whole new prompt: one zero for each of its ids."""
+HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
+"""On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders history again."""
+HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
+"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
 
 
 class CompletionsRequest(BaseModel):

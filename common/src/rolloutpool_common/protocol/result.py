@@ -69,6 +69,17 @@ class Sample(BaseModel):
     """Tile the response without gap."""
 
 
+class StopToken(StrEnum):
+    """How a turn's end shows in its ids. A policy whose stop token is always withheld never learns to stop."""
+
+    SAMPLED = "sampled"
+    """The last sampled id ends a turn."""
+    WITHHELD = "withheld"
+    """The policy stopped, but the trainer did not return the id that ended the turn."""
+    ABSENT = "absent"
+    """The turn was cut by length; nothing ended it."""
+
+
 class TurnRecord(BaseModel):
     """What happened in one model call."""
 
@@ -80,8 +91,10 @@ class TurnRecord(BaseModel):
     finish_reason: str | None
     """The trainer's word for why sampling stopped."""
     drift: str
-    """Label of the difference between the echoed prompt and the ledger; `none` where they agree."""
+    """Label of the difference between the echoed prompt and the ledger; `none` where they agree, `edited` where the
+    agent edited the history and the trainer's prompt is what was expected of it."""
     tool_calls: int
+    stop: StopToken
     policy_version: str | None = None
 
 

@@ -91,6 +91,8 @@ def _error(failure: Failure, tokenizer_name: str) -> tuple[str, dict[str, object
         return _OWN_TEXTS[category], {"error_category": category.value}
     if category is Category.TOOL_ERROR:
         return f"Failed to execute tools: {failure.message}", {"error_category": category.value}
+    if category is Category.MASK_IMPOSSIBLE:
+        return _CONTEXT_TRUNCATION.format(failure.message), {}
     if category is Category.TRAINER_PROTOCOL_ERROR and not failure.message.startswith("empty choices"):
         return _CONTEXT_TRUNCATION.format(failure.message), {}
     return _OWN_TEXTS[Category.INTERNAL_ERROR], {"error_category": Category.INTERNAL_ERROR.value}

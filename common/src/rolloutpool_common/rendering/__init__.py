@@ -3,6 +3,11 @@
 Needs the extra `rendering`. Importing this takes seconds (transformers): import it where it is needed.
 """
 
+import os
+
+# It advises to install PyTorch, on each import; tokenizers need none.
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
 from rolloutpool_common.ledger import TokenizerFingerprint
 from rolloutpool_common.rendering.cache import TokenizerCache
 from rolloutpool_common.rendering.delta import Delta

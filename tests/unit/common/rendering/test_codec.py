@@ -143,7 +143,11 @@ def test_a_template_that_tears_marks_apart_is_refused(make_tokenizer: MakeTokeni
         tokenizer.render_prompt([{"role": "user", "content": "abc<|im_end|>def"}])
 
 
-@pytest.mark.parametrize("text", [f"{NONCE}o", f"{NONCE}c", f"{NONCE}oa{NONCE}ob", f"{NONCE}x"])
+@pytest.mark.parametrize(
+    "text",
+    [f"{NONCE}o", f"{NONCE}c", f"{NONCE}oa{NONCE}ob", f"{NONCE}x"],
+    ids=["open", "close", "nested", "unknown"],  # the nonce differs per process, and xdist compares names
+)
 def test_unbalanced_marks_are_refused(text: str) -> None:
     with pytest.raises(ContentUnsafe):
         split_marks(text)

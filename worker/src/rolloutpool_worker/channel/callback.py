@@ -24,12 +24,17 @@ from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.protocol.completions import (
     HEADER_ATTEMPT,
     HEADER_DIGEST,
+    HEADER_ECHO_DIGEST,
+    HEADER_ECHO_PREFIX,
+    HEADER_EDITED,
+    HEADER_FINGERPRINT,
     HEADER_IDEMPOTENCY,
+    HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
     CompletionsResponse,
 )
 
-__all__ = ["CallbackChannel", "Reply", "TurnCall"]
+__all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +47,14 @@ MAX_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
+class Echo:
+    """The part of the prompt that the trainer need not send back, if its own ids have this digest."""
+
+    prefix: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class TurnCall:
     """One turn to be sampled."""
 
@@ -49,6 +62,10 @@ class TurnCall:
     messages: bytes
     """The history in normal form, a JSON array."""
     response_mask: list[int] | None
+    again: bool = False
+    """Asked before with the other mask, and refused."""
+    edited: bool = False
+    echo: Echo | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,13 @@ class Reply:
     token_ids: list[int]
     logprobs: list[float]
     prompt_token_ids: list[int] | None
+    """Behind the first `prefix` ids, which the trainer proved by their digest."""
+    prefix: int
     policy_version: str | None
+    keeps_ids: bool | None
+    """Whether the trainer says that it continues sampled ids; None where it says nothing."""
+    fingerprint: str | None
+    """The trainer's tokenizer, where it says so."""
 
 
 class CallbackChannel:
@@ -116,7 +139,7 @@ class CallbackChannel:
                 b"}",
             )
         )
-        headers = self._headers(call.turn, body)
+        headers = self._headers(call, body)
         pause = 0.5
         for remaining in reversed(range(self._attempts)):
             try:
@@ -131,23 +154,29 @@ class CallbackChannel:
                 pause = min(pause * 2, MAX_PAUSE)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _headers(self, turn: int, body: bytes) -> dict[str, str | bytes]:
-        headers: dict[str, str | bytes] = {
+    def _headers(self, call: TurnCall, body: bytes) -> dict[bytes, bytes]:
+        headers = {
             "Content-Type": "application/json",
-            HEADER_IDEMPOTENCY: f"{self._uid}/{turn}",
+            HEADER_IDEMPOTENCY: f"{self._uid}/{call.turn}/2" if call.again else f"{self._uid}/{call.turn}",
             HEADER_ATTEMPT: str(self._attempt),
             HEADER_DIGEST: hashlib.blake2b(body, digest_size=16).hexdigest(),
         }
         if self._spec.callback_api_key:
-            headers["Authorization"] = b"Bearer " + self._spec.callback_api_key.encode()
-        return headers
+            headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
+        if call.edited:
+            headers[HEADER_EDITED] = "1"
+        if call.echo is not None:
+            headers[HEADER_ECHO_PREFIX] = str(call.echo.prefix)
+            headers[HEADER_ECHO_DIGEST] = call.echo.digest
+        # httpx would refuse a key that is not ASCII.
+        return {name.encode(): value.encode() for name, value in headers.items()}
 
     def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
         if isinstance(error, TrainerStatusError):
             return error.status in NOT_SAMPLED or (self._spec.idempotent and error.status >= 500)
         return self._spec.idempotent or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
-    async def _once(self, body: bytes, headers: dict[str, str | bytes], turn: int) -> Reply:
+    async def _once(self, body: bytes, headers: dict[bytes, bytes], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
         limits = self._client.timeout
         # httpx' limits hold for each read alone, and a reply may trickle for ever.
@@ -161,10 +190,10 @@ class CallbackChannel:
                     raise TrainerStatusError(
                         f"{where}: the trainer answered {response.status_code}",
                         status=response.status_code,
-                        retry_after=_retry_after(response.headers),
+                        retry_after=_number(response.headers.get("retry-after")),
                     )
                 data = await self._read(response, where)
-                version = response.headers.get(HEADER_POLICY_VERSION)
+                reply_headers = response.headers
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The last two are what the resolver makes of an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL") from error
@@ -176,8 +205,8 @@ class CallbackChannel:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
             raise TrainerUnreachable(lost) from error
         if len(data) > OFF_LOOP_BYTES:
-            return await asyncio.to_thread(self._parse, data, version, where)
-        return self._parse(data, version, where)
+            return await asyncio.to_thread(self._parse, data, reply_headers, where)
+        return self._parse(data, reply_headers, where)
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:
         parts: list[bytes] = []
@@ -189,7 +218,7 @@ class CallbackChannel:
             parts.append(part)
         return b"".join(parts)
 
-    def _parse(self, data: bytes, version: str | None, where: str) -> Reply:
+    def _parse(self, data: bytes, headers: Mapping[str, str], where: str) -> Reply:
         try:
             reply = CompletionsResponse.model_validate(orjson.loads(data))
         except orjson.JSONDecodeError as error:
@@ -224,7 +253,10 @@ class CallbackChannel:
             token_ids=reply.token_ids,
             logprobs=reply.logprobs,
             prompt_token_ids=reply.prompt_token_ids,
-            policy_version=version or reply.policy_version,
+            prefix=_number(headers.get(HEADER_ECHO_PREFIX)) or 0,
+            policy_version=headers.get(HEADER_POLICY_VERSION) or reply.policy_version,
+            keeps_ids={"true": True, "false": False}.get(headers.get(HEADER_KEEPS_IDS, "").lower()),
+            fingerprint=headers.get(HEADER_FINGERPRINT),
         )
 
 
@@ -236,6 +268,5 @@ def refuse_ambiguous(turn: int) -> AmbiguousTurn:
     )
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    value = headers.get("retry-after", "")
-    return float(value) if value.isascii() and value.isdigit() else None
+def _number(value: str | None) -> int | None:
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None

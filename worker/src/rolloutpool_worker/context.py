@@ -1,0 +1,48 @@
+"""Keeping a conversation within a token limit, by editing its history. The example of `Conversation.edit`.
+
+Both ways keep the system messages and the first user message, because they say what the task is. An edit that would
+not shorten the history is not made; then the conversation goes on as it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.protocol.batch import ContextLimit, OnLimit
+from rolloutpool_worker.conversation import Conversation
+
+__all__ = ["keep_within"]
+
+Messages = Sequence[dict[str, Any]]
+
+SUMMARISE = (
+    "The conversation has become too long. Write down in a few sentences what has been found out so far and what is "
+    "left to do. Only your summary will be kept."
+)
+RESUME = "Summary of the conversation so far:\n"
+
+
+async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
+    """Edits the history when the context has reached the limit."""
+    if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
+        return
+    head = _head(conversation.messages)
+    if limit.on_limit is OnLimit.TRUNCATE:
+        kept = [*head, *_last_exchange(conversation.messages)]
+        if len(kept) < len(conversation.messages):
+            await conversation.edit(kept)
+        return
+    await conversation.edit([*conversation.messages, {"role": "user", "content": SUMMARISE}])
+    turn = await conversation.sample()
+    await conversation.edit([*head, {"role": "user", "content": RESUME + str(turn.message["content"] or "")}])
+
+
+def _head(messages: Messages) -> list[dict[str, Any]]:
+    """The system messages at the start, and the first user message."""
+    first = next((i for i, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
+    return list(messages[: first + 1])
+
+
+def _last_exchange(messages: Messages) -> list[dict[str, Any]]:
+    """The last assistant message and all behind it: results stay with the calls that they answer."""
+    last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    return list(messages[last:])

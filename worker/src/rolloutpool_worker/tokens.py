@@ -1,0 +1,246 @@
+"""The tokens of one conversation: what is proved, what the next prompt will be, what a reply proves.
+
+The ledger is seeded from the trainer's own first prompt; sampled ids are kept verbatim; only new messages are
+rendered. Every echoed prompt is held against the ledger before the reply is believed. CPU-bound work moves to a
+thread when it is long enough to hold up the loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from rolloutpool_common.errors import (
+    AlignmentUnverified,
+    DriftRefused,
+    InjectionRefused,
+    TemplateRefusedTurn,
+    TemplateUnusable,
+    TokenizerMismatch,
+    TrainerProtocolError,
+)
+from rolloutpool_common.ledger import EchoKind, TokenLedger
+from rolloutpool_common.protocol.batch import MaskMode, OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.protocol.result import Alignment, StopToken
+from rolloutpool_common.rendering import (
+    ChatTokenizer,
+    Delta,
+    DriftLabel,
+    PlainCounter,
+    RenderFailed,
+    TemplateRefused,
+    classify,
+    verify_prompt_contains,
+)
+from rolloutpool_worker import masks
+from rolloutpool_worker.channel import Echo, Reply
+from rolloutpool_worker.masks import MaskPlan, TrainerKind
+
+__all__ = ["EDITED", "UNVERIFIED", "TokenTrack"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+UNVERIFIED = Alignment.UNVERIFIED.value
+EDITED = "edited"
+PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
+
+OFF_LOOP = 16_000
+"""Characters or ids; tokenising more than that takes milliseconds."""
+FULL_ECHO_EVERY = 16
+DELTA_ECHO_FROM = 512
+"""Ids; a shorter prompt costs less than the headers."""
+
+
+class TokenTrack:
+    """One rollout's ledger, with everything that reads or writes it."""
+
+    def __init__(
+        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], kind: TrainerKind, uid: str
+    ) -> None:
+        self.ledger = TokenLedger(tokenizer.fingerprint)
+        self.kind = kind
+        self.edited = False
+        """Whether the next prompt is a history that the agent has edited."""
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._tools = tools
+        self._uid = uid
+        self._counter: PlainCounter | None = None
+        self._shown_tools: list[dict[str, Any]] | None = None
+        self._offset = 0
+        self._seen = 0
+
+    # --- before a call ------------------------------------------------------------------------------------------
+
+    async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int) -> MaskPlan:
+        """Which mask lengths to try for a turn from 2 on."""
+        spec = self._spec
+        exact = len(self.ledger) if self.edited else self.ledger.pending_glue
+        if self.edited or spec.mask_mode is MaskMode.EXACT or self.kind is TrainerKind.KEEPS_IDS:
+            return MaskPlan((exact,), exact, None)
+        rerender = await self._off_loop(len(self.ledger), self._count, messages)
+        return masks.plan(spec.mask_mode, self.kind, exact, lambda: rerender, turn)
+
+    def offer_prefix(self, turn: int) -> Echo | None:
+        """What the trainer may leave out of its echo; None where a full one is wanted."""
+        full = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= self._spec.max_turns or self.edited
+        if full or self.ledger.head < DELTA_ECHO_FROM or self._spec.v1:
+            return None
+        return Echo(self.ledger.head, self.ledger.head_digest.hex())
+
+    def _count(self, messages: Sequence[dict[str, Any]]) -> int | None:
+        """How many tokens a re-rendering trainer counts as new; None where the template refuses the history."""
+        if self._counter is None:
+            return None
+        try:
+            return self._counter.count(messages) + self._offset - self._seen
+        except RenderFailed:
+            return None
+
+    # --- after a call -------------------------------------------------------------------------------------------
+
+    async def believe(
+        self,
+        reply: Reply,
+        messages: Sequence[dict[str, Any]],
+        turn: int,
+        mask: tuple[MaskPlan, int] | None,
+        *,
+        train: bool,
+    ) -> str:
+        """Holds the reply against the ledger and appends what was sampled; returns the label of the drift.
+
+        `mask` is the plan and the length that the trainer accepted, from turn 2 on.
+        """
+        drift = await (self._open(reply, messages) if turn == 1 else self._compare(reply, turn, mask))
+        self.ledger.append_sampled(
+            reply.token_ids, reply.logprobs, turn=turn, policy_version=reply.policy_version, train=train
+        )
+        self._seen = len(self.ledger)
+        self.edited = False
+        return drift
+
+    def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
+        """After a journaled turn was replayed into the ledger; `messages` are those that the turn was asked with."""
+        self.kind = kind
+        self.edited = False
+        self._seen = len(self.ledger)
+        if self._counter is None:
+            prompt = self.ledger.segments[0].n
+            self._prepare_count(messages, prompt)
+
+    async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> str:
+        echo, spec = reply.prompt_token_ids, self._spec
+        self._check_fingerprint(reply.fingerprint)
+        if reply.keeps_ids is not None:
+            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
+        if echo is None:
+            if not spec.allow_unverified:
+                raise AlignmentUnverified(f"turn 1: {AlignmentUnverified.__doc__}")
+            await self._off_loop(OFF_LOOP + 1, self._prepare_count, messages, None)
+            self.ledger.seed(
+                self._tokenizer.render_prompt(messages, tools=self._shown_tools, template_kwargs=spec.template_kwargs)
+            )
+            return UNVERIFIED
+        if not echo:
+            raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
+        await self._off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
+        await self._off_loop(len(echo), self._prepare_count, messages, len(echo))
+        self.ledger.seed(echo)
+        return DriftLabel.NONE.value
+
+    def _prepare_count(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> None:
+        """Finds out whether the trainer's prompt shows the tools, and by how many ids it differs from our render."""
+        kwargs = self._spec.template_kwargs
+        for tools in (self._tools or None, None):
+            counter = PlainCounter(self._tokenizer, tools=tools, template_kwargs=kwargs)
+            try:
+                ours = counter.count(messages)
+            except RenderFailed:
+                continue
+            self._counter, self._shown_tools, self._offset = counter, tools, (echoed or ours) - ours
+            if not self._offset:
+                return
+
+    def _check_fingerprint(self, theirs: str | None) -> None:
+        ours = self._tokenizer.fingerprint
+        if theirs is None:
+            return
+        own = f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}"
+        if theirs.split("/")[:2] != own.split("/")[:2]:
+            raise TokenizerMismatch(
+                f"turn 1: the trainer uses tokenizer/template/transformers {theirs[:200]}, this worker has {own} for "
+                f"{self._tokenizer.name!r}; give both the same files"
+            )
+
+    async def _compare(self, reply: Reply, turn: int, mask: tuple[MaskPlan, int] | None) -> str:
+        echo, spec, ledger = reply.prompt_token_ids, self._spec, self.ledger
+        if echo is None:
+            if not spec.allow_unverified:
+                raise AlignmentUnverified(f"turn {turn}: {AlignmentUnverified.__doc__}")
+            return UNVERIFIED
+        if reply.prefix not in (0, ledger.head):
+            raise TrainerProtocolError(f"turn {turn}: the reply leaves out {reply.prefix} ids, which nobody offered")
+        verdict = ledger.compare(echo, prefix=reply.prefix)
+        if mask is not None and not self.edited and spec.mask_mode is MaskMode.AUTO:
+            kept = verdict.kind is not EchoKind.FORK
+            masks.check_accepted(mask[0], mask[1], turn, kept_ids=kept)
+            self.kind = masks.learn(self.kind, mask[0], kept_ids=kept)
+        if verdict.kind is EchoKind.EQUAL:
+            return EDITED if self.edited else DriftLabel.NONE.value
+        label = await self._off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix))
+        _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, verdict.first_difference)
+        if label is DriftLabel.INJECTED_CONTROL_TOKEN and spec.on_injection is OnInjection.FAIL:
+            raise InjectionRefused(f"turn {turn}, id {verdict.first_difference}: {InjectionRefused.__doc__}")
+        if verdict.kind is EchoKind.FORK and spec.on_drift is OnDrift.FAIL:
+            raise DriftRefused(f"turn {turn}, id {verdict.first_difference}, {label}: {DriftRefused.__doc__}")
+        ledger.accept_echo(echo, prefix=reply.prefix)
+        return str(label.value)
+
+    def stop_of(self, reply: Reply) -> StopToken:
+        """How the end of a turn shows in its ids."""
+        if reply.token_ids and reply.token_ids[-1] in self._tokenizer.stop_ids:
+            return StopToken.SAMPLED
+        return StopToken.ABSENT if reply.finish_reason == "length" else StopToken.WITHHELD
+
+    # --- new messages -------------------------------------------------------------------------------------------
+
+    async def append(self, messages: list[dict[str, Any]], turn: int) -> None:
+        """Renders new messages behind the last sampled turn."""
+        delta = await self._off_loop(_characters(messages), self._render, messages, turn)
+        self.ledger.append_close(list(delta.close_ids), turn=turn)
+        self.ledger.append_glue(list(delta.glue_ids), turn=turn)
+
+    def _render(self, messages: list[dict[str, Any]], turn: int) -> Delta:
+        last, kwargs = self.ledger.last_sampled_id, self._spec.template_kwargs
+        try:
+            return self._tokenizer.render_delta(messages, last_sampled_id=last, template_kwargs=kwargs)
+        except TemplateRefused as refused:
+            try:
+                self._tokenizer.render_delta(PLAIN_RESULT, last_sampled_id=last, template_kwargs=kwargs)
+            except TemplateRefused:
+                raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
+            # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
+            raise TemplateRefusedTurn(f"turn {turn}: {refused.message}") from None
+
+    async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
+        """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
+        try:
+            prompt = await self._off_loop(
+                _characters(messages),
+                lambda: self._tokenizer.render_prompt(
+                    messages, tools=self._shown_tools, template_kwargs=self._spec.template_kwargs
+                ),
+            )
+        except TemplateRefused as refused:
+            raise TemplateUnusable(f"turn {turn}: the edited history: {refused.message}") from None
+        self.ledger.accept_echo(prompt)
+        self.edited = True
+
+    async def _off_loop(self, size: int, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)
+
+
+def _characters(messages: Sequence[dict[str, Any]]) -> int:
+    return sum(len(message["content"]) for message in messages if isinstance(message["content"], str))
