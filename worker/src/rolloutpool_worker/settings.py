@@ -3,6 +3,7 @@
 Protocol v1's own variables keep their names; the pool's begin with ROLLOUTPOOL_.
 """
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -47,7 +48,9 @@ class WorkerSettings(BaseSettings):
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     plugins: Names = ()
     """Modules that register tools, agents or termination strategies when they are imported."""
-    calculator_delay_ms: tuple[float, float] = Field(default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS")
+    calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(
+        default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
+    )
     """The calculator waits so long at random, `0` or `10-100`, to stand in for slow tools."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -73,6 +76,6 @@ class WorkerSettings(BaseSettings):
             delay = (float(low), float(high) if dash else float(low))
         except ValueError:
             raise ValueError(f"CALCULATOR_DELAY_MS must be like 50 or 10-100, got {value!r}") from None
-        if not 0 <= delay[0] <= delay[1]:
+        if not 0 <= delay[0] <= delay[1] < math.inf:
             raise ValueError(f"CALCULATOR_DELAY_MS must rise from 0 or more, got {value!r}")
         return delay
