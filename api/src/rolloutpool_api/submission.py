@@ -17,7 +17,7 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.rollout import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout
 
-__all__ = ["plan_batch", "plan_v1"]
+__all__ = ["batch_key", "plan_batch", "plan_v1"]
 
 # Fields of a rollout that are no fields of its spec, or that are decided here.
 _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_seconds"})
@@ -62,9 +62,14 @@ def plan_batch(document: Any, catalog: Catalog | None, *, scope: str, idempotenc
         priority=batch.priority,
         labels=batch.labels,
         delivery=batch.delivery,
-        idempotency_key=None if idempotency_key is None else f"batch/{idempotency_key}",
+        idempotency_key=None if idempotency_key is None else batch_key(idempotency_key),
         digest=checked.digest,
     )
+
+
+def batch_key(idempotency_key: str) -> str:
+    """A batch's key in the store, where v1's rollout ids are keys too."""
+    return f"batch/{idempotency_key}"
 
 
 def _new_batch_id() -> str:

@@ -272,3 +272,14 @@ async def test_a_body_beyond_the_limit(redis_url: str) -> None:
                 said = response.json()[key]
                 assert "ROLLOUTPOOL_MAX_BODY_MB" in (said["message"] if key == "error" else said)
         await submit(client, batch(1))
+
+
+async def test_a_replay_is_not_measured_by_todays_workers(client: httpx.AsyncClient, store: Store) -> None:
+    """Accepted while no worker lived that could know the tools; later the same request is the same batch."""
+    document = batch(1)
+    document["defaults"]["tools"] = ["telescope"]
+    accepted = await submit(client, document, **{"Idempotency-Key": "k"})
+    await ScriptedWorker(store).announce()
+    again = await client.post("/v1/batches", json=document, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["batch_id"]) == (200, accepted.batch_id)
+    assert (await client.post("/v1/batches", json=document)).status_code == 422

@@ -15,7 +15,7 @@ from rolloutpool_api.errors import Conflict, MalformedBody, NotFound, Rejected
 from rolloutpool_api.pool import SCOPE, PoolDep
 from rolloutpool_api.results import START, check_cursor, read_page
 from rolloutpool_api.routes.documented import errors
-from rolloutpool_api.submission import plan_batch
+from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
@@ -115,7 +115,9 @@ async def submit_batch(
     Groups take the trainer's endpoints in turn; a rollout stays on its endpoint, and a group stays together.
     """
     body = await read_json_body(request)
-    catalog = Catalog.of(await pool.store.workers.known())
+    # What was accepted once is not measured again by the workers that live now.
+    replay = idempotency_key is not None and await pool.store.batches.was_submitted(SCOPE, batch_key(idempotency_key))
+    catalog = None if replay else Catalog.of(await pool.store.workers.known())
     try:
         new = await off_loop(len(body), lambda: _plan(body, catalog, idempotency_key))
     except Rejected as rejected:

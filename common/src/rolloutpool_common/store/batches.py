@@ -81,6 +81,11 @@ class Batches:
             with store_errors():
                 await self._redis.mset(names)
 
+    async def was_submitted(self, scope: str, idempotency_key: str) -> bool:
+        """Whether this key came before, with whatever content."""
+        with store_errors():
+            return bool(await self._redis.exists(keys.idempotency(scope, idempotency_key)))
+
     async def total(self, batch_id: str, scope: str) -> int | None:
         """How many rollouts it has; None where there is no such batch for this scope."""
         with store_errors():
