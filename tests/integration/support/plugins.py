@@ -1,0 +1,53 @@
+"""Plug-ins for workers under test, as a user would write them; named by ROLLOUTPOOL_PLUGINS."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_worker.conversation import SampledTurn
+from rolloutpool_worker.termination import TERMINATION, Verdict
+from rolloutpool_worker.tools import ToolContext, ToolFailed, tool
+
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@tool("hang", "Never comes back", NOTHING)
+async def hang(_: ToolContext) -> object:
+    """Waits for ever."""
+    return await asyncio.Event().wait()
+
+
+@tool("refuse", "Refuses", NOTHING)
+async def refuse(_: ToolContext) -> object:
+    """Says no in its own words."""
+    raise ToolFailed("the shop is closed")
+
+
+@tool("crash", "Has a bug", NOTHING)
+async def crash(_: ToolContext) -> object:
+    """Fails with something that nobody should read."""
+    raise RuntimeError("secret detail")
+
+
+@tool("whoami", "Tells its context", NOTHING)
+async def whoami(context: ToolContext) -> object:
+    """Whom it runs for."""
+    return f"{context.rollout_id} {context.turn} {context.metadata.get('who')} {context.idempotency_key}"
+
+
+@TERMINATION.named("after_first_call")
+def after_first_call(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+    """Over with the first turn, tools or not."""
+    del turn, messages
+    return Verdict(end=True)
+
+
+@TERMINATION.named("ask_again")
+def ask_again(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+    """Has the user ask one more question before the end."""
+    if turn.tool_calls:
+        return Verdict(end=False)
+    asked = sum(message["role"] == "user" for message in messages)
+    if asked >= 2:
+        return Verdict(end=True)
+    return Verdict(end=False, say=({"role": "user", "content": "Calculate 2 * 3"},))

@@ -1,0 +1,87 @@
+"""Worker processes as an operator starts them: `python -m rolloutpool_worker` with an environment."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.integration.support.waiting import until
+
+from rolloutpool_common.store import Store, WorkerInfo
+
+__all__ = ["ROOT", "Worker", "started_worker"]
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 60.0
+"""Seconds for a start or an end: importing transformers takes several on a loaded machine."""
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, redis_url: str, import_from: Sequence[Path] = (), **env: str) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rolloutpool_worker"],
+            env={
+                **os.environ,
+                "ROLLOUTPOOL_REDIS_URL": redis_url,
+                "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
+                "ROLLOUTPOOL_WORKER_SLOTS": "32",
+                "PYTHONPATH": os.pathsep.join([*map(str, import_from), os.environ.get("PYTHONPATH", "")]),
+                **env,
+            },
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def log(self) -> str:
+        """All that it has printed so far."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    async def announced(self, store: Store) -> WorkerInfo:
+        """What it says of itself, as soon as it does."""
+
+        async def look() -> WorkerInfo | None:
+            assert self.process.poll() is None, self.log()
+            return next((w for w in await store.workers.known() if w.pid == self.process.pid), None)
+
+        return await until(look, PATIENCE)
+
+    def terminate(self) -> None:
+        """Asks it to drain."""
+        self.process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> int:
+        """Its exit code."""
+
+        async def look() -> bool:
+            return self.process.poll() is not None
+
+        await until(look, PATIENCE)
+        return int(self.process.returncode)
+
+    def kill(self) -> None:
+        """Ends it without warning; harmless when it has ended."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Ends it and forgets its log."""
+        self.kill()
+        self._log.close()
+
+
+@contextlib.contextmanager
+def started_worker(redis_url: str, import_from: Sequence[Path] = (), **env: str) -> Iterator[Worker]:
+    """A worker that does not outlive the block; it may not be ready yet."""
+    worker = Worker(redis_url, import_from, **env)
+    try:
+        yield worker
+    finally:
+        worker.close()

@@ -1,0 +1,74 @@
+"""One worker process and one honest trainer for all tests here, over a Redis that nobody empties."""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.conftest import start_redis
+from tests.integration.support.pool import Pool, opened_pool
+from tests.integration.support.workers import ROOT, Worker, started_worker
+
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_trainer.callback import CallbackApp, callback_app
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy
+from rolloutpool_worker.tools import TOOLS
+
+CALCULATOR = ("add", "subtract", "multiply", "divide")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+@pytest.fixture(scope="session")
+def pool_url() -> Iterator[str]:
+    """A Redis of its own: `redis_url` empties the shared one under a worker's feet."""
+    directory = tempfile.mkdtemp(prefix="rolloutpool-redis-")
+    server = start_redis(directory)
+    try:
+        yield server.url
+    finally:
+        server.process.kill()
+        server.process.wait()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def worker(pool_url: str) -> Iterator[Worker]:
+    """A worker with short limits and the plug-ins of `tests.integration.support.plugins`."""
+    with started_worker(
+        pool_url,
+        [ROOT],
+        ROLLOUTPOOL_PLUGINS="tests.integration.support.plugins",
+        ROLLOUTPOOL_MAX_REPLY_MB="2",
+        ROLLOUTPOOL_TRAINER_ATTEMPTS="3",
+        ROLLOUTPOOL_TOOL_TIMEOUT="1",
+        HTTP_CLIENT_TIMEOUT="2",
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+async def pool(pool_url: str, worker: Worker) -> AsyncIterator[Pool]:
+    """The pool with that worker, ready."""
+    async with opened_pool(pool_url) as opened:
+        await worker.announced(opened.store)
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def policy(tokenizer: ChatTokenizer) -> CallbackApp:
+    """A strict endpoint around a policy that calculates."""
+    tools = [tool.definition for tool in TOOLS.values() if tool.name in CALCULATOR]
+    return callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=tools)
+
+
+@pytest.fixture(scope="session")
+def trainer(policy: CallbackApp) -> Iterator[str]:
+    """Its address."""
+    with serve_callback(policy, [0]) as served:
+        yield served.url

@@ -1,0 +1,412 @@
+"""Whatever a trainer replies, its rollout ends in a failure that names the boundary, and no other rollout suffers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+from tests.integration.support.bad_trainer import Received, bad_trainer, completion, raw, send
+from tests.integration.support.batches import NOWHERE
+from tests.integration.support.pool import Pool
+
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.rollout import V1Status
+from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer.callback import CallbackApp
+
+Misdeed = Callable[[ChatTokenizer, Received, asyncio.StreamWriter], Awaitable[None]]
+
+TRUNCATION = "Invalid conversation state (possible context truncation): "
+NETWORK = "Network error communicating with trainer"
+INTERNAL = "Internal server error"
+
+
+def body(data: bytes) -> Misdeed:
+    async def answer(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, data)
+
+    return answer
+
+
+def reply(**changes: Any) -> Misdeed:
+    """A right reply but for these keys."""
+
+    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, **changes)))
+
+    return answer
+
+
+def edited(edit: Callable[[dict[str, Any], ChatTokenizer], None]) -> Misdeed:
+    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
+        document = completion(tokenizer, request)
+        edit(document, tokenizer)
+        await send(writer, 200, orjson.dumps(document))
+
+    return answer
+
+
+def replaced(old: bytes, new: bytes) -> Misdeed:
+    """A right reply but for this part of its text."""
+
+    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
+        text = orjson.dumps(completion(tokenizer, request))
+        assert old in text
+        await send(writer, 200, text.replace(old, new, 1))
+
+    return answer
+
+
+def status(code: int, *headers: tuple[str, str]) -> Misdeed:
+    async def answer(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, code, b'{"error": {"type": "x"}}', headers)
+
+    return answer
+
+
+async def hang(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def trickle(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+    await raw(writer, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        await raw(writer, b"1\r\n \r\n")
+        await asyncio.sleep(0.2)
+
+
+async def flood(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+    await raw(writer, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(100):
+        await raw(writer, b"f4240\r\n" + b" " * 1_000_000 + b"\r\n")
+
+
+async def drop_in_body(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
+    text = orjson.dumps(completion(tokenizer, request))
+    await raw(writer, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text[:-10])
+
+
+async def drop_at_once(_: ChatTokenizer, __: Received, ___: asyncio.StreamWriter) -> None:
+    return
+
+
+async def no_http(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
+    await raw(writer, b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+
+
+def last_logprob_gone(document: dict[str, Any], _: ChatTokenizer) -> None:
+    document["logprobs"].pop()
+
+
+def one_logprob_more(document: dict[str, Any], _: ChatTokenizer) -> None:
+    document["logprobs"].append(-1.0)
+
+
+def id_beyond_vocabulary(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
+    document["token_ids"][0] = tokenizer.vocab_size
+
+
+def prompt_id_beyond_vocabulary(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
+    document["prompt_token_ids"][-1] = tokenizer.vocab_size
+
+
+def negative_id(document: dict[str, Any], _: ChatTokenizer) -> None:
+    document["token_ids"][0] = -1
+
+
+def foreign_prompt(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
+    document["prompt_token_ids"] = tokenizer.render_prompt([{"role": "user", "content": "Something else"}])
+
+
+def message(**changes: Any) -> list[dict[str, Any]]:
+    return [{"message": {"role": "assistant", "content": "8", **changes}}]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A misdeed and what it must come to."""
+
+    misdeed: Misdeed
+    category: Category
+    v1_text: str
+    """Exact, or the beginning where it ends in a space."""
+    boundary: Boundary = Boundary.TRAINER
+    http_status: int | None = None
+    calls: int = 1
+    """On the batch API; protocol v1 never calls twice."""
+    retryable: bool = False
+    v1_category: str | None = None
+    """`extra_fields.error_category` where it is not the record's own; "" where there is none."""
+    says: str = ""
+    """Part of the message."""
+
+
+PROTOCOL: dict[str, Any] = {"category": Category.TRAINER_PROTOCOL_ERROR, "v1_text": TRUNCATION, "v1_category": ""}
+LOST: dict[str, Any] = {"category": Category.NETWORK_ERROR, "v1_text": NETWORK, "retryable": True}
+CLIENT = "Trainer client error (status {}) - check request"
+SERVER = "Trainer server error (status {}) - retryable"
+AT_ONCE = ("Retry-After", "0")
+
+ROWS: dict[str, Row] = {
+    "not JSON": Row(body(b"<html>502 Bad Gateway</html>"), **PROTOCOL),
+    "nothing": Row(body(b""), **PROTOCOL),
+    "cut JSON": Row(body(b'{"id": "c", "choices": ['), **PROTOCOL),
+    "not UTF-8": Row(body(b'{"id": "\xff"}'), **PROTOCOL),
+    "a list": Row(body(b"[]"), **PROTOCOL),
+    "null": Row(body(b"null"), **PROTOCOL),
+    "nested for ever": Row(body(b"[" * 500_000), **PROTOCOL),
+    "no token_ids": Row(reply(token_ids=...), **PROTOCOL),
+    "null token_ids": Row(reply(token_ids=None), **PROTOCOL),
+    "text for token_ids": Row(reply(token_ids="8"), **PROTOCOL),
+    "fractions for token_ids": Row(reply(token_ids=[1.5, 2.5]), **PROTOCOL),
+    "no logprobs": Row(reply(logprobs=...), **PROTOCOL),
+    "null logprobs": Row(reply(logprobs=None), **PROTOCOL),
+    "a null logprob": Row(reply(logprobs=[None, -0.5]), **PROTOCOL),
+    "too few logprobs": Row(edited(last_logprob_gone), **PROTOCOL),
+    "too many logprobs": Row(edited(one_logprob_more), **PROTOCOL),
+    "NaN logprob": Row(replaced(b"-0.5", b"NaN"), **PROTOCOL),
+    "NaN logprob as text": Row(replaced(b"-0.5", b'"NaN"'), **PROTOCOL),
+    "infinite logprob": Row(replaced(b"-0.5", b"-1e999"), **PROTOCOL),
+    "negative id": Row(edited(negative_id), **PROTOCOL),
+    "id beyond the vocabulary": Row(edited(id_beyond_vocabulary), **PROTOCOL),
+    "prompt id beyond the vocabulary": Row(edited(prompt_id_beyond_vocabulary), **PROTOCOL),
+    "empty prompt": Row(reply(prompt_token_ids=[]), **PROTOCOL),
+    "wrong role": Row(reply(choices=message(role="user")), **PROTOCOL),
+    "unknown role": Row(reply(choices=message(role="robot")), **PROTOCOL),
+    "number for content": Row(reply(choices=message(content=8)), **PROTOCOL),
+    "tool call without id": Row(
+        reply(choices=message(tool_calls=[{"function": {"name": "add", "arguments": "{}"}}])), **PROTOCOL
+    ),
+    "no choices": Row(reply(choices=...), **PROTOCOL),
+    "empty choices": Row(
+        reply(choices=[]),
+        category=Category.TRAINER_PROTOCOL_ERROR,
+        v1_text=INTERNAL,
+        v1_category="internal_error",
+    ),
+    "another prompt": Row(
+        edited(foreign_prompt),
+        category=Category.TOKENIZER_MISMATCH,
+        boundary=Boundary.TOKENIZER,
+        v1_text=INTERNAL,
+        v1_category="internal_error",
+    ),
+    "302": Row(
+        status(302, ("Location", "/elsewhere")),
+        category=Category.TRAINER_ERROR,
+        v1_text="Trainer returned error (status 302)",
+        http_status=302,
+    ),
+    "400": Row(status(400), category=Category.TRAINER_CLIENT_ERROR, v1_text=CLIENT.format(400), http_status=400),
+    "404": Row(status(404), category=Category.TRAINER_CLIENT_ERROR, v1_text=CLIENT.format(404), http_status=404),
+    "409": Row(status(409), category=Category.TRAINER_CLIENT_ERROR, v1_text=CLIENT.format(409), http_status=409),
+    "422": Row(
+        status(422),
+        category=Category.MASK_REFUSED,
+        v1_text=CLIENT.format(422),
+        http_status=422,
+        v1_category="trainer_client_error",
+    ),
+    "429": Row(
+        status(429, AT_ONCE),
+        category=Category.RATE_LIMITED,
+        v1_text="Trainer rate limit exceeded (429)",
+        http_status=429,
+        calls=3,
+        retryable=True,
+    ),
+    "500": Row(
+        status(500, AT_ONCE),
+        category=Category.TRAINER_SERVER_ERROR,
+        v1_text=SERVER.format(500),
+        http_status=500,
+        calls=3,
+        retryable=True,
+    ),
+    "503": Row(
+        status(503, AT_ONCE),
+        category=Category.TRAINER_SERVER_ERROR,
+        v1_text=SERVER.format(503),
+        http_status=503,
+        calls=3,
+        retryable=True,
+    ),
+    # A gateway that timed out does not know whether the policy sampled: asking again is not safe.
+    "504": Row(
+        status(504, AT_ONCE),
+        category=Category.TRAINER_SERVER_ERROR,
+        v1_text=SERVER.format(504),
+        http_status=504,
+        retryable=True,
+    ),
+    "hangs": Row(hang, **LOST),
+    "trickles": Row(trickle, **LOST),
+    "100 MB": Row(flood, says="larger than 2,000,000 bytes", **PROTOCOL),
+    "cut in the body": Row(drop_in_body, **LOST),
+    "cut at once": Row(drop_at_once, **LOST),
+    "not HTTP": Row(no_http, **LOST),
+}
+
+
+def check(result: RolloutResult, row: Row) -> None:
+    assert (result.status, result.finish_reason) == (RolloutStatus.FAILED, FinishReason.ERROR)
+    failure = result.failure
+    assert failure is not None
+    assert (failure.kind, failure.boundary, failure.category) == (FailureKind.INFRA, row.boundary, row.category)
+    assert (failure.http_status, failure.retryable, failure.turn) == (row.http_status, row.retryable, 1)
+    assert row.says in failure.message
+    assert "Calculate" not in failure.message
+    # Nothing that could be taken for data.
+    assert result.samples == []
+    assert result.alignment is None
+
+
+def check_v1(result: RolloutResult, row: Row) -> None:
+    answer = to_v1(result, tokenizer_name="rolloutpool/tiny", timeout_seconds=600.0)
+    assert (answer.status, answer.finish_reason, answer.final_messages) == (V1Status.ERROR, None, [])
+    assert answer.error_message is not None
+    if row.v1_text.endswith(" "):
+        assert answer.error_message.startswith(row.v1_text)
+    else:
+        assert answer.error_message == row.v1_text
+    expected: dict[str, Any] = {"error_category": row.v1_category or row.category.value}
+    if row.v1_category == "":
+        expected = {}
+    if row.http_status is not None:
+        expected["http_status"] = row.http_status
+    assert answer.extra_fields == expected
+    assert answer.metrics is not None
+    assert (answer.metrics.num_llm_calls, answer.metrics.max_context_tokens) == (0, 0)
+    assert answer.metrics.total_latency_ms > 0
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+async def test_a_bad_reply_ends_its_own_rollout_and_no_other(
+    row: Row, pool: Pool, tokenizer: ChatTokenizer, policy: CallbackApp, trainer: str
+) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await row.misdeed(tokenizer, request, writer)
+
+    async with bad_trainer(answer) as bad:
+        uids = await pool.submit(
+            [{"server_url": bad.url}, {"server_url": bad.url, "v1": True}, {"server_url": trainer}]
+        )
+        batch, v1, healthy = [await pool.result(uid) for uid in uids]
+        calls = [len(bad.of(uid)) for uid in uids]
+    check(batch, row)
+    check_v1(v1, row)
+    assert calls == [row.calls, 1, 0]
+    assert (healthy.status, healthy.alignment) == (RolloutStatus.COMPLETED, "exact")
+    assert list(policy.get_session(healthy.rollout_id).response_ids) == healthy.samples[0].response_ids
+
+
+async def test_a_reply_without_prompt_ids_proves_nothing(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, prompt_token_ids=None)))
+
+    async with bad_trainer(answer) as bad:
+        strict, v1, lenient = await pool.run(
+            [{}, {"v1": True}, {"allow_unverified": True}], shared={"server_url": bad.url}
+        )
+    assert strict.failure is not None
+    assert (strict.failure.boundary, strict.failure.category) == (Boundary.TOKENS, Category.UNVERIFIED)
+    assert v1.failure is not None
+    assert v1.failure.category is Category.TRAINER_PROTOCOL_ERROR
+    assert (lenient.status, lenient.alignment) == (RolloutStatus.COMPLETED, "unverified")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        NOWHERE,
+        "http://127.0.0.1:99999",
+        "http://no-such-host.invalid",
+        "http://" + "a" * 300,
+        "http://[::1",
+        "http://",
+        "https://127.0.0.1:9",
+    ],
+)
+async def test_an_unreachable_trainer_is_a_network_error(pool: Pool, url: str) -> None:
+    batch, v1 = await pool.run([{}, {"v1": True}], shared={"server_url": url})
+    for result in (batch, v1):
+        assert result.failure is not None
+        assert (result.failure.boundary, result.failure.category) == (Boundary.TRAINER, Category.NETWORK_ERROR)
+        assert result.failure.retryable
+    answer = to_v1(v1, tokenizer_name="t", timeout_seconds=600.0)
+    assert (answer.error_message, answer.extra_fields) == (NETWORK, {"error_category": "network_error"})
+
+
+async def test_an_unknown_tokenizer_is_the_request_s_fault(pool: Pool, trainer: str) -> None:
+    batch, v1, healthy = await pool.run(
+        [{"tokenizer_name": "no/such-tokenizer"}, {"tokenizer_name": "no/such-tokenizer", "v1": True}, {}],
+        shared={"server_url": trainer},
+    )
+    assert batch.failure is not None
+    assert (batch.failure.kind, batch.failure.boundary) == (FailureKind.REQUEST, Boundary.TOKENIZER)
+    assert (batch.failure.category, batch.failure.retryable) == (Category.TOKENIZER_ERROR, False)
+    answer = to_v1(v1, tokenizer_name="no/such-tokenizer", timeout_seconds=600.0)
+    assert answer.error_message == "Failed to load tokenizer: no/such-tokenizer"
+    assert answer.extra_fields == {"error_category": "tokenizer_error"}
+    assert answer.metrics is not None
+    numbers = answer.metrics.model_dump()
+    assert numbers.pop("total_latency_ms") > 0
+    assert set(numbers.values()) == {0}
+    assert healthy.status is RolloutStatus.COMPLETED
+
+
+async def test_a_trainer_that_recovers_is_asked_until_it_answers(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if len(bad.of(request.uid)) < 3:
+            await send(writer, 429, headers=(AT_ONCE,))
+        else:
+            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with bad_trainer(answer) as bad:
+        (result,) = await pool.run(shared={"server_url": bad.url})
+    assert result.status is RolloutStatus.COMPLETED
+    # The same turn under the same key and digest, byte for byte.
+    assert len(bad.requests) == 3
+    assert len({request.body for request in bad.requests}) == 1
+    for name in ("idempotency-key", "x-request-digest", "x-rollout-attempt"):
+        assert len({request.header(name) for request in bad.requests}) == 1
+
+
+async def test_an_idempotent_trainer_is_asked_again_after_a_lost_reply(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if len(bad.requests) == 1:
+            return
+        if len(bad.requests) == 2:
+            await send(writer, 502, headers=(AT_ONCE,))
+            return
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with bad_trainer(answer) as bad:
+        (result,) = await pool.run([{"idempotent": True}], shared={"server_url": bad.url})
+    assert result.status is RolloutStatus.COMPLETED
+    assert len({request.header("idempotency-key") for request in bad.requests}) == 1
+
+
+async def test_what_was_proved_before_a_failure_is_delivered(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 3}'}}
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if request.turn == 1:
+            first = completion(tokenizer, request, choices=message(content=None, tool_calls=[call]))
+            await send(writer, 200, orjson.dumps(first))
+        else:
+            await send(writer, 400)
+
+    async with bad_trainer(answer) as bad:
+        (result,) = await pool.run(shared={"server_url": bad.url})
+    assert (result.status, result.num_llm_calls, result.num_tool_calls) == (RolloutStatus.FAILED, 1, 1)
+    assert result.failure is not None
+    assert result.failure.turn == 2
+    assert [m.role for m in result.messages] == ["user", "assistant", "tool"]
+    (sample,) = result.samples
+    assert set(sample.response_mask) == {1}
+    assert tokenizer.decode(sample.response_ids).startswith("8")

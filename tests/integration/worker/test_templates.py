@@ -1,0 +1,94 @@
+"""Tokenizers and templates that cannot do what a rollout needs end that rollout, with the right one to blame."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.integration.support.pool import Pool
+
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 3}'}}
+TOOL_ROLE = "{%- elif message.role == 'tool' or message.role == 'function' -%}"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY_TOKENIZER, tmp_path / "tokenizer"))
+
+
+async def called(
+    pool: Pool, tokenizer: ChatTokenizer, directory: Path, tool_calls: list[object]
+) -> list[RolloutResult]:
+    """Runs a batch and a v1 rollout whose policy calls tools in turn 1, with that tokenizer on the worker."""
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": tool_calls}}]
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
+
+    async with bad_trainer(answer) as bad:
+        return await pool.run([{}, {"v1": True}], shared={"server_url": bad.url, "tokenizer_name": str(directory)})
+
+
+async def test_a_template_that_knows_no_tool_results_is_the_request_s_fault(
+    pool: Pool, tokenizer: ChatTokenizer, directory: Path
+) -> None:
+    template = directory / "chat_template.jinja"
+    text = template.read_text()
+    assert TOOL_ROLE in text
+    template.write_text(text.replace(TOOL_ROLE, "{%- elif message.role == 'nobody' -%}"))
+    batch, v1 = await called(pool, tokenizer, directory, [CALL])
+    assert batch.status is RolloutStatus.FAILED
+    failure = batch.failure
+    assert failure is not None
+    assert (failure.kind, failure.boundary) == (FailureKind.REQUEST, Boundary.TEMPLATE)
+    assert (failure.category, failure.retryable) == (Category.TEMPLATE_REFUSED, False)
+    # The turn that was sampled before is delivered.
+    assert [set(sample.response_mask) for sample in batch.samples] == [{1}]
+    answer = to_v1(v1, tokenizer_name="t", timeout_seconds=600.0)
+    assert (answer.error_message, answer.extra_fields) == (
+        "Internal server error",
+        {"error_category": "internal_error"},
+    )
+
+
+async def test_a_directory_without_chat_template_cannot_be_loaded(
+    pool: Pool, tokenizer: ChatTokenizer, directory: Path
+) -> None:
+    (directory / "chat_template.jinja").unlink()
+    for result in await called(pool, tokenizer, directory, []):
+        assert result.failure is not None
+        assert result.failure.category is Category.TOKENIZER_ERROR
+        assert result.failure.boundary is Boundary.TOKENIZER
+        assert result.num_llm_calls == 0
+
+
+async def test_a_broken_tokenizer_file_cannot_be_loaded(pool: Pool, tokenizer: ChatTokenizer, directory: Path) -> None:
+    (directory / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))
+    for result in await called(pool, tokenizer, directory, []):
+        assert result.failure is not None
+        assert result.failure.category is Category.TOKENIZER_ERROR
+
+
+async def test_a_template_that_does_not_compile_is_the_request_s_fault(
+    pool: Pool, tokenizer: ChatTokenizer, directory: Path
+) -> None:
+    (directory / "chat_template.jinja").write_text("{% for %}")
+    for result in await called(pool, tokenizer, directory, [CALL]):
+        assert result.failure is not None
+        assert result.failure.kind is FailureKind.REQUEST
+        assert result.failure.boundary in (Boundary.TOKENIZER, Boundary.TEMPLATE)
+
+
+async def test_a_local_directory_works_like_a_name(pool: Pool, tokenizer: ChatTokenizer, directory: Path) -> None:
+    for result in await called(pool, tokenizer, directory, []):
+        assert result.status is RolloutStatus.COMPLETED
+        assert result.tokenizer == tokenizer.fingerprint.model_dump()

@@ -1,0 +1,193 @@
+"""Tools: what the policy reads for each way in which a call can go, and where tools come from."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.support.pool import Pool
+from tests.integration.support.scripted import Say, call, scripted_trainer
+from tests.integration.support.workers import started_worker
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Store
+
+
+async def called(pool: Pool, tokenizer: ChatTokenizer, *calls: dict[str, Any], **spec: Any) -> RolloutResult:
+    """A rollout whose first turn makes these calls."""
+    async with scripted_trainer(tokenizer, Say("calling", calls), Say()) as trainer:
+        (result,) = await pool.run([spec], shared={"server_url": trainer.url})
+    assert result.status is RolloutStatus.COMPLETED, result.failure
+    assert result.alignment == "exact"
+    return result
+
+
+def contents(result: RolloutResult) -> list[Any]:
+    return [message.content for message in result.messages if message.role == "tool"]
+
+
+async def test_results_keep_call_order_and_ids_whatever_finishes_first(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    calls = [call("hang"), call("add", {"a": 1, "b": 2}), call("refuse"), call("crash"), call("hang"), call("hang")]
+    result = await called(pool, tokenizer, *calls)
+    assert contents(result) == [
+        "Error: Tool execution timed out after 1 s",
+        "3",
+        "Error: the shop is closed",
+        # What went wrong inside a tool is for the worker's log.
+        "Error: Tool execution failed",
+        *["Error: Tool execution timed out after 1 s"] * 2,
+    ]
+    tools = [message for message in result.messages if message.role == "tool"]
+    assert [message.tool_call_id for message in tools] == [made["id"] for made in calls]
+    # Concurrently: one after the other would take three seconds.
+    assert 900 < result.spans.tools_ms < 2800
+    assert result.num_tool_calls == 6
+
+
+async def test_a_tool_knows_for_whom_it_runs(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    result = await called(pool, tokenizer, call("whoami", call_id="c7"), metadata={"who": "me"}, rollout_id="mine")
+    assert contents(result) == [f"mine 1 me {result.uid}/1/c7"]
+
+
+async def test_only_the_tools_of_the_request_can_be_called(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    result = await called(pool, tokenizer, call("subtract", {"a": 1, "b": 2}), tools=["add", "whoami"])
+    assert contents(result) == ["Error: Unknown function 'subtract'. Available: ['add', 'whoami']"]
+    assert contents(await called(pool, tokenizer, call("add", {"a": 1, "b": 2}), tools=[])) == [
+        "Error: Unknown function 'add'. Available: []"
+    ]
+
+
+async def test_hostile_calls_end_no_rollout(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    hostile = [
+        call("add", "[" * 100_000),
+        call("add", '{"a": ' + "[" * 900 + "]" * 900 + ', "b": 1}'),
+        call("add", '{"a": 1, "\\ud800": 2}'),
+        call("add", '{"a": "\\ud800", "b": "x"}'),
+        call("multiply", '{"a": "x", "b": 10000000000}'),
+        call("multiply", '{"a": [1], "b": 10000000000}'),
+        call("add", '{"a": ' + "9" * 5000 + ', "b": 1}'),
+        call("add", "<|im_end|>"),
+        call("<|im_start|>assistant\n", "{}"),
+    ]
+    for v1 in (False, True):
+        result = await called(pool, tokenizer, *hostile, v1=v1)
+        assert len(contents(result)) == len(hostile)
+        assert all(text.startswith("Error: ") or text == "\\ud800x" for text in contents(result))
+
+
+async def test_protocol_v1_s_tool_messages_have_no_further_key(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    result = await called(pool, tokenizer, call("add", {"a": 1, "b": 2}, "c1"), v1=True)
+    assert [m.wire() for m in result.messages if m.role == "tool"] == [
+        {"role": "tool", "content": "3", "tool_calls": None, "tool_call_id": "c1"}
+    ]
+
+
+async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_pool: Store) -> None:
+    (info,) = await store_of_pool.workers.known()
+    names = [tool.function.name for tool in info.tools]
+    assert names[:4] == ["add", "subtract", "multiply", "divide"]
+    assert {"hang", "refuse", "crash", "whoami"} == set(names[4:])
+    assert {"task_completion", "after_first_call", "ask_again"} == set(info.termination_strategies)
+
+
+@pytest.fixture
+def store_of_pool(pool: Pool) -> Store:
+    return pool.store
+
+
+def installed(site: Path, name: str, source: str, entry_points: str) -> Path:
+    """A distribution with entry points, as pip would leave it behind."""
+    (site / f"{name}.py").write_text(source)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    return site
+
+
+SHOUT = """
+from rolloutpool_worker.tools import Tool, ToolContext
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_worker.termination import Verdict
+
+async def run(context: ToolContext, text: str) -> object:
+    return text.upper()
+
+shout = Tool(ToolDefinition(function=ToolFunction(name="shout", description="Shouts")), run)
+
+def never(turn, messages):
+    return Verdict(end=not turn.tool_calls)
+
+async def silent(conversation):
+    from rolloutpool_common.outcomes import FinishReason
+    await conversation.sample()
+    return FinishReason.STRATEGY
+"""
+
+POINTS = """
+[rolloutpool.tools]
+shout = shouting:shout
+[rolloutpool.termination]
+never = shouting:never
+[rolloutpool.agents]
+silent = shouting:silent
+"""
+
+
+async def test_entry_points_of_installed_packages_are_found(
+    redis_url: str, tmp_path: Path, tokenizer: ChatTokenizer
+) -> None:
+    site = installed(tmp_path, "shouting", SHOUT, POINTS)
+    with started_worker(redis_url, [site]) as worker:
+        pool = Pool(redis_url)
+        try:
+            info = await worker.announced(pool.store)
+            assert [tool.function.name for tool in info.tools][4:] == ["shout"]
+            assert info.agents == ["tool_calls", "silent"]
+            assert info.termination_strategies == ["task_completion", "never"]
+            result = await called(pool, tokenizer, call("shout", {"text": "hey"}))
+            assert contents(result) == ["HEY"]
+            silent = await called(pool, tokenizer, call("shout", {"text": "hey"}), agent="silent")
+            assert (silent.finish_reason, contents(silent)) == ("strategy", [])
+        finally:
+            await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "points", "plugins", "says"),
+    [
+        ("", "[rolloutpool.tools]\nbad = shouting:missing\n", "", "rolloutpool.tools: bad = shouting:missing"),
+        (SHOUT, "[rolloutpool.tools]\nadd = shouting:shout\n", "", "the name 'add' is taken twice"),
+        ("1 / 0", "", "shouting", "ROLLOUTPOOL_PLUGINS: shouting cannot be imported: division by zero"),
+        ("", "", "no_such_module", "ROLLOUTPOOL_PLUGINS: no_such_module cannot be imported"),
+    ],
+)
+async def test_a_broken_plug_in_stops_the_worker_with_a_line(
+    pool_url: str, tmp_path: Path, source: str, points: str, plugins: str, says: str
+) -> None:
+    site = installed(tmp_path, "shouting", source, points)
+    with started_worker(pool_url, [site], ROLLOUTPOOL_PLUGINS=plugins) as worker:
+        assert await worker.ended() == 2
+        lines = [line for line in worker.log().splitlines() if line.startswith("rolloutpool worker: ")]
+        assert len(lines) == 1, worker.log()
+        assert says in lines[0]
+        assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"CALCULATOR_DELAY_MS": "fast"}, "CALCULATOR_DELAY_MS"),
+        ({"ROLLOUTPOOL_WORKER_SLOTS": "0"}, "ROLLOUTPOOL_WORKER_SLOTS"),
+        ({"HTTP_CLIENT_TIMEOUT": "-1"}, "HTTP_CLIENT_TIMEOUT"),
+        ({"ROLLOUTPOOL_TOKENIZERS": "no/such-tokenizer"}, "no/such-tokenizer"),
+    ],
+)
+async def test_a_wrong_setting_stops_the_worker_with_a_line(pool_url: str, env: dict[str, str], says: str) -> None:
+    with started_worker(pool_url, **env) as worker:
+        assert await worker.ended() == 2
+        assert says in worker.log()
+        assert "Traceback" not in worker.log()
+    assert os.environ.get("CALCULATOR_DELAY_MS") is None
