@@ -89,7 +89,7 @@ def test_golden_choices(name: str, form: str, wire: Any) -> None:
 @pytest.mark.parametrize("name", CHOICES["choice"])
 def test_golden_decoded_text_is_refused(name: str) -> None:
     context = InferenceContext(real_tokenizer(name))
-    with pytest.raises(TokenUnknown, match="13 of (22|19) tokens, the first at position 1,"):
+    with pytest.raises(TokenUnknown, match=r"13 of (22|19) tokens, the first at position 1,"):
         context.response_tokens_from_choice({"logprobs": {"content": CHOICES["choice"][name]["content_decoded"]}})
 
 
