@@ -63,17 +63,34 @@ def test_verl() -> None:
         "response_mask": [1, 1, 0, 0, 0, 1],
         "response_logprobs": [-0.5, -0.5, 0.0, 0.0, 0.0, -0.5],
         "reward_score": 0.5,
-        "num_turns": 4,
+        "num_turns": 2,
         "metrics": {"generate_sequences": 1.5, "tool_calls": 0.25},
-        "extra_fields": {"rollout_uid": PLAIN.uid, "sample": 0, "samples": 1, "alignment": "exact"},
+        "extra_fields": {
+            "rollout_uid": PLAIN.uid,
+            "sample": 0,
+            "samples": 1,
+            "alignment": "exact",
+            "num_chat_turns": 4,
+        },
     }
 
 
-def test_verl_counts_the_prompt_the_answers_and_the_feedback() -> None:
-    question = MESSAGES[2:3]
-    assert verl_outputs(rollout(1, ONE, messages=[*question, MESSAGES[6]], num_llm_calls=1))[0]["num_turns"] == 2
-    ended_on_a_tool = [*question, *MESSAGES[3:6]]
-    assert verl_outputs(rollout(1, ONE, messages=ended_on_a_tool, num_llm_calls=1))[0]["num_turns"] == 3
+@pytest.mark.parametrize(
+    ("messages", "calls", "expected"),
+    [
+        ([MESSAGES[2], MESSAGES[6]], 1, 2),
+        ([MESSAGES[2], *MESSAGES[3:6]], 1, 3),
+        ([MESSAGES[2], MESSAGES[6], MESSAGES[2], MESSAGES[6]], 2, 4),
+        ([MESSAGES[2]], 0, 1),
+    ],
+    ids=["one answer", "ended on tools", "a user asks again", "no answer"],
+)
+def test_chat_turns_are_the_prompt_the_answers_and_the_feedback(
+    messages: list[dict[str, Any]], calls: int, expected: int
+) -> None:
+    (got,) = verl_outputs(rollout(1, ONE, messages=messages, num_llm_calls=calls))
+    assert got["extra_fields"]["num_chat_turns"] == expected
+    assert got["num_turns"] == calls
 
 
 def test_slime() -> None:

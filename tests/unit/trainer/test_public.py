@@ -64,15 +64,23 @@ def test_clients_need_the_base_dependencies_only() -> None:
     assert python(script) == "fine\n"
 
 
-def test_a_missing_extra_is_named() -> None:
+@pytest.mark.parametrize(
+    ("package", "name", "extra"),
+    [
+        ("starlette", "callback_app", "callback"),
+        ("numpy", "InferenceContext", "callback,maths"),
+        ("transformers", "MaskGenerator", "callback"),
+    ],
+)
+def test_a_missing_extra_is_named(package: str, name: str, extra: str) -> None:
     script = (
         "import sys\n"
-        "sys.modules['starlette'] = None\n"
+        f"sys.modules[{package!r}] = None\n"
         "import rolloutpool_trainer\n"
-        "try: rolloutpool_trainer.callback_app\n"
+        f"try: rolloutpool_trainer.{name}\n"
         "except rolloutpool_trainer.MissingExtra as error: print(error)\n"
     )
-    assert "pip install 'rolloutpool-trainer[callback]'" in python(script)
+    assert f"{name} needs {package}: pip install 'rolloutpool-trainer[{extra}]'" in python(script)
 
 
 def test_help_imports_nothing_slow() -> None:

@@ -1,7 +1,9 @@
 """What a trainer imports: clients of the pool, a pool of its own, and the endpoint that the pool calls back.
 
-Everything public is here and is imported when it is first used: the clients need httpx alone, `callback_app` needs
-the extra `callback`, `LocalPool` the extra `pool`; whoever lacks one is told its name.
+Everything public is here and is imported when it is first used: the clients need httpx alone, `callback_app` and
+`MaskGenerator` need the extra `callback`, `InferenceContext` needs `maths` too, `LocalPool` the extra `pool`; whoever
+lacks one is told its name. The maths are functions of modules: `advantages`, `losses`, `logits`, `statistics`; the
+ways out are `export` and `padded_batch`.
 """
 
 import importlib
@@ -95,14 +97,22 @@ _NOT_ERRORS = {
     "FinishedRollout": "reading",
     "GenerateParams": "generation",
     "Generation": "generation",
+    "InferenceContext": "inference_context",
     "LocalPool": "local_pool",
+    "MaskGenerator": "message_masks",
     "RolloutClient": "client",
     "SignatureInvalid": "push",
     "callback_app": "callback",
     "serve_callback": "serving",
     "verify_push": "push",
 }
-_CALLBACK_EXTRA = frozenset({"callback", "generation", "serving"})
+_EXTRAS = {
+    "callback": "callback",
+    "generation": "callback",
+    "inference_context": "callback,maths",
+    "message_masks": "callback",
+    "serving": "callback",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -112,10 +122,11 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
-        if home not in _CALLBACK_EXTRA:
+        if home not in _EXTRAS:
             raise
         from rolloutpool_trainer.errors import MissingExtra
 
-        raise MissingExtra(f"{name} needs {error.name}: pip install 'rolloutpool-trainer[callback]'") from error
+        package = (error.name or "").partition(".")[0]
+        raise MissingExtra(f"{name} needs {package}: pip install 'rolloutpool-trainer[{_EXTRAS[home]}]'") from error
     globals()[name] = value
     return value

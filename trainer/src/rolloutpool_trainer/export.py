@@ -52,8 +52,9 @@ def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[in
 def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str, Any]]:
     """The fields of verl's `AgentLoopOutput` (verl 0.9.1), one dict for each sample.
 
-    `num_turns` counts as verl does: the prompt, each model call, and each time that tools or a user answered.
-    Metrics are seconds. Raises ExportRefused.
+    `num_turns` is the number of model calls, as protocol v1 has it. verl's own loops count the prompt and each
+    answer of tools or a user as well; that number is `extra_fields["num_chat_turns"]`. Metrics are seconds. Raises
+    ExportRefused.
     """
     return [
         {
@@ -62,12 +63,12 @@ def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str,
             "response_mask": list(sample.response_mask),
             "response_logprobs": list(sample.response_logprobs),
             "reward_score": own,
-            "num_turns": _chat_turns(result),
+            "num_turns": result.num_llm_calls,
             "metrics": {
                 "generate_sequences": result.spans.llm_ms / 1000,
                 "tool_calls": result.spans.tools_ms / 1000,
             },
-            "extra_fields": _origin(result, index),
+            "extra_fields": {**_origin(result, index), "num_chat_turns": _chat_turns(result)},
         }
         for index, sample, own in trainable(result, reward)
     ]
