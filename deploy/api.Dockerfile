@@ -1,0 +1,28 @@
+# The API. Holds no tokenizer library: it knows nothing of tokens.
+# Build from the repository's root: docker build -f deploy/api.Dockerfile .
+FROM python:3.11-slim-bookworm AS build
+ARG VENV=/opt/rolloutpool
+WORKDIR /build
+COPY requirements.lock ./
+COPY deploy/slice_lock.py deploy/
+COPY common/pyproject.toml common/
+COPY api/pyproject.toml api/
+RUN python deploy/slice_lock.py uv hatchling > tools.txt && \
+    python deploy/slice_lock.py rolloutpool-api > pins.txt
+RUN python -m venv tools && tools/bin/pip install --quiet --require-hashes -r tools.txt
+RUN python -m venv --without-pip "$VENV" && \
+    tools/bin/uv pip install --quiet --compile-bytecode --python "$VENV/bin/python" --no-deps --require-hashes -r pins.txt
+COPY common/src common/src
+COPY api/src api/src
+RUN tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels ./common ./api && \
+    tools/bin/uv pip install --quiet --compile-bytecode --python "$VENV/bin/python" --no-deps --offline wheels/*.whl
+
+FROM python:3.11-slim-bookworm
+ARG VENV=/opt/rolloutpool
+COPY --from=build $VENV $VENV
+ENV PATH=$VENV/bin:$PATH
+ENV ROLLOUTPOOL_API_HOST=0.0.0.0
+ENV ROLLOUTPOOL_LOG_FORMAT=json
+USER 10001:10001
+EXPOSE 9000
+CMD ["python", "-m", "rolloutpool_api"]

@@ -1,0 +1,28 @@
+# Flower over the pool's tickets, read-only and behind a password. Holds neither a tokenizer library nor a web framework.
+# Build from the repository's root: docker build -f deploy/flower.Dockerfile .
+FROM python:3.11-slim-bookworm AS build
+ARG VENV=/opt/rolloutpool
+WORKDIR /build
+COPY requirements.lock ./
+COPY deploy/slice_lock.py deploy/
+COPY common/pyproject.toml common/
+COPY worker/pyproject.toml worker/
+# Not the worker's own requirements: of its code only rolloutpool_worker.flower runs here.
+RUN python deploy/slice_lock.py uv hatchling > tools.txt && \
+    python deploy/slice_lock.py 'rolloutpool-common[broker,service,store]' flower > pins.txt
+RUN python -m venv tools && tools/bin/pip install --quiet --require-hashes -r tools.txt
+RUN python -m venv --without-pip "$VENV" && \
+    tools/bin/uv pip install --quiet --compile-bytecode --python "$VENV/bin/python" --no-deps --require-hashes -r pins.txt
+COPY common/src common/src
+COPY worker/src worker/src
+RUN tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels ./common ./worker && \
+    tools/bin/uv pip install --quiet --compile-bytecode --python "$VENV/bin/python" --no-deps --offline wheels/*.whl
+
+FROM python:3.11-slim-bookworm
+ARG VENV=/opt/rolloutpool
+COPY --from=build $VENV $VENV
+ENV PATH=$VENV/bin:$PATH
+ENV ROLLOUTPOOL_FLOWER_HOST=0.0.0.0
+USER 10001:10001
+EXPOSE 5555
+CMD ["python", "-m", "rolloutpool_worker.flower"]

