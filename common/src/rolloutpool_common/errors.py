@@ -4,7 +4,8 @@
     └── RolloutError                 ends one rollout; turned into one `Failure`
         ├── RequestFault             the job was wrong
         │   ├── TokenizerLoadFailed
-        │   └── TemplateUnusable
+        │   ├── TemplateUnusable
+        │   └── TargetRefused
         ├── PolicyFault              the model can cause it
         │   ├── TemplateRefusedTurn
         │   └── MaskImpossible
@@ -19,6 +20,7 @@
             ├── AlignmentUnverified
             ├── AmbiguousTurn
             ├── ResultQuarantined
+            ├── SecretUnreadable
             └── WorkerFault
 
 A docstring is the default message. All of them survive pickling, because Celery may pickle what a task raises.
@@ -41,6 +43,8 @@ __all__ = [
     "ResultQuarantined",
     "RolloutError",
     "RolloutPoolError",
+    "SecretUnreadable",
+    "TargetRefused",
     "TemplateRefusedTurn",
     "TemplateUnusable",
     "TokenizerLoadFailed",
@@ -66,7 +70,8 @@ class RolloutError(RolloutPoolError):
     kind: ClassVar[FailureKind] = FailureKind.INFRA
     boundary: ClassVar[Boundary] = Boundary.WORKER
     category: ClassVar[Category] = Category.INTERNAL_ERROR
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
+    """Whether another attempt is safe and could end differently."""
 
     def failure(self, turn: int | None = None) -> Failure:
         """This error as the record that the trainer gets."""
@@ -102,6 +107,13 @@ class TemplateUnusable(RequestFault):
     category = Category.TEMPLATE_REFUSED
 
 
+class TargetRefused(RequestFault):
+    """The pool may not call this host."""
+
+    boundary = Boundary.TRAINER
+    category = Category.TARGET_REFUSED
+
+
 class PolicyFault(RolloutError):
     """What the policy sampled ended the rollout."""
 
@@ -135,6 +147,11 @@ class TrainerUnreachable(InfraFault):
 
     boundary = Boundary.TRAINER
     category = Category.NETWORK_ERROR
+
+    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        # False where the trainer may have sampled: nobody may ask again without its promise.
+        self.retryable = retryable
 
 
 class TrainerStatusError(InfraFault):
@@ -239,6 +256,12 @@ class ResultQuarantined(InfraFault):
     boundary = Boundary.TOKENS
     category = Category.QUARANTINED
     retryable = False
+
+
+class SecretUnreadable(InfraFault):
+    """This worker cannot read a secret that the rollout needs; give API and workers the same keys."""
+
+    boundary = Boundary.WORKER
 
 
 class WorkerFault(InfraFault):

@@ -11,6 +11,7 @@ import orjson
 from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, send
 
 from rolloutpool_common.ledger import TokenLedger
+from rolloutpool_common.protocol.completions import HEADER_KEEPS_IDS
 from rolloutpool_common.rendering import ChatTokenizer
 
 __all__ = ["Say", "ScriptedTrainer", "call", "scripted_trainer"]
@@ -87,7 +88,7 @@ async def scripted_trainer(tokenizer: ChatTokenizer, *turns: Say) -> AsyncIterat
             "logprobs": [-0.5] * len(ids),
             "prompt_token_ids": prompt,
         }
-        await send(writer, 200, orjson.dumps(reply))
+        await send(writer, 200, orjson.dumps(reply), ((HEADER_KEEPS_IDS, "true"),))
 
     async with bad_trainer(answer) as bad:
         trainer = ScriptedTrainer(bad)

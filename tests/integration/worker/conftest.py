@@ -46,6 +46,7 @@ def worker(pool_url: str) -> Iterator[Worker]:
         ROLLOUTPOOL_PLUGINS="tests.integration.support.plugins",
         ROLLOUTPOOL_MAX_REPLY_MB="2",
         ROLLOUTPOOL_TRAINER_ATTEMPTS="3",
+        ROLLOUTPOOL_INFRA_RETRIES="0",
         ROLLOUTPOOL_TOOL_TIMEOUT="1",
         HTTP_CLIENT_TIMEOUT="2",
     ) as process:

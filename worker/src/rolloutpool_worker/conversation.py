@@ -9,14 +9,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from rolloutpool_common.errors import RolloutPoolError, TrainerStatusError
+from rolloutpool_common.errors import TrainerStatusError, WorkerFault
 from rolloutpool_common.ledger import parse_entry
+from rolloutpool_common.outcomes import Boundary
 from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
 from rolloutpool_common.rendering import DriftLabel
@@ -25,7 +26,7 @@ from rolloutpool_worker.channel import CallbackChannel, Reply, TurnCall
 from rolloutpool_worker.channel.callback import refuse_ambiguous
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.journal import Journal
-from rolloutpool_worker.masks import MaskPlan, TrainerKind
+from rolloutpool_worker.masks import MaskPlan, TrainerKind, impossible
 from rolloutpool_worker.tokens import EDITED, UNVERIFIED, TokenTrack
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
@@ -37,8 +38,11 @@ MASK_REFUSED = 422
 _AGREES = (DriftLabel.NONE.value, UNVERIFIED, EDITED)
 
 
-class AgentMisuse(RolloutPoolError):
+class AgentMisuse(WorkerFault):
     """The agent asked the conversation for something that cannot be."""
+
+    boundary = Boundary.AGENT
+    retryable = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class Conversation:
         self._tools = tools
         self._drain = drain
         self._entries = 0
+        self._plan: MaskPlan | None = None
+        """How the next turn is asked; None where nothing was put in between."""
         self._append([message.wire() for message in claim.spec.messages])
 
     @property
@@ -150,6 +156,7 @@ class Conversation:
         """Runs the tool calls of a turn and appends their results, and behind them the messages `then`."""
         record = self._replay("obs")
         if record is None:
+            self._check_appendable()
             self._drain.check()
             start = time.perf_counter()
             contexts = [
@@ -162,9 +169,10 @@ class Conversation:
         self._apply_observation(record)
 
     async def say(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Appends messages of the environment (user turns, for instance) behind a sampled turn."""
+        """Appends messages of the environment (user turns, for instance) behind a sampled turn and its results."""
         record = self._replay("obs")
         if record is None:
+            self._check_appendable()
             record = await self._observe(_normal(messages), tools_ms=0.0, tool_calls=0)
         self._apply_observation(record)
 
@@ -180,9 +188,12 @@ class Conversation:
                 raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
             history = _normal(messages)
             await self.tokens.replace(history, self.turns)
-            record = {"kind": "edit", "messages": history, "entries": self._new_entries()}
+            entries = self._new_entries()
+            plan = await self.tokens.plan_mask(history, self.turns + 1)
+            record = {"kind": "edit", "messages": history, "entries": entries, "plan": asdict(plan)}
             await self._journal.write(record, turns=self.turns)
         self.tokens.edited = True
+        self._plan = MaskPlan(**record["plan"])
         self.messages.clear()
         self._wire.clear()
         self._append(record["messages"])
@@ -192,10 +203,10 @@ class Conversation:
     async def _sample_now(self, train: bool) -> dict[str, Any]:
         self._drain.check()
         turn = self.turns + 1
-        if not self.certain and not self.spec.idempotent:
+        if not self.certain and not self.spec.may_repeat:
             raise refuse_ambiguous(turn)
         start = time.perf_counter()
-        plan = await self.tokens.plan_mask(self.messages, turn) if turn > 1 else None
+        plan = self._plan
         self.calling = True
         reply, sent = await self._ask(plan, turn)
         mask = None if plan is None or sent is None else (plan, sent)
@@ -242,6 +253,8 @@ class Conversation:
             try:
                 return await self._channel.sample(call), length
             except TrainerStatusError as error:
+                if error.status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
+                    raise impossible(plan.rerender, turn) from error
                 if error.status != MASK_REFUSED or n == last:
                     raise
                 _log.info(
@@ -254,12 +267,19 @@ class Conversation:
         raise AssertionError("unreachable: the last length returns or raises")
 
     async def _observe(self, messages: list[dict[str, Any]], **measured: float) -> dict[str, Any]:
-        if self.tokens.ledger.pending_glue or self.tokens.edited:
-            raise AgentMisuse("messages can be appended once behind a sampled turn; give all of them together")
-        await self.tokens.append(self._with_tool_names(messages), self.turns)
-        record = {"kind": "obs", "messages": messages, "entries": self._new_entries(), **measured}
+        last = max(i for i, message in enumerate(self.messages) if message["role"] == "assistant")
+        # Together with those that lie there already: some templates merge messages of one turn.
+        await self.tokens.append(self._with_tool_names([*self.messages[last + 1 :], *messages]), self.turns)
+        # Planned now and journaled: an attempt that asks this turn again must ask it with the same body.
+        entries = self._new_entries()
+        plan = await self.tokens.plan_mask([*self.messages, *messages], self.turns + 1)
+        record = {"kind": "obs", "messages": messages, "entries": entries, "plan": asdict(plan), **measured}
         await self._journal.write(record, turns=self.turns)
         return record
+
+    def _check_appendable(self) -> None:
+        if not self.turns or self.tokens.edited:
+            raise AgentMisuse("messages go behind a sampled turn: let the policy speak first, or give them to edit()")
 
     def _new_entries(self) -> list[dict[str, Any]]:
         ledger = self.tokens.ledger
@@ -289,6 +309,7 @@ class Conversation:
             measures.drift[measured.drift] += 1
         measures.forked = measures.forked or any(entry["op"] == "fork" for entry in record["entries"])
         self._append([record["message"]])
+        self._plan = None
         message = Message.model_validate(record["message"])
         if self.spec.metadata.get("debug_trace"):
             measures.trace.append(
@@ -310,6 +331,7 @@ class Conversation:
         )
 
     def _apply_observation(self, record: dict[str, Any]) -> None:
+        self._plan = MaskPlan(**record["plan"])
         self._append(record["messages"])
         self.measures.tools_ms += record["tools_ms"]
         self.measures.tool_calls += int(record["tool_calls"])

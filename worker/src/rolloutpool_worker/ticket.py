@@ -10,8 +10,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.errors import RequestFault, RolloutError, TokenizerMismatch, WorkerFault
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.errors import RequestFault, ResultQuarantined, RolloutError, TokenizerMismatch, WorkerFault
+from rolloutpool_common.outcomes import Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
@@ -19,6 +19,7 @@ from rolloutpool_worker.agent import AGENTS
 from rolloutpool_worker.channel import CallbackChannel
 from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.gate import check_result
 from rolloutpool_worker.journal import Journal
 from rolloutpool_worker.outage import held
 from rolloutpool_worker.result import samples_of
@@ -40,6 +41,8 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
     if isinstance(claim, ClaimRefused):
         return claim.reason
     runtime.more_waiting(claim)
+    if not claim.clean and claim.spec.restartable and not claim.spec.may_repeat:
+        claim = await runtime.store.rollouts.restart(claim)
     run = _Run(runtime, claim)
     try:
         with runtime.running(claim):
@@ -52,6 +55,10 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
                     result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
                 # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
                 deadline.reschedule(None)
+        if _is_retried(claim, result, runtime.settings.infra_retries):
+            await held(runtime.drain, uid, lambda: runtime.store.rollouts.give_back(claim, clean=run.certain))
+            _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)
+            return "retried"
         await held(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
     except ClaimLost:
         return "lost"
@@ -87,6 +94,7 @@ class _Run:
         self._claim = claim
         self._conversation: Conversation | None = None
         self._fingerprint: dict[str, str] = {}
+        self._vocab_size = 0
         self._tokenizer_ms = 0.0
         self._start = time.perf_counter()
 
@@ -104,7 +112,11 @@ class _Run:
         """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
         try:
             reason = await self._talk()
-            return self.result(RolloutStatus.COMPLETED, reason)
+            result = self.result(RolloutStatus.COMPLETED, reason)
+            self._admit(result)
+            return result
+        except ResultQuarantined as error:
+            return await self._quarantine(error)
         except RolloutError as error:
             return self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
         except (Drained, StoreError):
@@ -123,6 +135,7 @@ class _Run:
         tokenizer = await runtime.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
         self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
         self._fingerprint = tokenizer.fingerprint.model_dump()
+        self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
         journal = await self._journal() if claim.journal_length else []
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
@@ -135,7 +148,6 @@ class _Run:
                 attempt=claim.attempt,
                 attempts=settings.trainer_attempts,
                 max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
-                vocab_size=tokenizer.vocab_size,
                 pause=runtime.drain.pause,
             )
             shown = [tool.definition.model_dump() for tool in TOOLS.values()]
@@ -152,6 +164,21 @@ class _Run:
                 return await agent(self._conversation)
             finally:
                 runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
+
+    def _admit(self, result: RolloutResult) -> None:
+        talk, spec = self._conversation, self._claim.spec
+        if talk is not None:
+            check_result(
+                result, talk.tokens.ledger, vocab_size=self._vocab_size, allow_untrained=spec.allow_untrained or spec.v1
+            )
+
+    async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:
+        """The failure that stands for a contradictory result; the result itself is kept aside."""
+        kept = self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+        _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
+        store, drain = self._runtime.store, self._runtime.drain
+        await held(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
+        return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
     async def _journal(self) -> list[dict[str, Any]]:
         uid, runtime = self._claim.uid, self._runtime
@@ -203,6 +230,18 @@ class _Run:
             tokenizer=self._fingerprint,
             **known,
         )
+
+
+def _is_retried(claim: Claim, result: RolloutResult, retries: int) -> bool:
+    """Whether this failure goes back to the queue rather than to the trainer. Protocol v1 retries nothing."""
+    failure = result.failure
+    return (
+        failure is not None
+        and failure.kind is FailureKind.INFRA
+        and failure.retryable
+        and not claim.spec.v1
+        and claim.retries < retries
+    )
 
 
 def _check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:

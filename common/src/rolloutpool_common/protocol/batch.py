@@ -27,6 +27,7 @@ __all__ = [
     "Delivery",
     "Fault",
     "MaskMode",
+    "OnAmbiguousTurn",
     "OnDrift",
     "OnInjection",
     "OnLimit",
@@ -83,6 +84,15 @@ class OnDrift(StrEnum):
     """End the rollout with a failure."""
 
 
+class OnAmbiguousTurn(StrEnum):
+    """What to do about a model call that was in flight when its worker died, where the trainer is not idempotent."""
+
+    FAIL = "fail"
+    """End the rollout with a failure that is no data."""
+    RETRY = "retry"
+    """Ask again; the trainer may sample this turn twice."""
+
+
 class OnInjection(StrEnum):
     """What to do when the trainer made control tokens of text that a tool or user typed."""
 
@@ -125,7 +135,7 @@ class DeclaredTokenizer(BaseModel):
 class RolloutOptions(BaseModel):
     """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     server_url: str | None = None
     """Base URL of the trainer's callback; wins over the batch's `trainer`."""
@@ -139,7 +149,7 @@ class RolloutOptions(BaseModel):
     max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Free; the hints max_assistant_turns, max_user_turns, budget_tokens, termination_strategy are honoured."""
-    callback_api_key: str | None = None
+    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
     """Bearer key of the trainer's callback."""
     tools: list[str] | None = None
     """Names of the tools that the policy may call; null allows all that the workers have."""
@@ -149,8 +159,11 @@ class RolloutOptions(BaseModel):
     """The trainer promises that asking the same turn again (same Idempotency-Key) is safe."""
     restartable: bool = False
     """The trainer accepts a rollout that starts again from turn 1 under the same id."""
+    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
     allow_unverified: bool = False
     """Accept results of a trainer that echoes no prompt ids."""
+    allow_untrained: bool = False
+    """Accept completed rollouts without a single trained token."""
     mask_mode: MaskMode = MaskMode.AUTO
     on_drift: OnDrift = OnDrift.FORK
     on_injection: OnInjection = OnInjection.LABEL
@@ -226,10 +239,10 @@ class TrainerPorts(BaseModel):
 class Delivery(BaseModel):
     """Where finished results are pushed, besides being kept for polling."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     callback_url: str
-    secret: str = Field(min_length=8, max_length=512)
+    secret: str = Field(min_length=8, max_length=512, repr=False)
     """Signs each push (Standard Webhooks): `whsec_` + base64, or any text."""
 
     @field_validator("callback_url")
@@ -243,7 +256,7 @@ class Delivery(BaseModel):
 class BatchRequest(BaseModel):
     """`POST /v1/batches`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     rollouts: list[RolloutItem] = Field(min_length=1, max_length=MAX_ROLLOUTS)
     defaults: RolloutOptions = Field(default_factory=RolloutOptions)
@@ -257,7 +270,7 @@ class BatchRequest(BaseModel):
 class RolloutSpec(BaseModel):
     """One rollout as a worker runs it: defaults merged, endpoint and ids decided."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     rollout_id: str
     server_url: str
@@ -270,11 +283,14 @@ class RolloutSpec(BaseModel):
     max_tokens_total: int = 8192
     metadata: dict[str, Any] = Field(default_factory=dict)
     callback_api_key: str | None = Field(default=None, repr=False)
+    """Sealed as it is stored; in plain text only in the worker that calls the trainer."""
     tools: list[str] | None = None
     agent: str = "tool_calls"
     idempotent: bool = False
     restartable: bool = False
+    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
     allow_unverified: bool = False
+    allow_untrained: bool = False
     mask_mode: MaskMode = MaskMode.AUTO
     on_drift: OnDrift = OnDrift.FORK
     on_injection: OnInjection = OnInjection.LABEL
@@ -282,6 +298,12 @@ class RolloutSpec(BaseModel):
     declared_tokenizer: DeclaredTokenizer | None = None
     group: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a model call that may have been answered already may be made again."""
+        return self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY
+
     v1: bool = False
     """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 

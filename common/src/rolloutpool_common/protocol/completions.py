@@ -41,7 +41,8 @@ HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
 """blake2b-128 (hex) of these ids as little-endian uint32. The trainer compares it with that of *its own* ids, and
 leaves them out only where the two are equal."""
 HEADER_EDITED = "X-History-Edited"
-"""`1`: the agent edited the history, so the mask covers the whole new prompt: one zero for each of its ids."""
+"""`1`: the agent edited the history, so it is to be rendered whole, and the mask covers the whole new prompt: one zero
+for each of its ids."""
 HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
 """On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders history again."""
 HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"

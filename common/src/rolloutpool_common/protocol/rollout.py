@@ -50,7 +50,7 @@ def check_server_url(value: str) -> str:
 class RolloutRequest(BaseModel):
     """One rollout (protocol v1). Unknown fields are ignored."""
 
-    model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}}
+    model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}, "hide_input_in_errors": True}
 
     rollout_id: str
     server_url: str
@@ -62,7 +62,7 @@ class RolloutRequest(BaseModel):
     max_turns: int = Field(default=10, ge=1, le=100)
     max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
     metadata: dict[str, Any] = Field(default_factory=dict)
-    callback_api_key: str | None = None
+    callback_api_key: str | None = Field(default=None, repr=False)
 
     @field_validator("rollout_id")
     @classmethod

@@ -6,6 +6,7 @@ Every state change is one Lua script (`scripts/`), so that it happens whole or n
 
 import time
 
+from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
@@ -33,6 +34,7 @@ from rolloutpool_common.store.records import (
     merge_spec,
 )
 from rolloutpool_common.store.rollouts import Rollouts, new_token
+from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.workers import Workers
 
@@ -48,6 +50,9 @@ __all__ = [
     "Reconciliation",
     "Report",
     "ResultSlice",
+    "SecretStore",
+    "SecretsFileInvalid",
+    "SecretsUnkept",
     "Store",
     "StoreError",
     "StoreFull",
@@ -64,10 +69,11 @@ __all__ = [
 class Store:
     """One Redis, seen from one process and one event loop."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, secrets: SecretStore) -> None:
         self._connection = connection
+        self._secrets = secrets
         self.rollouts = Rollouts(connection)
-        self.batches = Batches(connection, self.rollouts)
+        self.batches = Batches(connection, self.rollouts, secrets)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.pushes = Pushes(connection)
@@ -75,9 +81,15 @@ class Store:
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
 
     @classmethod
-    def open(cls, url: str, *, max_connections: int = 32) -> "Store":
-        """A store at a Redis URL; connects at first use."""
-        return cls(Connection(url, max_connections=max_connections))
+    def open(cls, url: str, *, max_connections: int = 32, secrets: SecretStore | None = None) -> "Store":
+        """A store at a Redis URL; connects at first use. Without `secrets` it takes and gives none."""
+        return cls(Connection(url, max_connections=max_connections), secrets or SecretStore.none())
+
+    def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
+        """The spec with its secrets in plain text, to be kept in memory alone; raises `SecretUnreadable`."""
+        if spec.callback_api_key is None:
+            return spec
+        return spec.model_copy(update={"callback_api_key": self._secrets.open(spec.callback_api_key)})
 
     async def ping(self) -> float:
         """Milliseconds for one round trip; raises `StoreUnavailable`."""

@@ -17,6 +17,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, store_errors
 from rolloutpool_common.store.records import NewBatch, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.secrets import SecretStore
 
 __all__ = ["Batches"]
 
@@ -29,21 +30,26 @@ _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 class Batches:
     """The batches in one store."""
 
-    def __init__(self, connection: Connection, rollouts: Rollouts) -> None:
+    def __init__(self, connection: Connection, rollouts: Rollouts, secrets: SecretStore) -> None:
         self._connection = connection
         self._redis = connection.redis
         self._rollouts = rollouts
+        self._secrets = secrets
 
     async def submit(self, new: NewBatch) -> Submitted:
         """Stages the rollouts, then commits them at once. The same key and digest give the batch of the first time.
 
-        Raises `IdempotencyConflict` for the same key with another digest.
+        Raises `IdempotencyConflict` for the same key with another digest, `SecretsUnkept` where there are secrets and
+        nothing to seal them with.
         """
         idempotency = keys.idempotency(new.scope, new.idempotency_key) if new.idempotency_key else ""
-        await self._stage(new)
-        fields: list[Any] = ["scope", new.scope, "shared", new.shared, "labels", orjson.dumps(new.labels)]
-        if new.delivery is not None:
-            fields += ["push", orjson.dumps(new.delivery.model_dump())]
+        sealed: dict[str, str] = {}
+        shared = self._secrets.seal_field(new.shared, sealed)
+        push = None if new.delivery is None else self._sealed_delivery(new.delivery)
+        await self._stage(new, sealed)
+        fields: list[Any] = ["scope", new.scope, "shared", shared, "labels", orjson.dumps(new.labels)]
+        if push is not None:
+            fields += ["push", push]
         if new.v1:
             fields += ["v1", 1]
         batch_id, created, digest = await self._connection.script(
@@ -55,13 +61,16 @@ class Batches:
             await self._name(new)
         return Submitted(batch_id.decode(), bool(created))
 
-    async def _stage(self, new: NewBatch) -> None:
+    def _sealed_delivery(self, delivery: Delivery) -> bytes:
+        return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.seal(delivery.secret)})
+
+    async def _stage(self, new: NewBatch, sealed: dict[str, str]) -> None:
         with store_errors():
             for start in range(0, len(new.rollouts), CHUNK):
                 pipe = self._redis.pipeline(transaction=False)
                 chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
                 parts: dict[str, dict[int, Any]] = {
-                    "items": {i: r.overrides for i, r in chunk},
+                    "items": {i: self._secrets.seal_field(r.overrides, sealed) for i, r in chunk},
                     "groups": {i: r.group for i, r in chunk if r.group is not None},
                     "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
                 }
@@ -86,19 +95,19 @@ class Batches:
         with store_errors():
             return bool(await self._redis.exists(keys.idempotency(scope, idempotency_key)))
 
-    async def total(self, batch_id: str, scope: str) -> int | None:
-        """How many rollouts it has; None where there is no such batch for this scope."""
+    async def total(self, batch_id: str, scope: str | None) -> int | None:
+        """How many rollouts it has; None where there is no such batch for this scope (None: of anybody)."""
         with store_errors():
             total, owner = await self._redis.hmget(keys.batch(batch_id), "total", "scope")
-        return int(total) if total is not None and owner.decode() == scope else None
+        return int(total) if total is not None and scope in (None, owner.decode()) else None
 
-    async def status(self, batch_id: str, scope: str) -> BatchStatus | None:
-        """Where it stands; None where there is no such batch for this scope."""
+    async def status(self, batch_id: str, scope: str | None) -> BatchStatus | None:
+        """Where it stands; None where there is no such batch for this scope (None: of anybody)."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id))
             now_s, now_us = await self._redis.time()
         fields = {name.decode(): value for name, value in raw.items()}
-        if "total" not in fields or fields["scope"].decode() != scope:
+        if "total" not in fields or scope not in (None, fields["scope"].decode()):
             return None
 
         def prefixed(prefix: str) -> dict[str, int]:
@@ -150,10 +159,13 @@ class Batches:
         return ResultSlice(items, next_cursor, complete)
 
     async def delivery(self, batch_id: str) -> Delivery | None:
-        """Where its results are pushed."""
+        """Where its results are pushed, with the secret in plain text; raises `SecretUnreadable`."""
         with store_errors():
             raw = await self._redis.hget(keys.batch(batch_id), "push")
-        return None if raw is None else Delivery.model_validate_json(raw)
+        if raw is None:
+            return None
+        stored = orjson.loads(raw)
+        return Delivery.model_validate({**stored, "secret": self._secrets.open(stored["secret"])})
 
     async def cancel(self, batch_id: str) -> int:
         """Ends every rollout that has not ended; returns how many that were."""
@@ -202,7 +214,12 @@ class Batches:
                 pipe = self._redis.pipeline(transaction=False)
                 for index, raw in zip(indexes, overrides, strict=True):
                     uid = keys.uid_of(batch_id, index)
-                    pipe.unlink(keys.rollout(uid), keys.rollout(uid, "journal"), keys.rollout(uid, "result"))
+                    pipe.unlink(
+                        keys.rollout(uid),
+                        keys.rollout(uid, "journal"),
+                        keys.rollout(uid, "result"),
+                        keys.rollout(uid, "evidence"),
+                    )
                     pipe.zrem(keys.PUSH_DUE, uid)
                     pipe.hdel(keys.PUSH_ATTEMPTS, uid)
                     name = orjson.loads(raw).get("rollout_id") if raw is not None else None

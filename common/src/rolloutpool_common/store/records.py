@@ -61,7 +61,7 @@ class NewRollout:
 
     rollout_id: str | None
     """The caller's name; null where the uid serves."""
-    overrides: bytes
+    overrides: bytes = field(repr=False)
     """JSON object: the fields of its `RolloutSpec` that differ from the batch's shared ones."""
     group: str | None = None
     deadline_s: float | None = None
@@ -75,7 +75,7 @@ class NewBatch:
     batch_id: str
     scope: str
     """Whose it is; others can't see it."""
-    shared: bytes
+    shared: bytes = field(repr=False)
     """JSON object: the fields of `RolloutSpec` common to all."""
     rollouts: Sequence[NewRollout]
     priority: Priority = Priority.DEFAULT
@@ -135,6 +135,8 @@ class Claim:
     """From 1."""
     crashes: int
     """How often a worker died while it had this rollout."""
+    retries: int
+    """How often it was given back after an infra failure."""
     journal_length: int
     clean: bool
     """False: the last attempt died, so a model call of it may have been in flight."""

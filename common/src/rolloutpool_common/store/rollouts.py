@@ -5,6 +5,7 @@ nothing and tells its caller so (`ClaimLost`). A terminal state is final.
 """
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -58,7 +59,9 @@ class Rollouts:
         answer = await self._connection.script("claim", batch_id, index, worker_id, token)
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())
-        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more, clean, group = answer
+        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more, clean, group, retries = (
+            answer
+        )
         return Claim(
             uid=uid,
             batch_id=batch_id,
@@ -67,6 +70,7 @@ class Rollouts:
             token=token,
             attempt=attempt,
             crashes=crashes,
+            retries=retries,
             journal_length=journal_length,
             clean=clean == b"1",
             group=group.decode() or None,
@@ -176,8 +180,32 @@ class Rollouts:
         answer = await self._connection.script("release", claim.batch_id, claim.index, claim.token, "", "", int(clean))
         return bool(answer >= 0)
 
-    async def view(self, uid: str, scope: str) -> RolloutView | None:
-        """Its state, with the result once it has ended; None where there is no such rollout for this scope."""
+    async def give_back(self, claim: Claim, *, clean: bool) -> bool:
+        """As `release`, after an infra failure: it counts as a retry."""
+        answer = await self._connection.script(
+            "release", claim.batch_id, claim.index, claim.token, "", "retries", int(clean)
+        )
+        return bool(answer >= 0)
+
+    async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
+        """Keeps a result that must not be delivered as data, for people; it goes with its batch."""
+        with store_errors():
+            await self._redis.set(keys.rollout(claim.uid, "evidence"), compress(result.model_dump_json().encode()))
+
+    async def evidence(self, uid: str) -> bytes | None:
+        """What was kept of a quarantined rollout, as JSON."""
+        with store_errors():
+            data = await self._redis.get(keys.rollout(uid, "evidence"))
+        return None if data is None else expand(data)
+
+    async def restart(self, claim: Claim) -> Claim:
+        """Forgets what the rollout has done; raises `ClaimLost` when it is no longer this worker's."""
+        if not await self._connection.script("restart", claim.uid, claim.token):
+            raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+        return replace(claim, journal_length=0, clean=True)
+
+    async def view(self, uid: str, scope: str | None) -> RolloutView | None:
+        """Its state, with the result once it has ended; None where this scope (None: of anybody) has no such one."""
         split = keys.split_uid(uid)
         if split is None:
             return None
@@ -190,7 +218,7 @@ class Rollouts:
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             pipe.get(keys.rollout(uid, "result"))
             (owner, _), overrides, (state, attempt, worker, turns), group, result = await pipe.execute()
-        if owner is None or owner.decode() != scope or overrides is None:
+        if owner is None or scope not in (None, owner.decode()) or overrides is None:
             return None
         return RolloutView(
             uid=uid,

@@ -1,9 +1,9 @@
 """Protocol v1's callback: messages in, `prompt_token_ids` + `token_ids` out.
 
 The request body has exactly nine keys in their order. A reply is data only when it is whole: JSON, an assistant
-message, as many finite log-probabilities as token ids, ids within the vocabulary. Anything else is a typed failure
-at the trainer's boundary. A call is repeated only where the trainer cannot have sampled (refused connection, 429, 500,
-503), or where it promised that asking the same turn again is safe.
+message, as many finite log-probabilities as token ids. Anything else is a typed failure at the trainer's boundary;
+whether the ids mean what they should is for whoever has the tokenizer to say. A call is repeated only where the trainer
+cannot have sampled (refused connection, 429, 500, 503), or where it promised that asking the same turn again is safe.
 """
 
 import asyncio
@@ -99,7 +99,6 @@ class CallbackChannel:
         attempt: int,
         attempts: int,
         max_reply_bytes: int,
-        vocab_size: int,
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
         """`pause` waits so many seconds between two calls of a turn; what it raises ends the turn uncalled."""
@@ -110,7 +109,6 @@ class CallbackChannel:
         self._attempt = attempt
         self._attempts = 1 if spec.v1 else attempts
         self._max_reply_bytes = max_reply_bytes
-        self._vocab_size = vocab_size
         self._url = f"{spec.server_url}/v1/chat/completions"
         sampling = spec.sampling_params
         tail = {
@@ -125,9 +123,9 @@ class CallbackChannel:
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
-    async def sample(self, call: TurnCall) -> Reply:
-        """Has the policy sample one turn; raises `RolloutError`s of the trainer's boundary."""
-        body = b"".join(
+    def body(self, call: TurnCall) -> bytes:
+        """The request's body: the protocol's nine keys, then the extra sampling parameters."""
+        return b"".join(
             (
                 b'{"model":"default","messages":',
                 call.messages,
@@ -139,6 +137,10 @@ class CallbackChannel:
                 b"}",
             )
         )
+
+    async def sample(self, call: TurnCall) -> Reply:
+        """Has the policy sample one turn; raises `RolloutError`s of the trainer's boundary."""
+        body = self.body(call)
         headers = self._headers(call, body)
         pause = 0.5
         for remaining in reversed(range(self._attempts)):
@@ -173,8 +175,8 @@ class CallbackChannel:
 
     def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
         if isinstance(error, TrainerStatusError):
-            return error.status in NOT_SAMPLED or (self._spec.idempotent and error.status >= 500)
-        return self._spec.idempotent or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+            return error.status in NOT_SAMPLED or (self._spec.may_repeat and error.status >= 500)
+        return error.retryable
 
     async def _once(self, body: bytes, headers: dict[bytes, bytes], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
@@ -196,14 +198,15 @@ class CallbackChannel:
                 reply_headers = response.headers
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The last two are what the resolver makes of an impossible port or host name.
-            raise TrainerUnreachable(f"{where}: not a usable URL") from error
+            raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
         except TimeoutError as error:
-            raise TrainerUnreachable(f"{where}: the reply was not whole after {whole:g} s") from error
+            late = f"{where}: the reply was not whole after {whole:g} s"
+            raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
-            raise TrainerUnreachable(lost) from error
+            raise TrainerUnreachable(lost, retryable=self._spec.may_repeat) from error
         if len(data) > OFF_LOOP_BYTES:
             return await asyncio.to_thread(self._parse, data, reply_headers, where)
         return self._parse(data, reply_headers, where)
@@ -243,10 +246,8 @@ class CallbackChannel:
         if self._spec.v1 and reply.prompt_token_ids is None:
             raise TrainerProtocolError(f"{where}: the reply lacks prompt_token_ids")
         for name, ids in (("token_ids", reply.token_ids), ("prompt_token_ids", reply.prompt_token_ids or ())):
-            if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
-                raise TrainerProtocolError(
-                    f"{where}: {name} has an id outside the tokenizer's vocabulary of {self._vocab_size}"
-                )
+            if ids and min(ids) < 0:
+                raise TrainerProtocolError(f"{where}: {name} has a negative id")
         return Reply(
             message=choice.message.wire(),
             finish_reason=choice.finish_reason,

@@ -1,6 +1,6 @@
 -- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
 -- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
---     group | ''}
+--     group | '', infra retries}
 --  | {'gone' | 'ended' | 'taken' | 'expired'}; `room` = 1 when the outboxes may have something to publish
 local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uid = b .. '-' .. index
@@ -8,7 +8,7 @@ local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared',
 local overrides = redis.call('HGET', k_batch(b, 'items'), index)
 if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean')
+local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries')
 if TERMINAL[state[1] or ''] then return { 'ended' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
@@ -30,5 +30,5 @@ end
 return {
   'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
   meta[2], meta[3], overrides, redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
-  redis.call('HGET', k_batch(b, 'groups'), index) or '',
+  redis.call('HGET', k_batch(b, 'groups'), index) or '', tonumber(state[6] or '0'),
 }
