@@ -200,7 +200,7 @@ class CallbackApp:
     ) -> Prompt:
         known = len(session.history)
         appended = None
-        if session.turns and ask.history[:known] == session.history:
+        if session.turns and not ask.edited and ask.history[:known] == session.history:
             # An assistant message that this endpoint did not sample is an edit too.
             appended = None if any(m["role"] == "assistant" for m in messages[known:]) else len(messages) - known
         try:

@@ -22,7 +22,7 @@ RESUME = "Summary of the conversation so far:\n"
 
 
 async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
-    """Edits the history when the context has reached the limit."""
+    """Edits the history when the context has reached the limit. Call it before a turn is sampled."""
     if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
         return
     head = _head(conversation.messages)
@@ -31,7 +31,10 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
         if len(kept) < len(conversation.messages):
             await conversation.edit(kept)
         return
-    await conversation.edit([*conversation.messages, {"role": "user", "content": SUMMARISE}])
+    # The summary is a turn, and an answer needs one more.
+    if conversation.turns + 2 > conversation.spec.max_turns:
+        return
+    await conversation.say([{"role": "user", "content": SUMMARISE}])
     turn = await conversation.sample()
     await conversation.edit([*head, {"role": "user", "content": RESUME + str(turn.message["content"] or "")}])
 

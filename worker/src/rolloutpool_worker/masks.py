@@ -7,14 +7,15 @@ then disproves ends the rollout: the trainer's session is wrong, and nobody else
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
+from rolloutpool_common.ledger import EchoKind
 from rolloutpool_common.protocol.batch import MaskMode, RolloutSpec
 
-__all__ = ["Kinds", "MaskPlan", "TrainerKind", "check_accepted", "learn", "plan"]
+__all__ = ["Kinds", "MaskPlan", "TrainerKind", "check_accepted", "impossible", "learn", "plan"]
 
 REMEMBERED = 4096
 """Batches whose trainer's kind is remembered in a process."""
@@ -34,7 +35,7 @@ class TrainerKind(StrEnum):
 class MaskPlan:
     """The lengths to try, in order: a second one only where the first may be refused rightly."""
 
-    lengths: tuple[int, ...]
+    lengths: Sequence[int]
     exact: int
     rerender: int | None
     """None where it was not needed or the template refuses."""
@@ -44,42 +45,45 @@ class MaskPlan:
         return [0] * self.lengths[attempt] or None
 
 
-def plan(
-    mode: MaskMode, kind: TrainerKind, exact: int, count_rerender: Callable[[], int | None], turn: int
-) -> MaskPlan:
-    """What to send on a turn from 2 on; raises `MaskImpossible` or `TemplateRefusedTurn` where `rerender` cannot be."""
-    if mode is MaskMode.EXACT or (mode is MaskMode.AUTO and kind is TrainerKind.KEEPS_IDS):
-        return MaskPlan((exact,), exact, None)
-    rerender = count_rerender()
-    if mode is MaskMode.RERENDER:
+def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int) -> MaskPlan:
+    """What to send on a turn from 2 on, where the trainer may render history again.
+
+    `rerender` is None where the template refuses the history. Raises `MaskImpossible` or `TemplateRefusedTurn` where
+    only `rerender` would do and there is none.
+    """
+    if mode is MaskMode.RERENDER or kind is TrainerKind.RERENDERS:
         if rerender is None:
             raise TemplateRefusedTurn(f"turn {turn}: the template cannot render the history again, so nothing to count")
         if rerender < 0:
-            raise MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
+            raise impossible(rerender, turn)
         return MaskPlan((rerender,), exact, rerender)
     if rerender is None or rerender < 0 or rerender == exact:
         return MaskPlan((exact,), exact, rerender)
-    if kind is TrainerKind.RERENDERS:
-        return MaskPlan((rerender,), exact, rerender)
     return MaskPlan((rerender, exact), exact, rerender)
 
 
-def learn(kind: TrainerKind, plan: MaskPlan, *, kept_ids: bool) -> TrainerKind:
-    """The trainer's kind after an echo; `kept_ids` says whether it began with the ledger's sampled ids."""
-    if not kept_ids:
+def impossible(rerender: int, turn: int) -> MaskImpossible:
+    """For a negative count."""
+    return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
+
+
+def learn(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
+    """The trainer's kind after an echo that its mask did not contradict."""
+    if echo is EchoKind.FORK:
         return TrainerKind.RERENDERS
-    if plan.rerender is not None and plan.rerender != plan.exact:
+    # A tail of its own may come from either kind: both spell out control tokens that a tool has typed.
+    if echo is EchoKind.EQUAL and plan.rerender is not None and plan.rerender != plan.exact:
         return TrainerKind.KEEPS_IDS
     return kind
 
 
-def check_accepted(plan: MaskPlan, sent: int, turn: int, *, kept_ids: bool) -> None:
-    """Raises `MaskDisproved` when the echo shows that another length was right than the one that was accepted."""
-    right = plan.exact if kept_ids else plan.rerender
-    if right is not None and right != sent:
+def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
+    """Raises `MaskDisproved` when the echoed prompt has another number of `new` tokens than were `sent` as such."""
+    if new != sent:
+        mode = MaskMode.RERENDER if new == plan.rerender and new >= 0 else MaskMode.EXACT
         raise MaskDisproved(
-            f"turn {turn}: a mask of {sent} was accepted, but this trainer's prompt has {right} new tokens; it does "
-            f"not check masks, so set mask_mode to {'exact' if kept_ids else 'rerender'}"
+            f"turn {turn}: a mask of {sent} was accepted, but this trainer's prompt has {new} new tokens: it does not "
+            f"check masks. mask_mode {mode} sends what it counts, or what is true, and holds it against no echo"
         )
 
 

@@ -19,7 +19,7 @@ from rolloutpool_common.errors import (
     TokenizerMismatch,
     TrainerProtocolError,
 )
-from rolloutpool_common.ledger import EchoKind, TokenLedger
+from rolloutpool_common.ledger import EchoComparison, EchoKind, TokenLedger
 from rolloutpool_common.protocol.batch import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, StopToken
 from rolloutpool_common.rendering import (
@@ -69,34 +69,39 @@ class TokenTrack:
         self._counter: PlainCounter | None = None
         self._shown_tools: list[dict[str, Any]] | None = None
         self._offset = 0
-        self._seen = 0
+        """Ids that the trainer's first prompt had more than ours; a tool or a date that we don't know of."""
+        self._offered = 0
+        """Length of the prefix that the reply to come may leave out."""
 
     # --- before a call ------------------------------------------------------------------------------------------
 
     async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int) -> MaskPlan:
         """Which mask lengths to try for a turn from 2 on."""
         spec = self._spec
-        exact = len(self.ledger) if self.edited else self.ledger.pending_glue
-        if self.edited or spec.mask_mode is MaskMode.EXACT or self.kind is TrainerKind.KEEPS_IDS:
+        exact = len(self.ledger) + self._offset if self.edited else self.ledger.pending_glue
+        if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
         rerender = await self._off_loop(len(self.ledger), self._count, messages)
-        return masks.plan(spec.mask_mode, self.kind, exact, lambda: rerender, turn)
+        return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
 
     def offer_prefix(self, turn: int) -> Echo | None:
         """What the trainer may leave out of its echo; None where a full one is wanted."""
         full = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= self._spec.max_turns or self.edited
-        if full or self.ledger.head < DELTA_ECHO_FROM or self._spec.v1:
-            return None
-        return Echo(self.ledger.head, self.ledger.head_digest.hex())
+        self._offered = 0 if full or self._spec.v1 or self.ledger.head < DELTA_ECHO_FROM else self.ledger.head
+        return Echo(self._offered, self.ledger.head_digest.hex()) if self._offered else None
 
     def _count(self, messages: Sequence[dict[str, Any]]) -> int | None:
         """How many tokens a re-rendering trainer counts as new; None where the template refuses the history."""
         if self._counter is None:
             return None
         try:
-            return self._counter.count(messages) + self._offset - self._seen
+            return self._counter.count(messages) + self._offset - self._known()
         except RenderFailed:
             return None
+
+    def _known(self) -> int:
+        """How many ids of the next prompt the trainer does not take for new."""
+        return 0 if self.edited else self.ledger.head
 
     # --- after a call -------------------------------------------------------------------------------------------
 
@@ -114,10 +119,12 @@ class TokenTrack:
         `mask` is the plan and the length that the trainer accepted, from turn 2 on.
         """
         drift = await (self._open(reply, messages) if turn == 1 else self._compare(reply, turn, mask))
+        self._check_vocabulary("token_ids", reply.token_ids, turn)
+        if reply.keeps_ids is not None:
+            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
         self.ledger.append_sampled(
             reply.token_ids, reply.logprobs, turn=turn, policy_version=reply.policy_version, train=train
         )
-        self._seen = len(self.ledger)
         self.edited = False
         return drift
 
@@ -125,26 +132,26 @@ class TokenTrack:
         """After a journaled turn was replayed into the ledger; `messages` are those that the turn was asked with."""
         self.kind = kind
         self.edited = False
-        self._seen = len(self.ledger)
         if self._counter is None:
-            prompt = self.ledger.segments[0].n
-            self._prepare_count(messages, prompt)
+            self._prepare_count(messages, self.ledger.segments[0].n)
 
     async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> str:
         echo, spec = reply.prompt_token_ids, self._spec
         self._check_fingerprint(reply.fingerprint)
-        if reply.keeps_ids is not None:
-            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
         if echo is None:
             if not spec.allow_unverified:
                 raise AlignmentUnverified(f"turn 1: {AlignmentUnverified.__doc__}")
-            await self._off_loop(OFF_LOOP + 1, self._prepare_count, messages, None)
-            self.ledger.seed(
-                self._tokenizer.render_prompt(messages, tools=self._shown_tools, template_kwargs=spec.template_kwargs)
-            )
+            await self._off_loop(_characters(messages), self._prepare_count, messages, None)
+            self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt"))
             return UNVERIFIED
         if not echo:
             raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
+        if max(echo) >= self._tokenizer.vocab_size:
+            raise TokenizerMismatch(
+                f"turn 1: the prompt of the trainer at {spec.server_url} has id {max(echo)}, but this worker has "
+                f"{self._own} for {self._tokenizer.name!r}, with {self._tokenizer.vocab_size} ids. The trainer serves "
+                "another model; give `tokenizer_name` the one that it serves"
+            )
         await self._off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
         await self._off_loop(len(echo), self._prepare_count, messages, len(echo))
         self.ledger.seed(echo)
@@ -164,15 +171,21 @@ class TokenTrack:
                 return
 
     def _check_fingerprint(self, theirs: str | None) -> None:
-        ours = self._tokenizer.fingerprint
-        if theirs is None:
-            return
-        own = f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}"
-        if theirs.split("/")[:2] != own.split("/")[:2]:
+        if theirs is not None and theirs.split("/")[:2] != self._own.split("/")[:2]:
             raise TokenizerMismatch(
-                f"turn 1: the trainer uses tokenizer/template/transformers {theirs[:200]}, this worker has {own} for "
-                f"{self._tokenizer.name!r}; give both the same files"
+                f"turn 1: the trainer at {self._spec.server_url} uses tokenizer/template/transformers {theirs[:200]}, "
+                f"this worker has {self._own} for {self._tokenizer.name!r}; give both the same files"
             )
+
+    @property
+    def _own(self) -> str:
+        ours = self._tokenizer.fingerprint
+        return f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}"
+
+    def _check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
+        size = self._tokenizer.vocab_size
+        if ids and max(ids) >= size:
+            raise TrainerProtocolError(f"turn {turn}: {name} has an id outside the tokenizer's vocabulary of {size}")
 
     async def _compare(self, reply: Reply, turn: int, mask: tuple[MaskPlan, int] | None) -> str:
         echo, spec, ledger = reply.prompt_token_ids, self._spec, self.ledger
@@ -180,23 +193,37 @@ class TokenTrack:
             if not spec.allow_unverified:
                 raise AlignmentUnverified(f"turn {turn}: {AlignmentUnverified.__doc__}")
             return UNVERIFIED
-        if reply.prefix not in (0, ledger.head):
-            raise TrainerProtocolError(f"turn {turn}: the reply leaves out {reply.prefix} ids, which nobody offered")
+        self._check_vocabulary("prompt_token_ids", echo, turn)
+        self._check_prefix(reply.prefix, echo, turn)
         verdict = ledger.compare(echo, prefix=reply.prefix)
-        if mask is not None and not self.edited and spec.mask_mode is MaskMode.AUTO:
-            kept = verdict.kind is not EchoKind.FORK
-            masks.check_accepted(mask[0], mask[1], turn, kept_ids=kept)
-            self.kind = masks.learn(self.kind, mask[0], kept_ids=kept)
-        if verdict.kind is EchoKind.EQUAL:
-            return EDITED if self.edited else DriftLabel.NONE.value
-        label = await self._off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix))
-        _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, verdict.first_difference)
-        if label is DriftLabel.INJECTED_CONTROL_TOKEN and spec.on_injection is OnInjection.FAIL:
-            raise InjectionRefused(f"turn {turn}, id {verdict.first_difference}: {InjectionRefused.__doc__}")
-        if verdict.kind is EchoKind.FORK and spec.on_drift is OnDrift.FAIL:
-            raise DriftRefused(f"turn {turn}, id {verdict.first_difference}, {label}: {DriftRefused.__doc__}")
+        label: str = EDITED if self.edited else DriftLabel.NONE.value
+        if verdict.kind is not EchoKind.EQUAL:
+            label = await self._off_loop(
+                len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix).value
+            )
+            _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, verdict.first_difference)
+            self._tolerate(DriftLabel(label), verdict, turn)
+        if mask is not None and spec.mask_mode is MaskMode.AUTO:
+            plan, sent = mask
+            masks.check_accepted(plan, sent, reply.prefix + len(echo) - self._known(), turn)
+            if not self.edited:
+                self.kind = masks.learn(self.kind, plan, verdict.kind)
         ledger.accept_echo(echo, prefix=reply.prefix)
-        return str(label.value)
+        return label
+
+    def _check_prefix(self, prefix: int, echo: Sequence[int], turn: int) -> None:
+        if prefix not in (0, self._offered):
+            raise TrainerProtocolError(f"turn {turn}: the reply leaves out {prefix} ids, which nobody offered")
+        if prefix and len(echo) >= prefix and echo[:prefix] == self.ledger.context[:prefix]:
+            raise TrainerProtocolError(f"turn {turn}: the reply says that it leaves out {prefix} ids, and has them")
+
+    def _tolerate(self, label: DriftLabel, verdict: EchoComparison, turn: int) -> None:
+        """Raises where the batch wants no rollout with such a prompt."""
+        where = f"turn {turn}, id {verdict.first_difference}"
+        if label is DriftLabel.INJECTED_CONTROL_TOKEN and self._spec.on_injection is OnInjection.FAIL:
+            raise InjectionRefused(f"{where}: {InjectionRefused.__doc__}")
+        if verdict.kind is EchoKind.FORK and self._spec.on_drift is OnDrift.FAIL:
+            raise DriftRefused(f"{where}, {label}: {DriftRefused.__doc__}")
 
     def stop_of(self, reply: Reply) -> StopToken:
         """How the end of a turn shows in its ids."""
@@ -207,18 +234,25 @@ class TokenTrack:
     # --- new messages -------------------------------------------------------------------------------------------
 
     async def append(self, messages: list[dict[str, Any]], turn: int) -> None:
-        """Renders new messages behind the last sampled turn."""
+        """Renders the messages behind the last sampled turn, in the place of fewer of them rendered before."""
         delta = await self._off_loop(_characters(messages), self._render, messages, turn)
-        self.ledger.append_close(list(delta.close_ids), turn=turn)
-        self.ledger.append_glue(list(delta.glue_ids), turn=turn)
+        if self.ledger.pending_glue:
+            self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
+            return
+        self.ledger.append_close(delta.close_ids, turn=turn)
+        self.ledger.append_glue(delta.glue_ids, turn=turn)
 
     def _render(self, messages: list[dict[str, Any]], turn: int) -> Delta:
         last, kwargs = self.ledger.last_sampled_id, self._spec.template_kwargs
         try:
-            return self._tokenizer.render_delta(messages, last_sampled_id=last, template_kwargs=kwargs)
+            return self._tokenizer.render_delta(
+                messages, last_sampled_id=last, tools=self._shown_tools, template_kwargs=kwargs
+            )
         except TemplateRefused as refused:
             try:
-                self._tokenizer.render_delta(PLAIN_RESULT, last_sampled_id=last, template_kwargs=kwargs)
+                self._tokenizer.render_delta(
+                    PLAIN_RESULT, last_sampled_id=last, tools=self._shown_tools, template_kwargs=kwargs
+                )
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
@@ -226,17 +260,19 @@ class TokenTrack:
 
     async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
         """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
+        self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))
+        self.edited = True
+
+    async def _render_whole(self, messages: Sequence[dict[str, Any]], what: str) -> list[int]:
         try:
-            prompt = await self._off_loop(
+            return await self._off_loop(
                 _characters(messages),
                 lambda: self._tokenizer.render_prompt(
                     messages, tools=self._shown_tools, template_kwargs=self._spec.template_kwargs
                 ),
             )
         except TemplateRefused as refused:
-            raise TemplateUnusable(f"turn {turn}: the edited history: {refused.message}") from None
-        self.ledger.accept_echo(prompt)
-        self.edited = True
+            raise TemplateUnusable(f"{what}: {refused.message}") from None
 
     async def _off_loop(self, size: int, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)

@@ -1,0 +1,134 @@
+"""A worker inside the test's own process: real Redis, real sockets to the trainer, no Celery.
+
+What happens is the same as in a worker process from the claim to the finished record, and a test can see inside:
+stop it behind any journal record, read its log, give it an agent of its own.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from tests.integration.support.batches import NOWHERE, SCOPE, new_batch, uids_of
+
+from rolloutpool_common.outcomes import FinishReason
+from rolloutpool_common.protocol.batch import BatchStatus
+from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.store import Claim
+from rolloutpool_worker.agent import AGENTS
+from rolloutpool_worker.conversation import Conversation
+from rolloutpool_worker.runtime import Runtime
+from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.ticket import run_rollout
+
+__all__ = ["REPLAY", "InsideWorker", "inside_worker", "sampled_with_mask_1"]
+
+REPLAY = "tests.replay"
+
+
+@AGENTS.named(REPLAY)
+async def replay(conversation: Conversation) -> FinishReason:
+    """Does what `metadata.steps` says: a list of one-key objects, the key being the conversation's method."""
+    for step in conversation.spec.metadata["steps"]:
+        ((name, given),) = step.items()
+        match name:
+            case "sample":
+                turn = await conversation.sample(**given)
+            case "run_tools":
+                await conversation.run_tools(turn)
+            case "say":
+                await conversation.say(given)
+            case "edit":
+                await conversation.edit(given)
+    return FinishReason.STOP
+
+
+class InsideWorker:
+    """One worker's inside."""
+
+    def __init__(self, redis_url: str, tokenizers: TokenizerCache, **settings: Any) -> None:
+        self._redis_url = redis_url
+        self.runtime = Runtime(WorkerSettings(redis_url=redis_url, **settings))
+        self.runtime.tokenizers = tokenizers
+        self._settings = settings
+
+    async def submit(self, *rollouts: dict[str, Any], **shared: Any) -> list[str]:
+        """Submits a batch; returns the uids."""
+        batch = new_batch(list(rollouts) or 1, shared={"server_url": NOWHERE, **shared})
+        await self.runtime.store.batches.submit(batch)
+        return uids_of(batch)
+
+    async def take(self, uid: str) -> str:
+        """Runs a rollout as a ticket would; what became of the ticket."""
+        return await run_rollout(self.runtime, uid)
+
+    async def result(self, uid: str) -> RolloutResult:
+        """The result of a rollout that has ended."""
+        data = await self.runtime.store.rollouts.result(uid)
+        assert data is not None, f"{uid} has not ended"
+        return RolloutResult.model_validate_json(data)
+
+    async def run(self, *rollouts: dict[str, Any], **shared: Any) -> list[RolloutResult]:
+        """Submits a batch and runs it, one rollout after the other."""
+        uids = await self.submit(*rollouts, **shared)
+        for uid in uids:
+            await self.take(uid)
+        return [await self.result(uid) for uid in uids]
+
+    async def run_one(self, **rollout: Any) -> RolloutResult:
+        """As `run`, for a batch of one."""
+        return (await self.run(rollout))[0]
+
+    async def status(self, uid: str) -> BatchStatus:
+        """Of the rollout's batch."""
+        status = await self.runtime.store.batches.status(uid.rpartition("-")[0], SCOPE)
+        assert status is not None
+        return status
+
+    def stop_behind(self, records: int) -> None:
+        """Makes this worker drain as soon as a journal has so many records."""
+        rollouts = self.runtime.store.rollouts
+        journal = rollouts.journal
+
+        async def stopping(claim: Claim, journaled: list[dict[str, Any]], *, turns: int) -> None:
+            await journal(claim, journaled, turns=turns)
+            if len(journaled) >= records:
+                self.runtime.drain.begin()
+
+        setattr(rollouts, "journal", stopping)  # noqa: B010  a method, to mypy
+
+    async def run_in_pieces(self, **rollout: Any) -> RolloutResult:
+        """Runs one rollout on as many workers as its journal has records, each of which adds one."""
+        (uid,) = await self.submit(rollout)
+        for records in range(1, 1000):
+            async with inside_worker(self._redis_url, self.runtime.tokenizers, **self._settings) as worker:
+                worker.stop_behind(records)
+                if await worker.take(uid) != "drained":
+                    return await self.result(uid)
+        raise AssertionError("it never ended")
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.runtime.clients.close()
+        self.runtime.publisher.close()
+        await self.runtime.store.close()
+
+
+@contextlib.asynccontextmanager
+async def inside_worker(redis_url: str, tokenizers: TokenizerCache, **settings: Any) -> AsyncIterator[InsideWorker]:
+    """A worker that is closed when the block ends."""
+    worker = InsideWorker(redis_url, tokenizers, **settings)
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
+def sampled_with_mask_1(samples: Sequence[Sample]) -> list[int]:
+    """All ids with mask 1, in order."""
+    return [
+        token
+        for sample in samples
+        for token, mask in zip(sample.response_ids, sample.response_mask, strict=True)
+        if mask
+    ]

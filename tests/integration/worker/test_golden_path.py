@@ -1,0 +1,250 @@
+"""Every golden case on the way that a rollout really takes: claim, HTTP, journal, finish.
+
+The trainers don't say of which kind they are, and the strict ones refuse every mask but their own. Where the history
+that a trainer renders is not the one that it was sent (tools or history changed behind our back), no count of ours can
+be right; these cases are listed, and have to fail loudly where the trainer checks.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.support.golden_trainer import GoldenTrainer, golden_trainer
+from tests.integration.support.inside import REPLAY, InsideWorker, inside_worker, sampled_with_mask_1
+from tests.tokenizers.real import real_directory
+
+from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.batch import MaskMode
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.rendering.conformance import tokenizer_name
+from rolloutpool_worker import ticket
+from rolloutpool_worker.registry import Registry
+from rolloutpool_worker.tools import Tool, ToolContext
+
+pytestmark = pytest.mark.real_tokenizer
+
+Case = dict[str, Any]
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "masks.json").read_text(encoding="utf-8"))
+CASES: dict[str, Case] = {f"{case['name']}-{tokenizer_name(case)}": case for case in GOLDEN["cases"]}
+
+UNSENDABLE = {"00-control-llama3_2", "02l-content-dropped-llama3_2", "05d-eom-vs-eot-llama3_2"}
+"""A tool result that is an object: messages carry text, so the template never sees it."""
+REFUSED = {"07j-parallel-calls-unsupported-llama3_2"}
+"""The template takes one call per turn, and two were sampled."""
+NEGATIVE = {"02k-second-call-dropped-qwen2_5", "02k-second-call-dropped-qwen3"}
+"""History renders to fewer tokens than were seen and sampled: no mask says that."""
+BEHIND_OUR_BACK = {
+    "06b-tools-changed-qwen2_5",
+    "06f-default-system-qwen2_5",
+    "10a-truncate-history-qwen2_5",
+    "10b-summarise-qwen2_5",
+}
+"""The trainer renders other tools or another history than it was sent, and another number of tokens."""
+
+PLAYED = {name: case for name, case in CASES.items() if name not in UNSENDABLE | REFUSED}
+EDITED = {
+    name: case
+    for name, case in PLAYED.items()
+    if case["replayed_messages"]
+    != [*case["initial_messages"], case["assistant_message_as_parsed"], *case["appended_messages"]]
+}
+played = pytest.mark.parametrize("case", PLAYED.values(), ids=PLAYED.keys())
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> TokenizerCache:
+    return TokenizerCache(8)
+
+
+@pytest.fixture
+async def worker(redis_url: str, tokenizers: TokenizerCache) -> AsyncIterator[InsideWorker]:
+    async with inside_worker(redis_url, tokenizers) as inside:
+        yield inside
+
+
+async def no_run(_: ToolContext) -> object:
+    raise AssertionError("nobody calls it")
+
+
+def text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+async def run(worker: InsideWorker, trainer: GoldenTrainer, mode: MaskMode, *, edit: bool = False) -> RolloutResult:
+    case = trainer.case
+    appended = [{**message, "content": text(message["content"])} for message in case["appended_messages"]]
+    between = {"edit": case["replayed_messages"]} if edit else {"say": appended}
+    return await worker.run_one(
+        server_url=trainer.url,
+        messages=case["initial_messages"],
+        tokenizer_name=str(real_directory(tokenizer_name(case))),
+        template_kwargs=case["template_kwargs"],
+        mask_mode=mode,
+        agent=REPLAY,
+        metadata={"steps": [{"sample": {}}, between, {"sample": {}}]},
+    )
+
+
+def assert_kept(result: RolloutResult, case: Case) -> None:
+    """One sample, with the expected ids and mask."""
+    assert result.status is RolloutStatus.COMPLETED, result.failure
+    (sample,) = result.samples
+    assert sample.prompt_ids + sample.response_ids == case["expected_token_ids"]
+    assert [0] * len(sample.prompt_ids) + sample.response_mask == case["expected_mask"]
+    assert (result.alignment, result.drift) == (Alignment.EXACT, {})
+
+
+def assert_rerendered(result: RolloutResult, case: Case) -> None:
+    """As many samples as expected, each true to what the trainer saw, and the expected label."""
+    assert result.status is RolloutStatus.COMPLETED, result.failure
+    label, count = case["expected_drift"], case["expected_samples_if_server_rerenders"]
+    assert result.drift == ({} if label == "none" else {label: 1})
+    assert result.turns[1].drift == label
+    assert len(result.samples) == count
+    first, second = case["sampled_ids"]
+    last = result.samples[-1]
+    assert last.prompt_ids + last.response_ids == [*case["server_rerender_ids"], *second]
+    assert last.response_mask[-len(second) :] == [1] * len(second)
+    if count == 2:
+        assert (result.samples[0].prompt_ids, result.samples[0].response_ids) == (case["prompt_ids"], first)
+        assert last.prompt_ids == case["server_rerender_ids"]
+    assert sampled_with_mask_1(result.samples) == [*first, *second]
+    assert result.alignment is (Alignment.EXACT if count == 1 else Alignment.FORKED)
+
+
+def assert_failed(result: RolloutResult, case: Case, category: Category, kind: FailureKind) -> None:
+    """Turn 2 failed so, and turn 1 is delivered with its proved mask."""
+    assert result.status is RolloutStatus.FAILED
+    assert result.failure is not None
+    assert (result.failure.category, result.failure.kind) == (category, kind)
+    assert (result.failure.turn, result.failure.retryable) == (2, False)
+    (sample,) = result.samples
+    assert (sample.prompt_ids, sample.response_ids) == (case["prompt_ids"], case["sampled_ids"][0])
+    assert set(sample.response_mask) == {1}
+
+
+@played
+async def test_exact_is_what_a_trainer_that_keeps_ids_counts(worker: InsideWorker, case: Case) -> None:
+    async with golden_trainer(case, keeps_ids=True) as trainer:
+        result = await run(worker, trainer, MaskMode.EXACT)
+        assert_kept(result, case)
+        assert trainer.posts == [("1", None), ("2", len(case["expected_delta_ids"]))]
+
+
+@played
+async def test_rerender_is_what_a_trainer_that_renders_again_counts(worker: InsideWorker, case: Case) -> None:
+    name = next(name for name, known in CASES.items() if known is case)
+    async with golden_trainer(case, keeps_ids=False) as trainer:
+        result = await run(worker, trainer, MaskMode.RERENDER)
+        if name in NEGATIVE:
+            assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
+            assert len(trainer.posts) == 1
+        elif name in BEHIND_OUR_BACK:
+            assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
+        else:
+            assert_rerendered(result, case)
+            assert trainer.posts == [("1", None), ("2", trainer.new_tokens() or None)]
+
+
+@played
+async def test_auto_ends_right_with_a_trainer_that_keeps_ids(worker: InsideWorker, case: Case) -> None:
+    async with golden_trainer(case, keeps_ids=True) as trainer:
+        result = await run(worker, trainer, MaskMode.AUTO)
+        assert_kept(result, case)
+        exact = len(case["expected_delta_ids"])
+        assert trainer.posts[0] == ("1", None)
+        if len(trainer.posts) == 2:
+            assert trainer.posts[1] == ("2", exact)
+        else:
+            (_, (first, other), second) = trainer.posts
+            assert first == "2"
+            assert other != exact
+            assert second == ("2/2", exact)
+        assert result.turns[1].mask_sent == exact
+
+
+@played
+async def test_auto_ends_right_with_a_trainer_that_renders_again(worker: InsideWorker, case: Case) -> None:
+    name = next(name for name, known in CASES.items() if known is case)
+    async with golden_trainer(case, keeps_ids=False) as trainer:
+        result = await run(worker, trainer, MaskMode.AUTO)
+        if name in NEGATIVE:
+            assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
+        elif name in BEHIND_OUR_BACK:
+            assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
+        else:
+            assert_rerendered(result, case)
+            assert trainer.posts == [("1", None), ("2", trainer.new_tokens() or None)]
+
+
+@played
+@pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
+async def test_a_trainer_that_checks_nothing_is_disproved_exactly_where_it_counts_otherwise(
+    worker: InsideWorker, case: Case, keeps_ids: bool
+) -> None:
+    async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
+        result = await run(worker, trainer, MaskMode.AUTO)
+        (_, sent) = trainer.posts[1]
+        assert len(trainer.posts) == 2
+        if (sent or 0) != trainer.new_tokens():
+            assert_failed(result, case, Category.MASK_DISPROVED, FailureKind.INFRA)
+        elif keeps_ids:
+            assert_kept(result, case)
+        else:
+            assert_rerendered(result, case)
+
+
+@played
+@pytest.mark.parametrize("mode", [MaskMode.EXACT, MaskMode.RERENDER])
+@pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
+async def test_the_samples_don_t_depend_on_the_mode(
+    worker: InsideWorker, case: Case, keeps_ids: bool, mode: MaskMode
+) -> None:
+    name = next(name for name, known in CASES.items() if known is case)
+    async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
+        result = await run(worker, trainer, mode)
+        if mode is MaskMode.RERENDER and name in NEGATIVE:
+            assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
+        elif keeps_ids:
+            assert_kept(result, case)
+        else:
+            assert_rerendered(result, case)
+
+
+@pytest.mark.parametrize("case", EDITED.values(), ids=EDITED.keys())
+@pytest.mark.parametrize("mode", MaskMode)
+async def test_an_edit_that_the_agent_makes_itself_is_exact(
+    worker: InsideWorker, case: Case, mode: MaskMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools: Registry[Tool] = Registry("tests.golden")
+    for definition in case["tools"] or ():
+        tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
+    monkeypatch.setattr(ticket, "TOOLS", tools)
+    async with golden_trainer(case, keeps_ids=False) as trainer:
+        result = await run(worker, trainer, mode, edit=True)
+        assert result.status is RolloutStatus.COMPLETED, result.failure
+        assert trainer.posts == [("1", None), ("2", len(case["server_rerender_ids"]))]
+        assert (result.alignment, result.drift) == (Alignment.EXACT, {})
+        assert [turn.drift for turn in result.turns] == ["none", "edited"]
+        one, two = result.samples
+        first, second = case["sampled_ids"]
+        assert (one.prompt_ids, one.response_ids) == (case["prompt_ids"], first)
+        assert (two.prompt_ids, two.response_ids) == (case["server_rerender_ids"], second)
+        assert set(one.response_mask + two.response_mask) == {1}
+
+
+@pytest.mark.parametrize("case", [CASES[name] for name in REFUSED], ids=REFUSED)
+@pytest.mark.parametrize("mode", MaskMode)
+async def test_a_refusal_that_sampled_content_causes_is_the_policy_s(
+    worker: InsideWorker, case: Case, mode: MaskMode
+) -> None:
+    async with golden_trainer(case, keeps_ids=True) as trainer:
+        result = await run(worker, trainer, mode)
+        assert_failed(result, case, Category.TEMPLATE_REFUSED, FailureKind.POLICY)
+        assert trainer.posts == [("1", None)]
+        assert len(result.messages) == len(case["initial_messages"]) + 1
