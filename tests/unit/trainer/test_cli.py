@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.trainer.documents import BATCH, accepted, page, result, status
+from tests.unit.trainer.rollouts import forked
 from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
@@ -165,7 +166,7 @@ def test_show_prints_ids_without_a_tokenizer(pool: StubPool) -> None:
     pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
     done = run("show", "r0")
     assert done.exit_code == 0
-    assert "1 2 ⟦3 4 ⟧" in done.stdout
+    assert "⟪prompt 2⟫ 1 2 \n⟪turn 1 · 2 sampled⟫ ⟦3 4 ⟧\n" in done.stdout
     assert "trained 2 of 4 tokens" in done.stdout
     assert "--tokenizer NAME" in done.stderr
 
@@ -201,6 +202,48 @@ def test_show_of_a_running_rollout(pool: StubPool) -> None:
     done = run("show", "r0")
     assert done.exit_code == 0
     assert re.search(r"status +running", done.stdout)
+
+
+def test_show_marks_forks_drift_and_turns(pool: StubPool) -> None:
+    document = forked(labels={EVIL: EVIL}, warnings=[EVIL]).model_dump(mode="json")
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(result=document)))
+    done = run("show", "r0")
+    assert re.search(r"tokens +0 sampled; trained 42 of 96 in 2 samples\n", done.stdout)
+    assert re.search(r" 2 +20 +8 +12 +stop +sampled +1 +none +≠ thinking_stripped", done.stdout)
+    assert "fork of sample 1: thinking_stripped" in done.stdout
+    assert done.stdout.count("[bold]x[/bold] \\x1b[31mred") == 3
+    assert "\x1b" not in done.stdout
+
+
+def test_show_writes_a_page(pool: StubPool, tmp_path: Path) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
+    file = tmp_path / "page.html"
+    done = run("show", "r0", "--html", str(file))
+    assert (done.exit_code, done.stdout) == (0, f"{file}\n")
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "tokens as ids; --tokenizer NAME shows their text" in page
+
+
+def test_a_page_needs_a_rollout_that_has_ended(pool: StubPool, tmp_path: Path) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(status="running", result=None)))
+    done = run("show", "r0", "--html", str(tmp_path / "page.html"))
+    assert (done.exit_code, list(tmp_path.iterdir())) == (1, [])
+    assert "is running; there is a page of it once it has ended" in done.stderr
+
+
+def test_a_page_that_cannot_be_written_names_its_file(pool: StubPool, tmp_path: Path) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
+    done = run("show", "r0", "--html", str(tmp_path / "no" / "page.html"))
+    assert done.exit_code == 2
+    assert "cannot write" in done.stderr
+
+
+def test_show_says_when_the_tokenizer_is_another_one(pool: StubPool) -> None:
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(result=result(0, tokenizer={"tokenizer_sha256": "0" * 64}))))
+    done = run("show", "r0", "--tokenizer", "rolloutpool/tiny")
+    assert "the text may be wrong: tokenizer.json of rolloutpool/tiny is" in done.stderr
+    assert "the worker's was 000000000000" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolloutpool_trainer.token_view import printable
+from rolloutpool_trainer.visible import printable
 
 if TYPE_CHECKING:
     from rolloutpool_trainer.client import RolloutClient
@@ -48,9 +49,11 @@ def fail(error: Exception) -> None:
             err.print(Text(f"  … and {hidden} more"))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table on stdout; numbers to the right."""
-    shown = Table(title=title, title_justify="left")
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None, *, lines: bool = True
+) -> None:
+    """A table on stdout; numbers to the right. Without lines there is room for more columns."""
+    shown = Table(title=title, title_justify="left", box=HEAVY_HEAD if lines else None, pad_edge=lines)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold")

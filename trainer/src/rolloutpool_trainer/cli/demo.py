@@ -173,14 +173,15 @@ def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[objec
 def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokenizer") -> None:
     """The rollout with the most turns, as tokens."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.provenance import view_samples
     from rolloutpool_trainer.token_view import legend, token_view
 
     shown = max(results, key=lambda result: result.num_llm_calls)
-    for sample in shown.samples[:1]:
+    for view in view_samples(shown, tokenizer.decode)[:1]:
         console.line()
         console.line(f"rollout {shown.rollout_id}, {shown.num_llm_calls} turns", style="bold")
-        console.out.print(legend(sample))
-        console.out.print(token_view(sample, tokenizer.decode, prompt_tail=PROMPT_TAIL))
+        console.out.print(legend(view))
+        console.out.print(token_view(view, marks=False, prompt_tail=PROMPT_TAIL))
 
 
 def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> int:

@@ -1,6 +1,7 @@
 """Single rollouts from the command line: `show`, and `cancel`, which takes batches too."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
-    from rolloutpool_trainer.token_view import Decode
+    from rolloutpool_trainer.provenance import Decode
 
 __all__ = ["cancel", "show"]
 
@@ -22,16 +23,26 @@ def show(
     tokenizer: Annotated[
         str | None, typer.Option(help="Shows tokens as text; needs the extra `callback`. Ids where absent.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Writes one self-contained page to this file instead of the terminal."),
+    ] = None,
     url: options.Url = DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
     """Show one rollout: how it went, and which of its tokens are trained."""
     from rolloutpool_common.protocol.result import RolloutResult
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.token_view import legend, token_view
+    from rolloutpool_trainer.errors import TrainerError
 
     with console.client(url, api_key) as client:
         view = client.get_rollout(rollout_id)
+    result = None if view.result is None else RolloutResult.model_validate(view.result)
+    if html is not None:
+        if result is None:
+            raise TrainerError(f"rollout {view.uid} is {view.status}; there is a page of it once it has ended")
+        _write_page(result, tokenizer, html)
+        return
     console.pairs(
         {
             "uid": view.uid,
@@ -44,16 +55,10 @@ def show(
             "turns": view.turns,
         }
     )
-    if view.result is None:
-        return
-    result = RolloutResult.model_validate(view.result)
-    _show_outcome(result)
-    decode = _decoder(tokenizer)
-    for number, sample in enumerate(result.samples, 1):
-        console.line()
-        console.line(f"sample {number} of {len(result.samples)}", style="bold")
-        console.out.print(legend(sample))
-        console.out.print(token_view(sample, decode))
+    if result is not None:
+        _show_outcome(result)
+        _show_messages(result)
+        _show_tokens(result, tokenizer)
 
 
 def cancel(
@@ -74,22 +79,42 @@ def cancel(
 
 def _show_outcome(result: "RolloutResult") -> None:
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.token_view import TURN_COLUMNS, turn_rows
 
     failure = result.failure
+    trained = sum(sum(sample.response_mask) for sample in result.samples)
+    total = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
+    at = "" if failure is None or failure.turn is None else f", turn {failure.turn}"
     console.pairs(
         {
             "ended by": result.finish_reason,
-            **({"failure": f"{failure.kind} at {failure.boundary}: {failure.message}"} if failure else {}),
+            **(
+                {"failure": f"{failure.category}, {failure.kind} at {failure.boundary}{at}: {failure.message}"}
+                if failure
+                else {}
+            ),
+            **({"labels": ", ".join(f"{k}={v}" for k, v in result.labels.items())} if result.labels else {}),
             "alignment": result.alignment or "nothing sampled",
             "drift": ", ".join(f"{name} {count}" for name, count in result.drift.items()) or "none",
+            "warnings": ", ".join(result.warnings) or "none",
             "calls": f"{result.num_llm_calls} of the model, {result.num_tool_calls} of tools",
-            "tokens": f"{result.response_tokens:,} sampled",
+            "tokens": f"{result.response_tokens:,} sampled; trained {trained:,} of {total:,} "
+            f"in {len(result.samples)} sample{'' if len(result.samples) == 1 else 's'}",
             "time": f"{result.spans.total_ms:,.0f} ms: model {result.spans.llm_ms:,.0f}, "
             f"tools {result.spans.tools_ms:,.0f}, tokenizer {result.spans.tokenizer_ms:,.0f}; "
             f"queued {result.spans.queued_ms:,.0f} before",
         }
     )
+    if result.turns:
+        console.line()
+        console.table(TURN_COLUMNS, turn_rows(result.turns), lines=False)
+
+
+def _show_messages(result: "RolloutResult") -> None:
+    from rolloutpool_trainer.cli import console
+
     for message in result.messages:
+        console.line()
         console.line(f"{message.role}:", style="bold")
         if message.content:
             console.line(message.content if isinstance(message.content, str) else str(message.content))
@@ -97,16 +122,47 @@ def _show_outcome(result: "RolloutResult") -> None:
             console.line(f"  calls {call.function.name} {call.function.arguments}")
 
 
-def _decoder(tokenizer: str | None) -> "Decode | None":
-    """How to turn ids into text; None, with a note, where this installation cannot."""
-    from rolloutpool_trainer.cli import console, tokenizers
+def _show_tokens(result: "RolloutResult", tokenizer: str | None) -> None:
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.provenance import view_samples
+    from rolloutpool_trainer.token_view import legend, token_view
+
+    decode, note = _decoder(tokenizer, result)
+    if note:
+        console.note(note)
+    for view in view_samples(result, decode):
+        console.line()
+        console.line(f"sample {view.number} of {len(result.samples)}", style="bold")
+        console.out.print(legend(view))
+        console.out.print(token_view(view))
+
+
+def _write_page(result: "RolloutResult", tokenizer: str | None, file: Path) -> None:
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.rollout_page import rollout_page
+
+    decode, note = _decoder(tokenizer, result)
+    try:
+        file.write_text(rollout_page(result, decode, note=note), encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {file}: {error.strerror}", param_hint="--html") from None
+    console.line(str(file))
+
+
+def _decoder(tokenizer: str | None, result: "RolloutResult") -> "tuple[Decode | None, str | None]":
+    """How to turn ids into text, None where this installation cannot, and what a reader has to know about it."""
+    from rolloutpool_trainer.cli import tokenizers
     from rolloutpool_trainer.errors import MissingExtra
 
     if tokenizer is None:
-        console.note("tokens as ids; --tokenizer NAME shows their text")
-        return None
+        return None, "tokens as ids; --tokenizer NAME shows their text"
     try:
-        return tokenizers.load(tokenizer).decode
+        loaded = tokenizers.load(tokenizer)
     except MissingExtra as error:
-        console.note(f"tokens as ids: {error}")
-        return None
+        return None, f"tokens as ids: {error}"
+    made_with, have = result.tokenizer.get("tokenizer_sha256"), loaded.fingerprint.tokenizer_sha256
+    if made_with is None or made_with == have:
+        return loaded.decode, None
+    return loaded.decode, (
+        f"the text may be wrong: tokenizer.json of {tokenizer} is {have[:12]}, the worker's was {made_with[:12]}"
+    )

@@ -1,0 +1,80 @@
+"""Finished rollouts to look at, whose tokens are bytes: what a token reads is known without a tokenizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, StopToken, TurnRecord
+
+Part = tuple[str, str, int]
+"""(kind, text, turn)"""
+
+
+def decode(ids: Sequence[int]) -> str:
+    """Bytes as UTF-8."""
+    return bytes(ids).decode("utf-8", "replace")
+
+
+def sample(prompt: str, *parts: Part, policy: str | None = None, untrained: Sequence[int] = ()) -> Sample:
+    """A sample of these parts; sampled ones are trained unless their turn is in `untrained`."""
+    ids: list[int] = []
+    mask: list[int] = []
+    segments: list[SampleSegment] = []
+    for kind, text, turn in parts:
+        new = text.encode()
+        version = policy if kind == "sampled" else None
+        segments.append(SampleSegment(kind=kind, start=len(ids), n=len(new), turn=turn, policy_version=version))
+        ids += new
+        mask += [int(kind == "sampled" and turn not in untrained)] * len(new)
+    return Sample(
+        prompt_ids=list(prompt.encode()),
+        response_ids=ids,
+        response_mask=mask,
+        response_logprobs=[-0.5 * value for value in mask],
+        segments=segments,
+    )
+
+
+def turn(number: int, drift: str = "none", **changes: Any) -> TurnRecord:
+    """What happened in a turn."""
+    fields: dict[str, Any] = {
+        "turn": number,
+        "prompt_tokens": 20,
+        "sampled_tokens": 8,
+        "mask_sent": None if number == 1 else 12,
+        "finish_reason": "stop",
+        "drift": drift,
+        "tool_calls": 1,
+        "stop": StopToken.SAMPLED,
+    }
+    return TurnRecord(**{**fields, **changes})
+
+
+def rollout(*samples: Sample, **changes: Any) -> RolloutResult:
+    """A completed rollout with these samples."""
+    fields: dict[str, Any] = {
+        "uid": f"b{'0' * 32}-0",
+        "rollout_id": "r0",
+        "batch_id": f"b{'0' * 32}",
+        "index": 0,
+        "status": RolloutStatus.COMPLETED,
+        "finish_reason": FinishReason.STOP,
+        "samples": list(samples),
+    }
+    return RolloutResult(**{**fields, **changes})
+
+
+def forked(**changes: Any) -> RolloutResult:
+    """Two samples: the trainer dropped the thinking of turn 1 from the prompt of turn 2."""
+    first = sample("<user>ask", ("sampled", "<think>hm</think>über日</s>", 1), policy="step-7")
+    second = sample(
+        "<user>askyes</s>\n<tool>42\n",
+        ("sampled", "so it is 42", 2),
+        ("synth_close", "</s>", 2),
+        ("glue", "\n<user>sure?\n", 2),
+        ("prefill", "I ", 3),
+        ("sampled", "am", 3),
+        policy="step-8",
+    )
+    turns = [turn(1, policy_version="step-7"), turn(2, "thinking_stripped"), turn(3)]
+    return rollout(first, second, turns=turns, drift={"thinking_stripped": 1}, alignment="forked", **changes)
