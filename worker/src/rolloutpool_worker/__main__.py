@@ -1,6 +1,7 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM."""
 
 import os
+import signal
 import socket
 import sys
 
@@ -27,22 +28,27 @@ def main() -> None:
     # Imports transformers, which takes a second or two: only now that the settings hold.
     from rolloutpool_worker.tasks import WorkerProcess
 
+    # Until Celery takes the signal over: it would end the process in the middle of its start, still announced.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         process = WorkerProcess(settings)
     except RolloutPoolError as error:
         print(f"rolloutpool worker: {error.message}", file=sys.stderr)
         sys.exit(2)
-    process.app.worker_main(
-        [
-            "worker",
-            "--pool=threads",
-            f"--concurrency={settings.worker_slots}",
-            "--without-gossip",
-            "--without-mingle",
-            f"--loglevel={level}",
-            f"--hostname=worker-{os.getpid()}@{socket.gethostname()}",
-        ]
-    )
+    try:
+        process.app.worker_main(
+            [
+                "worker",
+                "--pool=threads",
+                f"--concurrency={settings.worker_slots}",
+                "--without-gossip",
+                "--without-mingle",
+                f"--loglevel={level}",
+                f"--hostname=worker-{os.getpid()}@{socket.gethostname()}",
+            ]
+        )
+    finally:
+        process.stop()
 
 
 if __name__ == "__main__":

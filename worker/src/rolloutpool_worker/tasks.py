@@ -33,6 +33,7 @@ class WorkerProcess:
         for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
             registry.load_entry_points()
         import_plugins(settings.plugins)
+        self._stopped = False
         self.app = self._make_app(settings)
         self._loop = EventLoop()
         self._runtime = self._loop.run(_started(settings))
@@ -45,7 +46,7 @@ class WorkerProcess:
             return self._run(refs)
 
         worker_shutting_down.connect(self._drain, weak=False)
-        worker_shutdown.connect(self._stop, weak=False)
+        worker_shutdown.connect(self.stop, weak=False)
         return app
 
     def _run(self, refs: list[list[Any]]) -> list[str]:
@@ -58,8 +59,11 @@ class WorkerProcess:
         """On SIGTERM. Celery waits for its threads, and these for their rollouts."""
         self._loop.submit(self._runtime.shut())
 
-    def _stop(self, **_: Any) -> None:
-        """After Celery's last thread has come back."""
+    def stop(self, **_: Any) -> None:
+        """After Celery's last thread has come back; a second time it does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
         self._loop.run(self._runtime.shut())
         self._loop.run(self._runtime.stop())
         self._loop.stop()
