@@ -1,0 +1,148 @@
+"""Prints how much memory the pool's processes take: API, worker idle, each tokenizer, each rollout in flight.
+
+    python benchmarks/memory.py [--in-flight 500]
+
+Resident set sizes (VmRSS) of real processes, read once they have come to rest. Tokenizers: the committed one, and
+those that `make tokenizers` has laid out. In flight: calculator rollouts of three turns and more, whose trainer
+holds back the second one, so that each has a prompt, a turn and a journal; the trainer runs in this process, and is
+not counted.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rolloutpool_common.rendering import load_tokenizer
+from rolloutpool_trainer import LocalPool, callback_app
+from rolloutpool_trainer.generation import GenerateParams, Generation
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+
+TINY = "rolloutpool/tiny"
+LAID_OUT = Path(__file__).parents[1] / "build" / "tokenizers"
+MB = 1_000_000
+
+
+def rss(pid: int) -> int:
+    """Resident bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"process {pid} has ended")
+
+
+def settled(pid: int) -> int:
+    """Resident bytes once they have grown by less than a megabyte in two seconds."""
+    last, since = rss(pid), time.monotonic()
+    while time.monotonic() - since < 2:
+        time.sleep(0.2)
+        now = rss(pid)
+        if now > last + MB:
+            last, since = now, time.monotonic()
+    return rss(pid)
+
+
+def child(module: str) -> int:
+    """The pid of this process' child that runs `python -m module`."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            parent = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("PPid:"))
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except FileNotFoundError:
+            continue
+        if int(parent.split()[1]) == os.getpid() and module.encode() in command:
+            return int(entry.name)
+    raise RuntimeError(f"no child runs {module}")
+
+
+@contextmanager
+def worker(pool: LocalPool, tokenizers: str, slots: int = 256) -> Iterator[int]:
+    """The pid of a worker process that has announced itself."""
+    env = {
+        **os.environ,
+        "ROLLOUTPOOL_REDIS_URL": pool.redis_url,
+        "ROLLOUTPOOL_TOKENIZERS": tokenizers,
+        "ROLLOUTPOOL_WORKER_SLOTS": str(slots),
+        "ROLLOUTPOOL_LOG_LEVEL": "error",
+        "HF_HUB_OFFLINE": "1",
+    }
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([sys.executable, "-m", "rolloutpool_worker"], env=env, stdout=quiet, stderr=quiet)
+    try:
+        with pool.client() as client:
+            while not any(known["pid"] == process.pid for known in client.workers()):
+                if process.poll() is not None:
+                    raise RuntimeError("the worker ended while it started")
+                time.sleep(0.1)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def in_flight(pool: LocalPool, count: int) -> int:
+    """Resident bytes of a worker that has `count` rollouts waiting for their second turn."""
+    tokenizer = load_tokenizer(TINY)
+    policy = ScriptedPolicy(tokenizer)
+
+    waiting: set[str] = set()
+    measured = False
+
+    async def slow(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        if params.turn == 2:
+            waiting.add(params.rollout_id)
+            while not measured:  # noqa: ASYNC110  it is set by another thread
+                await asyncio.sleep(0.5)
+        return await policy(prompt_ids, params)
+
+    app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
+    with worker(pool, TINY, slots=count) as pid, serve_callback(app, [0]) as trainer, pool.client() as client:
+        prompts = [
+            {"messages": [{"role": "user", "content": question}]}
+            for question in calculator_prompts(3 * count)
+            if "(" in question
+        ][:count]
+        batch = client.submit(prompts, defaults={"tokenizer_name": TINY}, trainer=trainer.urls)
+        while len(waiting) < count:
+            time.sleep(0.2)
+        size = settled(pid)
+        measured = True
+        batch.wait()
+    return size
+
+
+def main() -> None:
+    """Prints the table as Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--in-flight", type=int, default=500, help="rollouts in flight in one worker")
+    count = parser.parse_args().in_flight
+    rows: list[tuple[str, str]] = []
+    with LocalPool(workers=0, flower=False) as pool:
+        with worker(pool, "") as pid:
+            idle = settled(pid)
+        rows.append(("worker, idle, no tokenizer", f"{idle / MB:.0f} MB"))
+        laid_out = sorted(LAID_OUT.iterdir()) if LAID_OUT.is_dir() else []
+        for name in [TINY, *(str(path) for path in laid_out)]:
+            with worker(pool, name) as pid:
+                rows.append((f"+ tokenizer {Path(name).name}", f"{(settled(pid) - idle) / MB:+.0f} MB"))
+        with worker(pool, TINY, slots=count) as pid:
+            warm = settled(pid)
+        full = in_flight(pool, count)
+        rows.append((f"+ {count} rollouts in flight", f"{(full - warm) / MB:+.0f} MB"))
+        rows.append(("per rollout in flight", f"{(full - warm) / count / 1000:.0f} kB"))
+        rows.insert(0, ("API", f"{settled(child('rolloutpool_api')) / MB:.0f} MB"))
+    print("| what | resident |\n|---|---|")
+    for what, size in rows:
+        print(f"| {what} | {size} |")
+
+
+if __name__ == "__main__":
+    main()

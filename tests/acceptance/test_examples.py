@@ -1,0 +1,68 @@
+"""The examples and what the README shows, run as a reader would: as programs of their own."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONGEST = 80
+SHOWN = {
+    "calculator": "alignment exact",
+    "single_turn": "all trained",
+    "trainer_end_to_end": "16 of 16 rollouts",
+}
+
+
+def run(program: Path, cwd: Path) -> str:
+    """Standard output of a program that must succeed."""
+    done = subprocess.run([sys.executable, str(program)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_example_runs(example: Path, tmp_path: Path) -> None:
+    assert SHOWN[example.stem] in run(example, tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_example_is_short(example: Path) -> None:
+    assert len(example.read_text().splitlines()) < LONGEST
+
+
+def test_readme_example_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    program = tmp_path / "readme.py"
+    program.write_text(code)
+    lines = run(program, tmp_path).splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        trained, total = map(int, re.findall(r"\d+", line)[-2:])
+        assert 0 < trained < total
+
+
+def test_v1_request_of_the_readme_is_answered(pool: LocalPool, client: RolloutClient, tokenizer: ChatTokenizer) -> None:
+    assert "@examples/rollout_v1.json" in (ROOT / "README.md").read_text()
+    request = json.loads((ROOT / "examples" / "rollout_v1.json").read_text())
+    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
+    with serve_callback(app, [0]) as trainer:
+        response = client.rollout({**request, "server_url": trainer.url})
+    assert response.status == "COMPLETED", response.error_message
+    assert "152" in str(response.final_messages[-1].content)
+
+
+def test_walkthrough_is_what_a_run_says(tmp_path: Path) -> None:
+    written = tmp_path / "walkthrough.md"
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "record_walkthrough.py"), str(written)], check=True)
+    committed = (ROOT / "docs" / "walkthrough.md").read_text()
+    assert written.read_text() == committed, "run scripts/record_walkthrough.py and read what has changed"

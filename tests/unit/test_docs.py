@@ -1,0 +1,142 @@
+"""The documents say what is so: links lead somewhere, code compiles, tables agree with settings and protocol."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.length_difference import count
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
+
+from rolloutpool_api.settings import Settings
+from rolloutpool_common.outcomes import Category, FinishReason
+from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
+from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
+from rolloutpool_worker.flower import FlowerSettings
+from rolloutpool_worker.settings import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+PAPERS = [
+    *DOCUMENTS,
+    *sorted((ROOT / "deploy").iterdir()),
+    *sorted((ROOT / "examples").iterdir()),
+    ROOT / "docker-compose.yml",
+]
+SETTINGS: dict[str, type[BaseSettings]] = {"API": Settings, "Worker": WorkerSettings, "Flower": FlowerSettings}
+
+
+def section(document: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its rank or above."""
+    rank = heading.partition(" ")[0]
+    start = document.index(f"\n{heading}\n") + len(heading) + 2
+    end = re.search(rf"^#{{1,{len(rank)}}} ", document[start:], re.MULTILINE)
+    return document[start : start + end.start()] if end else document[start:]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all table rows in a text."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|--")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def anchor(heading: str) -> str:
+    """The fragment by which a heading is linked to."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def default_text(value: Any) -> str:
+    """A default as the tables write it."""
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, tuple):
+        return "" if not value else default_text(value[0])
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return {"True": "true", "False": "false", "None": "null"}.get(str(value), str(value))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+class TestDocument:
+    def test_links_lead_somewhere(self, document: Path) -> None:
+        text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            if "://" in target:
+                continue
+            name, _, fragment = target.partition("#")
+            linked = (document.parent / name).resolve() if name else document
+            assert linked.exists(), target
+            if fragment:
+                headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+                assert fragment in map(anchor, headings), target
+
+    def test_python_compiles(self, document: Path) -> None:
+        for code in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+            ast.parse(code)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_no_registry_and_no_machine(paper: Path) -> None:
+    if paper.is_file():
+        host = re.search(
+            r"pypi\.|npmjs|docker\.io|ghcr\.|quay\.io|gcr\.io|/work/|/tmp/|huggingface\.co", paper.read_text()
+        )
+        assert host is None, host
+
+
+@pytest.mark.parametrize("actor", SETTINGS)
+def test_settings_table_is_complete_and_right(actor: str) -> None:
+    model = SETTINGS[actor]
+    prefix = str(model.model_config.get("env_prefix", ""))
+    expected = {
+        str(field.validation_alias or prefix + name).upper(): default_text(field.default)
+        for name, field in model.model_fields.items()
+    }
+    _, *found = rows(section(DEPLOYMENT, f"### {actor}"))
+    assert {row[0].strip("`"): row[1] for row in found} == expected
+
+
+def test_ports_are_those_of_the_settings() -> None:
+    assert rows(section(DEPLOYMENT, "## Ports")) == rows(section(README, "## On more machines"))
+    ports = {row[0] for row in rows(section(README, "## On more machines"))}
+    assert f"{CALLBACK_PORTS.start}\N{EN DASH}{CALLBACK_PORTS.stop - 1}" in ports
+    assert f"{TrainerPorts.model_fields['base_port'].default} + i" in ports
+    assert str(Settings.model_fields["rollout_server_port"].default) in ports
+    assert str(FlowerSettings.model_fields["flower_port"].default) in ports
+
+
+def test_figures_of_the_readme_are_what_the_command_counts() -> None:
+    counted = [str(number) for number in count()]
+    assert counted in rows(section(README, "## Why the mask is the point"))
+
+
+def test_every_option_of_a_rollout_is_described() -> None:
+    text = section(PROTOCOL, "### Options of a rollout")
+    missing = [name for name in RolloutItem.model_fields if f"`{name}`" not in text]
+    assert missing == []
+    for names, default, _ in rows(text)[1:]:
+        options = re.findall(r"`(\w+)`", names)
+        assert options
+        if len(options) == 1 and default.startswith("`") and default != "`{}`":
+            assert RolloutItem.model_fields[options[0]].default == default.strip("`")
+
+
+def test_every_end_of_a_rollout_is_described() -> None:
+    text = section(PROTOCOL, "### When a rollout ends")
+    assert [name for name in (*FinishReason, *Category) if f"`{name}`" not in text] == []
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", "\n".join(path.read_text() for path in DOCUMENTS), re.MULTILINE)
+    assert set(named) - targets == set()
