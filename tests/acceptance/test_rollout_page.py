@@ -1,0 +1,213 @@
+"""The page of a rollout in a real browser: it obeys nobody, and what it shows is what the trainer counted.
+
+Needs Chromium (Debian: `apt-get install chromium`). Without it the tests are skipped, and fail where
+ROLLOUTPOOL_REQUIRE_BROWSER=1 says that it has to be there.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.acceptance.conftest import TINY, Trainer
+from tests.unit.trainer.rollouts import decode, forked, rollout, sample, turn
+from typer.testing import CliRunner
+
+from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_trainer import LocalPool, RolloutClient
+from rolloutpool_trainer.cli import app
+from rolloutpool_trainer.rollout_page import rollout_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
+ATTACKS = (
+    "<script>document.title='owned'</script>",
+    "</script><script>document.title='owned'</script>",
+    '"><img src=x onerror="document.title=\'owned\'">',
+    "' autofocus onfocus=document.title='owned' x='",
+    "</style><link rel=stylesheet href=http://127.0.0.1:9/x.css>",
+    "<iframe src=javascript:parent.document.title='owned'></iframe>",
+    "<meta http-equiv=refresh content=0;url=http://127.0.0.1:9/>",
+)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="chromium is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without its sandbox, which a container has no rights for."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+Opener = Callable[..., Page]
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
+    """Opens a result's page; at the end no page has complained, asked anything or reached out."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opened(result: RolloutResult, *, scripts: bool = True, scheme: str = "light", at: str = "") -> Page:
+        file = tmp_path / "page.html"
+        file.write_text(rollout_page(result, decode), encoding="utf-8")
+        context = browser.new_context(java_script_enabled=scripts, color_scheme="dark" if scheme == "dark" else "light")
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on(
+            "request", lambda request: None if request.url.startswith(file.as_uri()) else complaints.append(request.url)
+        )
+        page.goto(file.as_uri() + at)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def test_no_text_of_a_model_runs_loads_or_becomes_an_element(show: Opener) -> None:
+    evil = "\n".join(ATTACKS)
+    call = ToolCall(id="c", function=FunctionCall(name=ATTACKS[0], arguments=evil))
+    page = show(
+        rollout(
+            sample(evil, ("sampled", evil, 1), ("glue", evil, 1)),
+            rollout_id="r <b>0</b>",
+            labels={ATTACKS[0]: evil},
+            messages=[
+                Message(role="user", content=evil),
+                Message(role="assistant", content=None, tool_calls=[call]),
+                Message(role="tool", content=evil, tool_call_id=ATTACKS[2]),
+            ],
+            turns=[turn(1, evil, policy_version=evil)],
+        )
+    )
+    for _ in range(4):
+        page.keyboard.press("j")
+    assert page.title() == "rollout r <b>0</b>"
+    assert page.locator("img, iframe, link, object, embed, a, h1 b").count() == 0
+    assert page.locator("script").count() == 1
+    assert evil in page.locator("pre").first.inner_text()
+
+
+def test_the_policy_stops_a_script_that_got_in_all_the_same(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    broken = rollout_page(forked(), decode).replace("<main>", f"<main>{ATTACKS[0]}{ATTACKS[2]}")
+    file.write_text(broken, encoding="utf-8")
+    page = browser.new_page()
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    page.goto(file.as_uri())
+    assert page.title() == "rollout r0"
+    assert any("Content Security Policy" in text for text in refused)
+    page.close()
+
+
+def test_pointing_at_a_token_tells_where_it_came_from(show: Opener) -> None:
+    page = show(forked())
+    footer = page.locator("footer")
+    page.get_by_text("日", exact=True).hover()
+    assert footer.inner_text().split("\n") == [
+        "ids 230,151,165",
+        "piece “日”",
+        "logprob -0.5,-0.5,-0.5 (p 0.61, 0.61, 0.61)",
+        "mask 1",
+        "segment sampled",
+        "turn 1",
+        "policy step-7",
+        "position 31 in sample 1",
+    ]
+    page.locator(".run.glue i").first.hover()
+    assert "mask 0" in footer.inner_text()
+    assert "logprob" not in footer.inner_text()
+
+
+def test_keys_go_through_runs_and_tokens_and_views_stay_in_the_address(show: Opener) -> None:
+    page = show(forked())
+    here = page.locator("i.here")
+    for keys, text in (("j", "<"), ("j", "<"), ("l", "t"), ("h", "<"), ("h", "k"), ("k", "<")):
+        page.keyboard.press(keys)
+        assert here.inner_text() == text
+    # The shared prompt is folded; going there opens it.
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.locator("details[open] i.here").count() == 1
+    page.keyboard.press("3")
+    page.keyboard.press("b")
+    assert page.url.endswith("#prob+borders")
+    again = show(forked(), at="#prob+borders")
+    assert again.locator("#v-prob").is_checked()
+    assert again.locator("#borders").is_checked()
+    assert again.locator(".key.prob").is_visible()
+
+
+def test_marks_do_not_hang_on_colour_and_both_schemes_differ(show: Opener) -> None:
+    look = """element => {
+        const style = getComputedStyle(element), before = getComputedStyle(element, "::before");
+        return [before.content, style.textDecorationLine, getComputedStyle(document.body).backgroundColor];
+    }"""
+    schemes = [
+        show(forked(), scheme=scheme).locator(".tokens .trained").first.evaluate(look) for scheme in ("light", "dark")
+    ]
+    assert [mark[:2] for mark in schemes] == [['"⟦"', "underline"]] * 2
+    assert schemes[0][2] != schemes[1][2]
+
+
+def test_without_scripts_everything_can_be_read(show: Opener) -> None:
+    page = show(forked(messages=[Message(role="user", content="ask")]), scripts=False)
+    text = page.locator("body").inner_text()
+    for said in ("über日", "≠ thinking_stripped", "fork of 1", "turn 3", "so it is 42"):
+        assert said in text
+    assert not page.locator("footer").is_visible()
+    assert not page.locator(".keys").is_visible()
+    # Views are made by the style alone.
+    page.locator("#v-kind").check()
+    assert page.locator(".key.kind").is_visible()
+
+
+@pytest.mark.timeout(60)
+def test_25_000_tokens_stay_usable(show: Opener) -> None:
+    parts = [part for n in range(1, 26) for part in (("sampled", "word " * 80, n), ("glue", "tool " * 80, n))]
+    page = show(rollout(sample("prompt " * 700, *parts, ("sampled", "end", 26))))
+    assert page.locator("meter").get_attribute("max") == "24903"
+    # Two frames after a key, all that it changed is drawn.
+    for key in ("j", "j", "l", "3", "b", "k", "1"):
+        start = page.evaluate("performance.now()")
+        page.keyboard.press(key)
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert page.evaluate("performance.now()") - start < 2000
+
+
+def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(
+    pool: LocalPool, client: RolloutClient, trainer: Trainer, browser: Browser, tmp_path: Path
+) -> None:
+    item = {"rollout_id": "page-1", "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}]}
+    (result,) = client.submit([item], defaults={"tokenizer_name": TINY}, trainer=trainer.urls).results()
+    file = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["show", result.uid, "--url", pool.url, "--tokenizer", TINY, "--html", str(file)])
+    assert done.exit_code == 0, done.output
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    session = trainer.app.get_session(result.rollout_id, result.uid)
+    assert f"trained {session.ones:,} of " in page.locator(".count").inner_text()
+    trained = page.locator(".tokens .trained").evaluate_all("runs => runs.map(run => run.dataset.ids)")
+    assert [int(i) for ids in trained for i in ids.replace(",", " ").split()] == [
+        token
+        for one in session.samples
+        for token, mask in zip(one.response_ids, one.response_mask, strict=True)
+        if mask
+    ]
+    assert "Calculate (15 + 23) * 4" in page.locator(".tokens").first.inner_text()
+    page.close()
