@@ -6,7 +6,7 @@ still runs.
 """
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 from kombu import Queue
@@ -33,7 +33,9 @@ def broker_url(redis_url: str) -> str:
     if parts.scheme != "unix":
         return redis_url
     password = f":{parts.password}@" if parts.password else ""
-    return f"redis+socket://{password}{parts.path}"
+    database = parse_qs(parts.query).get("db")
+    chosen = f"?virtual_host={database[0]}" if database else ""
+    return f"redis+socket://{password}{parts.path}{chosen}"
 
 
 def make_celery(redis_url: str) -> Celery:
