@@ -186,7 +186,7 @@ async def test_a_broken_plug_in_stops_the_worker_with_a_line(
     ],
 )
 async def test_a_wrong_setting_stops_the_worker_with_a_line(pool_url: str, env: dict[str, str], says: str) -> None:
-    with started_worker(pool_url, **env) as worker:
+    with started_worker(pool_url, (), **env) as worker:
         assert await worker.ended() == 2
         assert says in worker.log()
         assert "Traceback" not in worker.log()

@@ -1,0 +1,199 @@
+"""Tickets go into Celery's queues with ids and nothing else, and none of them is lost or circles."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from tests.integration.support.batches import claim, submit
+
+from rolloutpool_common.broker import broker_url
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.publishing import SLACK_MS, Publisher
+from rolloutpool_common.store import Store, StoreUnavailable
+from rolloutpool_common.store.outbox import WINDOW
+
+QUEUE = "rollouts:rollouts.{}"
+
+
+@pytest.fixture
+async def publisher(store: Store, redis_url: str) -> AsyncIterator[Publisher]:
+    made = Publisher(store, redis_url)
+    yield made
+    made.close()
+
+
+async def messages(raw: Redis, priority: Priority = Priority.DEFAULT) -> list[dict[str, Any]]:
+    """The queue, oldest first."""
+    return [json.loads(text) for text in reversed(await raw.lrange(QUEUE.format(priority), 0, -1))]
+
+
+async def refs(raw: Redis, priority: Priority = Priority.DEFAULT) -> list[list[Any]]:
+    """The ids in the queue, oldest first."""
+    return [json.loads(_text(message))[0][0] for message in await messages(raw, priority)]
+
+
+def _text(message: dict[str, Any]) -> str:
+    return base64.b64decode(message["body"]).decode()
+
+
+async def test_a_ticket_carries_ids_and_nothing_else(store: Store, publisher: Publisher, raw: Redis) -> None:
+    before = {key async for key in raw.scan_iter("*")}
+    uids = await submit(
+        store,
+        [{"messages": [{"role": "user", "content": "PROMPT-MARKER"}], "metadata": {"m": "META-MARKER"}}] * 3,
+        shared={"callback_api_key": "KEY-MARKER", "server_url": "http://URL-MARKER"},
+        groups=['g"1'] * 3,
+        delivery=Delivery(callback_url="http://URL-MARKER", secret="SECRET-MARKER"),
+        labels={"l": "LABEL-MARKER"},
+    )
+    ours = {key async for key in raw.scan_iter("rp:*")}
+    assert await publisher.pump() == 3
+    batch_id = uids[0].rpartition("-")[0]
+    assert await refs(raw) == [[[batch_id, i]] for i in range(3)]
+    for message in await messages(raw):
+        shown = message["headers"]["argsrepr"]
+        assert shown.startswith(f"batch={batch_id} index=")
+        assert shown.endswith('group="g\\"1"')
+    # All that Celery and kombu keep, whatever it is.
+    theirs = [key async for key in raw.scan_iter("*") if key not in ours | before and not key.startswith("rp:")]
+    assert theirs
+    for key in theirs:
+        assert "MARKER" not in key
+        dumped = await raw.execute_command("DUMP", key, NEVER_DECODE=True)
+        assert b"MARKER" not in dumped
+        assert "MARKER" not in "".join(map(_text, await messages(raw)))
+
+
+async def test_each_priority_has_its_queue_and_tickets_keep_their_order(
+    store: Store, publisher: Publisher, raw: Redis
+) -> None:
+    for priority in Priority:
+        await submit(store, 5, priority=priority)
+    assert await publisher.pump() == 15
+    for priority in Priority:
+        assert [ref[0][1] for ref in await refs(raw, priority)] == list(range(5))
+
+
+async def test_pumping_stops_at_the_window(store: Store, publisher: Publisher, raw: Redis) -> None:
+    uids = await submit(store, WINDOW + 100)
+    assert await publisher.pump() == WINDOW
+    assert await publisher.pump() == 0
+    assert await raw.llen(QUEUE.format(Priority.DEFAULT)) == WINDOW
+    for uid in uids[:7]:
+        await claim(store, uid)
+    assert await publisher.pump() == 7
+
+
+async def test_several_rollouts_may_share_a_ticket(store: Store, redis_url: str, raw: Redis) -> None:
+    publisher = Publisher(store, redis_url, per_ticket=4)
+    uids = await submit(store, 10)
+    assert await publisher.pump() == 10
+    batch_id = uids[0].rpartition("-")[0]
+    assert await refs(raw) == [[[batch_id, i] for i in indexes] for indexes in (range(0, 4), range(4, 8), range(8, 10))]
+    publisher.close()
+
+
+async def test_publishers_at_once_publish_each_ticket_once(store: Store, redis_url: str, raw: Redis) -> None:
+    publishers = [Publisher(store, redis_url) for _ in range(3)]
+    await submit(store, 400)
+    counts = await asyncio.gather(*(publisher.pump() for publisher in publishers for _ in range(2)))
+    assert sum(counts) == 400
+    assert sorted(ref[0][1] for ref in await refs(raw)) == list(range(400))
+    for publisher in publishers:
+        publisher.close()
+
+
+async def aged(raw: Redis, seconds: float, priority: Priority = Priority.DEFAULT) -> None:
+    """As if everything had been published so much earlier."""
+    for uid, score in await raw.zrange(f"rp:published:{priority}", 0, -1, withscores=True):
+        await raw.zadd(f"rp:published:{priority}", {uid: score - seconds * 1000})
+    queue = QUEUE.format(priority)
+    for i, text in enumerate(await raw.lrange(queue, 0, -1)):
+        message = json.loads(text)
+        message["headers"]["rolloutpool_published_ms"] -= seconds * 1000
+        await raw.lset(queue, i, json.dumps(message))
+
+
+async def test_tickets_that_wait_are_not_lost_however_long(store: Store, publisher: Publisher, raw: Redis) -> None:
+    await submit(store, 20)
+    await publisher.pump()
+    await aged(raw, 3600)
+    assert await publisher.recover() == 0
+    assert await raw.llen(QUEUE.format(Priority.DEFAULT)) == 20
+
+
+async def test_tickets_that_vanished_are_published_again(store: Store, publisher: Publisher, raw: Redis) -> None:
+    uids = await submit(store, 5)
+    await publisher.pump()
+    await aged(raw, SLACK_MS / 1000 + 1)
+    await raw.delete(QUEUE.format(Priority.DEFAULT))
+    assert await publisher.recover() == 5
+    assert await publisher.recover() == 0
+    assert await publisher.pump() == 5
+    assert sorted(ref[0][1] for ref in await refs(raw)) == list(range(5))
+    assert (await claim(store, uids[3])).attempt == 1
+
+
+async def test_a_ticket_that_was_published_a_moment_ago_is_on_its_way(
+    store: Store, publisher: Publisher, raw: Redis
+) -> None:
+    await submit(store, 5)
+    await publisher.pump()
+    await raw.delete(QUEUE.format(Priority.DEFAULT))
+    assert await publisher.recover() == 0
+
+
+async def test_what_was_reserved_by_a_process_that_died_is_published_by_another(
+    store: Store, publisher: Publisher, raw: Redis
+) -> None:
+    await submit(store, 5)
+    assert len(await store.outbox.reserve(Priority.DEFAULT, 5)) == 5  # and then it died
+    assert await publisher.pump() == 0
+    await aged(raw, SLACK_MS / 1000 + 1)
+    await submit(store, 2)
+    await publisher.pump()  # the queue is not empty: younger tickets wait there
+    assert await publisher.recover() == 5
+    assert await publisher.pump() == 5
+
+
+async def test_claimed_and_ended_rollouts_are_never_recovered(store: Store, publisher: Publisher, raw: Redis) -> None:
+    uids = await submit(store, 3)
+    await publisher.pump()
+    await claim(store, uids[0])
+    await store.rollouts.cancel(uids[1])
+    await aged(raw, 60)
+    await raw.delete(QUEUE.format(Priority.DEFAULT))
+    assert await publisher.recover() == 1
+
+
+async def test_a_broker_that_is_away_delays_tickets_and_loses_none(
+    store: Store, redis_url: str, publisher: Publisher, raw: Redis
+) -> None:
+    away = Publisher(store, "redis://127.0.0.1:9/0")
+    away._celery.conf.broker_transport_options = {"socket_connect_timeout": 1, "max_retries": 0}
+    await submit(store, 3)
+    with pytest.raises(StoreUnavailable) as caught:
+        await away.pump()
+    assert "127.0.0.1" not in caught.value.message
+    away.close()
+    await aged(raw, SLACK_MS / 1000 + 1)
+    assert await publisher.recover() == 3
+    assert await publisher.pump() == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("rediss://:p@h:1/0", "rediss://:p@h:1/0"),
+        ("unix:///run/r.sock", "redis+socket:///run/r.sock"),
+        ("unix://:p%40@/run/r.sock", "redis+socket://:p%40@/run/r.sock"),
+        ("unix:///run/r.sock?db=3", "redis+socket:///run/r.sock?virtual_host=3"),
+    ],
+)
+def test_a_url_in_kombu_s_spelling(url: str, expected: str) -> None:
+    assert broker_url(url) == expected

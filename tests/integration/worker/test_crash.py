@@ -1,0 +1,175 @@
+"""kill -9: what the dead worker had goes on elsewhere, without a turn sampled twice and with the same tokens."""
+
+from typing import Any
+
+import redis.asyncio
+from tests.integration.support.batches import SCOPE
+from tests.integration.support.pool import Pool, opened_pool
+from tests.integration.support.waiting import until
+from tests.integration.support.workers import Worker, started_worker
+
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer.callback import CallbackApp, callback_app
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+
+TURNS = 5
+
+
+def endpoint(tokenizer: ChatTokenizer, latency: float) -> CallbackApp:
+    return callback_app(ScriptedPolicy(tokenizer, latency=latency, turns=TURNS), tokenizer=tokenizer)
+
+
+def asks(count: int, **fields: Any) -> list[dict[str, Any]]:
+    """Named, because what the policy samples depends on a rollout's name."""
+    return [
+        {"rollout_id": f"r{i}", "messages": [{"role": "user", "content": text}], **fields}
+        for i, text in enumerate(calculator_prompts(count))
+    ]
+
+
+async def kill_in_full_swing(pool: Pool, worker: Worker, uids: list[str]) -> None:
+    """Kills it once each rollout has finished turns, and so is in a call."""
+
+    async def swinging() -> bool:
+        views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+        return all(view is not None and view.turns >= 1 for view in views)
+
+    await until(swinging)
+    worker.kill()
+
+
+async def declared_dead(redis_url: str) -> None:
+    """Lets the silence of all workers have lasted long enough, as soon as Redis has been up for long enough."""
+    async with redis.asyncio.Redis.from_url(redis_url) as raw:
+        for worker in await raw.zrange("rp:workers", 0, -1):
+            await raw.zadd("rp:workers", {worker: 1})
+
+
+async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(
+    redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    app, calm = endpoint(tokenizer, 0.15), endpoint(tokenizer, 0.0)
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served, serve_callback(calm, [0]) as undisturbed:
+            with started_worker(redis_url) as first:
+                await first.announced(pool.store)
+                uids = await pool.submit(asks(12, idempotent=True), shared={"server_url": served.url})
+                await kill_in_full_swing(pool, first, uids)
+            await declared_dead(redis_url)
+            with started_worker(redis_url) as second:
+                async with pool.reconciled():
+                    results = [await pool.result(uid, 60) for uid in uids]
+                await second.announced(pool.store)
+                reference = await pool.run(asks(12), shared={"server_url": undisturbed.url})
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert {result.attempt for result in results} == {2}
+    # By the trainer's own log: each turn of each rollout was sampled once.
+    assert app.transcript.repeated() == {}
+    assert len(app.transcript) == 12 * TURNS
+    for result, same in zip(results, reference, strict=True):
+        assert tokens(result) == tokens(same)
+        session = app.get_session(result.rollout_id)
+        assert session.response_ids == result.samples[0].response_ids
+        assert session.response_mask == result.samples[0].response_mask
+        assert result.num_tool_calls == same.num_tool_calls
+
+
+def tokens(result: RolloutResult) -> list[dict[str, Any]]:
+    return [sample.model_dump() for sample in result.samples]
+
+
+async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
+    redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    app = endpoint(tokenizer, 0.4)
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served:
+            with started_worker(redis_url) as first:
+                await first.announced(pool.store)
+                uids = await pool.submit(asks(4, idempotent=False), shared={"server_url": served.url})
+                await kill_in_full_swing(pool, first, uids)
+            await declared_dead(redis_url)
+            with started_worker(redis_url):
+                async with pool.reconciled():
+                    results = [await pool.result(uid, 60) for uid in uids]
+    for result in results:
+        assert result.status is RolloutStatus.FAILED
+        failure = result.failure
+        assert failure is not None
+        assert (failure.kind, failure.boundary) == (FailureKind.INFRA, Boundary.TRAINER)
+        assert (failure.category, failure.retryable) == (Category.AMBIGUOUS_TURN, False)
+        # What was proved before is delivered, and nothing else.
+        assert failure.turn == result.num_llm_calls + 1
+        sampled = [record.token_ids for record in app.transcript.of(result.rollout_id)][: result.num_llm_calls]
+        (sample,) = result.samples
+        ones = [i for i, bit in zip(sample.response_ids, sample.response_mask, strict=True) if bit]
+        assert ones == [token for ids in sampled for token in ids]
+    assert app.transcript.repeated() == {}
+
+
+async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    """The turn is durable, no call is in flight: the tools run again, and the rollout goes on."""
+    app = endpoint(tokenizer, 0.0)
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served:
+            with started_worker(redis_url, CALCULATOR_DELAY_MS="60000") as first:
+                await first.announced(pool.store)
+                uids = await pool.submit(asks(3, idempotent=False), shared={"server_url": served.url})
+                await kill_in_full_swing(pool, first, uids)
+            for uid in uids:
+                assert [record["kind"] for record in await pool.store.rollouts.read_journal(uid)] == ["turn"]
+            await declared_dead(redis_url)
+            with started_worker(redis_url):
+                async with pool.reconciled():
+                    results = [await pool.result(uid, 60) for uid in uids]
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert {result.attempt for result in results} == {2}
+    assert app.transcript.repeated() == {}
+    assert len(app.transcript) == 3 * TURNS
+
+
+async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    app = endpoint(tokenizer, 0.05)
+    async with opened_pool(redis_url) as pool, redis.asyncio.Redis.from_url(redis_url) as raw:
+        with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            uids = await pool.submit(asks(8), shared={"server_url": served.url})
+
+            async def one_turn() -> bool:
+                return len(app.transcript) >= 8
+
+            await until(one_turn)
+            await raw.config_set("maxmemory", "1")
+            try:
+
+                async def waits() -> bool:
+                    return worker.log().count("waits for the store: Redis is out of memory") >= 8
+
+                await until(waits)
+            finally:
+                await raw.config_set("maxmemory", "0")
+            results = [await pool.result(uid) for uid in uids]
+    assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
+    assert app.transcript.repeated() == {}
+
+
+async def test_cut_connections_to_redis_end_no_rollout(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    app = endpoint(tokenizer, 0.05)
+    async with opened_pool(redis_url) as pool, redis.asyncio.Redis.from_url(redis_url) as raw:
+        with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            uids = await pool.submit(asks(8), shared={"server_url": served.url})
+            for turn in range(1, TURNS):
+
+                async def reached(turn: int = turn) -> bool:
+                    return len(app.transcript) >= 8 * turn
+
+                await until(reached)
+                await raw.client_kill_filter(_type="normal", skipme=True)
+            async with pool.reconciled():
+                results = [await pool.result(uid) for uid in uids]
+    assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
+    assert app.transcript.repeated() == {}

@@ -1,0 +1,164 @@
+"""SIGTERM: calls in flight are awaited and journaled, rollouts go on elsewhere, no turn is sampled twice, exit 0."""
+
+import asyncio
+from collections import Counter
+
+import orjson
+from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.integration.support.batches import SCOPE
+from tests.integration.support.pool import opened_pool
+from tests.integration.support.waiting import until
+from tests.integration.support.workers import started_worker
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Claim
+from rolloutpool_trainer.callback import callback_app
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+from rolloutpool_worker.tools import TOOLS
+
+
+async def test_a_drained_worker_s_rollouts_are_finished_by_another(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    tools = [tool.definition for tool in TOOLS.values()]
+    app = callback_app(ScriptedPolicy(tokenizer, latency=0.1, turns=6), tokenizer=tokenizer, tools=tools)
+    asks = [{"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(24)]
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served, started_worker(redis_url) as first:
+            drained = await first.announced(pool.store)
+            # Not idempotent: one repeated or doubtful turn would show as a failure.
+            uids = await pool.submit(asks, shared={"server_url": served.url})
+
+            async def in_full_swing() -> bool:
+                views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+                return all(view is not None and view.turns >= 2 for view in views)
+
+            await until(in_full_swing)
+            first.terminate()
+            assert await first.ended() == 0, first.log()
+            assert await pool.store.workers.known() == []
+            with started_worker(redis_url):
+                async with pool.reconciled():
+                    results = [await pool.result(uid) for uid in uids]
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert {result.alignment for result in results} == {"exact"}
+    assert drained.worker_id not in {result.worker for result in results}
+    assert Counter(result.attempt for result in results) == {2: 24}
+    assert {result.num_llm_calls for result in results} == {6}
+    assert app.transcript.repeated() == {}
+    assert len(app.transcript) == 24 * 6
+    for result in results:
+        assert list(app.get_session(result.rollout_id).response_ids) == result.samples[0].response_ids
+        assert list(app.get_session(result.rollout_id).response_mask) == result.samples[0].response_mask
+
+
+async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    answer_now = asyncio.Event()
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await answer_now.wait()
+        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            (uid,) = await pool.submit(shared={"server_url": trainer.url})
+            await until(lambda: _asked(trainer.requests))
+            worker.terminate()
+
+            async def draining() -> bool:
+                return "drains 1 rollouts" in worker.log()
+
+            await until(draining)
+            answer_now.set()
+            assert await worker.ended() == 0, worker.log()
+        view = await pool.store.rollouts.view(uid, SCOPE)
+        assert view is not None
+        assert (view.status, view.turns, view.worker) == (RolloutStatus.QUEUED, 1, None)
+        again = await pool.store.rollouts.claim(uid, "next")
+        assert isinstance(again, Claim)
+        assert (again.clean, again.crashes, again.attempt) == (True, 0, 2)
+        (record,) = await pool.store.rollouts.read_journal(uid)
+        assert record["kind"] == "turn"
+        assert len(trainer.requests) == 1
+
+
+async def test_a_call_that_outlasts_the_drain_leaves_its_turn_in_doubt(
+    redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    async def answer(_: Received, __: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="0.2") as worker:
+            await worker.announced(pool.store)
+            (uid,) = await pool.submit(shared={"server_url": trainer.url})
+            await until(lambda: _asked(trainer.requests))
+            worker.terminate()
+            assert await worker.ended() == 0, worker.log()
+        again = await pool.store.rollouts.claim(uid, "next")
+        assert isinstance(again, Claim)
+        assert not again.clean
+        await pool.store.rollouts.release(again, clean=False)
+        # The next worker must not ask for that turn again.
+        with started_worker(redis_url):
+            async with pool.reconciled():
+                result = await pool.result(uid)
+        assert result.failure is not None
+        assert result.failure.category == "ambiguous_turn"
+        assert len(trainer.requests) == 1
+
+
+async def test_a_pause_before_a_repeated_call_does_not_hold_up_the_drain(redis_url: str) -> None:
+    async def answer(_: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 429, headers=(("Retry-After", "30"),))
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            (uid,) = await pool.submit(shared={"server_url": trainer.url})
+            await until(lambda: _asked(trainer.requests))
+            worker.terminate()
+            # Well before the 30 seconds that the trainer asked for, and before the drain time.
+            async with asyncio.timeout(15):
+                assert await worker.ended() == 0, worker.log()
+        again = await pool.store.rollouts.claim(uid, "next")
+        assert isinstance(again, Claim)
+        assert again.clean
+
+
+async def test_an_idle_worker_leaves_at_once_and_leaves_nothing(redis_url: str) -> None:
+    async with opened_pool(redis_url) as pool:
+        with started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            worker.terminate()
+            assert await worker.ended() == 0, worker.log()
+            assert "Traceback" not in worker.log()
+        assert await pool.store.workers.known() == []
+
+
+async def _asked(requests: list[Received]) -> bool:
+    return bool(requests)
+
+
+async def test_a_second_signal_during_the_drain_changes_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    app = callback_app(ScriptedPolicy(tokenizer, latency=0.5, turns=3), tokenizer=tokenizer)
+    asks = [{"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(2)]
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
+            await worker.announced(pool.store)
+            uids = await pool.submit(asks, shared={"server_url": served.url})
+
+            async def running() -> bool:
+                return app.transcript.count(uids[0], 1) + app.transcript.count(uids[1], 1) == 2
+
+            await until(running)
+            worker.terminate()
+            worker.terminate()
+            assert await worker.ended() == 0, worker.log()
+        for uid in uids:
+            claimed = await pool.store.rollouts.claim(uid, "next")
+            assert isinstance(claimed, Claim)
+            assert claimed.clean
