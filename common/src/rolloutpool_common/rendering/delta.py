@@ -49,6 +49,8 @@ class _Shape:
     """How a template continues a turn with messages of certain roles."""
 
     arguments_as_text: bool
+    silent: bool
+    """Whether the dummy's turn makes its calls without saying anything."""
     close: str
     """The control string that ends the policy's turn; empty where only the next header does."""
     skip: int = 0
@@ -106,7 +108,9 @@ class DeltaRenderer:
         return Delta(() if closed else (ids[shape.close],), tuple(glue))
 
     def _text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
-        text = self._template.render(_dummy(messages, shape.arguments_as_text) + list(messages), template_kwargs=kwargs)
+        text = self._template.render(
+            _dummy(messages, shape.arguments_as_text, shape.silent) + list(messages), template_kwargs=kwargs
+        )
         cut = shape.cut(text, self._codec)
         if cut is None:
             raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
@@ -139,14 +143,16 @@ class DeltaRenderer:
         probes = [{**m, "content": _replaced(m["content"], f"{NONCE}m{i}e")} for i, m in enumerate(messages)]
         has_calls = any(m["role"] in _RESULT_ROLES for m in messages)
         refusal: TemplateRefused | None = None
-        for as_text in (False, True) if has_calls else (False,):
-            dummy = _dummy(probes, as_text)
+        # Said last: a template may write what a turn says behind the results of its calls.
+        forms = [(False, False), (True, False), (False, True), (True, True)] if has_calls else [(False, False)]
+        for as_text, silent in forms:
+            dummy = _dummy(probes, as_text, silent)
             try:
                 text = self._template.render(dummy + probes, template_kwargs=kwargs)
             except TemplateRefused as error:
                 refusal = refusal or error
                 continue
-            for shape in self._ends(text, self._alone(dummy, kwargs), as_text, has_calls):
+            for shape in self._ends(text, self._alone(dummy, kwargs), (as_text, silent), has_calls):
                 try:
                     self._check_markers(text, shape.cut(text, self._codec), len(probes))
                 except TemplateRefused as error:
@@ -162,7 +168,7 @@ class DeltaRenderer:
         except RenderFailed:
             return ""
 
-    def _ends(self, text: str, alone: str, as_text: bool, has_calls: bool) -> Iterator[_Shape]:
+    def _ends(self, text: str, alone: str, form: tuple[bool, bool], has_calls: bool) -> Iterator[_Shape]:
         """How the policy's turn may end in this render, in order of trust."""
         if _SENTINEL not in text:
             return
@@ -172,16 +178,16 @@ class DeltaRenderer:
         if self._close and (end := _behind(text, start, self._close, self._codec)) is not None:
             end_of_tail = _behind(tail, 0, self._close, self._codec) if tail else None
             rest = _run(pattern, tail, end_of_tail) if tail and end_of_tail else ()
-            yield _Shape(as_text, self._close, rest=rest if text.startswith("".join(rest), end) else ())
+            yield _Shape(*form, self._close, rest=rest if text.startswith("".join(rest), end) else ())
         # No usual end: the turn alone shows how this one ends, if it looks the same in front of other messages.
         if tail is not None and text.startswith(tail, start):
             ends = [match.group() for match in pattern.finditer(tail)]
             if not ends or not self._close:  # where answers have no close token, markup that ends a call is none
-                yield _Shape(as_text, "", skip=len(tail), header_stops=True)
+                yield _Shape(*form, "", skip=len(tail), header_stops=True)
             elif ends.count(ends[-1]) == 1:
-                yield _Shape(as_text, ends[-1], header_stops=True)
+                yield _Shape(*form, ends[-1], header_stops=True)
         if not has_calls and (first := pattern.match(text, start)):
-            yield _Shape(as_text, first.group())
+            yield _Shape(*form, first.group())
 
     def _check_markers(self, text: str, cut: int | None, count: int) -> None:
         found = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text)]
@@ -196,7 +202,7 @@ class DeltaRenderer:
 def find_close(template: Template, codec: Codec) -> str | None:
     """The control string that the template writes behind an assistant message; None if there is none."""
     try:
-        text = template.render(_dummy([], False), generation_prompt=False)
+        text = template.render(_dummy([]), generation_prompt=False)
     except RenderFailed:
         return None
     start = text.rfind(_SENTINEL)
@@ -204,12 +210,12 @@ def find_close(template: Template, codec: Codec) -> str | None:
     return found[0] if found else None
 
 
-def _dummy(new: Sequence[Message], arguments_as_text: bool) -> list[dict[str, Any]]:
+def _dummy(new: Sequence[Message], arguments_as_text: bool = False, silent: bool = False) -> list[dict[str, Any]]:
     """A user turn and a policy turn; the latter makes a call for each tool result that follows."""
     arguments: Any = {_SENTINEL: _SENTINEL}
     if arguments_as_text:
         arguments = json.dumps(arguments)
-    assistant: dict[str, Any] = {"role": "assistant", "content": _SENTINEL}
+    assistant: dict[str, Any] = {"role": "assistant", "content": "" if silent else _SENTINEL}
     calls = [
         {
             "id": message.get("tool_call_id", ""),

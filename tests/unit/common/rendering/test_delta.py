@@ -242,3 +242,20 @@ def test_deepseek_outputs_are_one_block(make_tokenizer: MakeTokenizer) -> None:
     )
     with pytest.raises(HistoryRewritten):
         text(tokenizer, {**RESULT, "content": {"r": 38}})
+
+
+CALLS_FIRST = (  # results stand inside the policy's turn, in front of what it says; the turn stops where they begin
+    "{% for m in messages %}{% if m.role != 'tool' %}{{ '<|turn>' + m.role + '\n' }}"
+    "{% for c in m.tool_calls or [] %}{{ '<|call>' + c.function.arguments | tojson + '<call|><|result>' }}{% endfor %}"
+    "{% if m.tool_calls and loop.nextitem and loop.nextitem.role == 'tool' %}{{ loop.nextitem.content + '<result|>' }}"
+    "{% endif %}{{ m.content }}{% if not m.tool_calls %}{{ '<turn|>\n' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<|turn>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [("<|result>", "38<result|>"), ("<call|>", "[<|result>]38<result|>")], ids=["stopped", "cut"]
+)
+def test_results_inside_the_policys_turn(make_tokenizer: MakeTokenizer, last: str, expected: str) -> None:
+    special = ("<|turn>", "<turn|>", "<|call>", "<call|>", "<|result>", "<result|>")
+    assert text(make_tokenizer(CALLS_FIRST, special, eos="<turn|>"), RESULT, last=last) == expected
