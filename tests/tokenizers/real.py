@@ -8,26 +8,34 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.tokenizers.layout import BUILD, SHA256
+from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 
-__all__ = ["REAL_NAMES", "real_tokenizer"]
+__all__ = ["REAL_NAMES", "TEMPLATE_NAMES", "real_directory", "real_tokenizer"]
 
-REAL_NAMES = sorted(SHA256)
+REAL_NAMES = sorted(SHA256.keys() - {"yi"})  # that one has no chat template
+TEMPLATE_NAMES = sorted(f"template:{name}" for name in TEMPLATES)
+"""Templates of further families over the tiny tokenizer."""
 
 # Read at import: tests run with the project's variables removed from the environment.
 _REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_TOKENIZERS") == "1"
 
 
-def real_tokenizer(name: str) -> ChatTokenizer:
-    """The tokenizer, loaded once per test process."""
-    if not (BUILD / name / "tokenizer.json").is_file():
+def real_directory(name: str) -> Path:
+    """Where the tokenizer lies; skips the test if it does not."""
+    directory = TEMPLATE_BUILD / name.removeprefix("template:") if name.startswith("template:") else BUILD / name
+    if not (directory / "tokenizer.json").is_file():
         reason = f"tokenizer {name} is not laid out; run `make tokenizers`"
         if _REQUIRED:
             pytest.fail(reason)
         pytest.skip(reason)
-    return _load(BUILD / name)
+    return directory
+
+
+def real_tokenizer(name: str) -> ChatTokenizer:
+    """The tokenizer, loaded once per test process."""
+    return _load(real_directory(name))
 
 
 @cache

@@ -1,11 +1,11 @@
 """Encoding, decoding, and text that somebody typed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tokenizers.real import REAL_NAMES, real_tokenizer
 from tests.unit.common.rendering.conftest import MakeTokenizer
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe
 from rolloutpool_common.rendering.untrusted import NONCE, split_marks
@@ -82,6 +82,7 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids)[:200]
     pieces = st.one_of(PIECES, st.sampled_from(strings), st.sampled_from([s[: len(s) // 2] for s in strings]))
 
+    @settings(deadline=None)  # the first example on a large vocabulary takes longer
     @given(st.lists(pieces, max_size=6).map("".join))
     def check(content: str) -> None:
         assert_harmless(tokenizer, content)
@@ -93,9 +94,13 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
 @pytest.mark.parametrize("name", REAL_NAMES)
 def test_typed_control_strings_are_encoded_as_transformers_sanitises_them(name: str) -> None:
     tokenizer = real_tokenizer(name)
-    theirs = AutoTokenizer.from_pretrained(tokenizer.name, trust_remote_code=False)
-    strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids)[:200]
+    theirs = PreTrainedTokenizerFast.from_pretrained(tokenizer.name)
+    # Where the bare model knows a control string as a whole, transformers' own sanitising lets it through.
+    leaks = theirs(sorted(tokenizer.added_strings), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    leaked = {i for ids in leaks for i in ids if len(ids) == 1}
+    strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids - leaked)[:200]
 
+    @settings(deadline=None)
     @given(st.lists(st.one_of(PIECES, st.sampled_from(strings)), max_size=6).map("".join))
     def check(content: str) -> None:
         message = {"role": "user", "content": content}

@@ -5,8 +5,10 @@ import pickle
 from pathlib import Path
 
 import pytest
+from tests.tokenizers.real import real_directory
 from tests.unit.common.rendering.conftest import write_tokenizer
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from rolloutpool_common.errors import TokenizerLoadFailed
 from rolloutpool_common.rendering import TINY, TemplateMissing, TokenizerLoadError, load_tokenizer
@@ -88,3 +90,19 @@ def test_a_wrong_class_never_gives_wrong_ids(tmp_path: Path, wrong_class: str) -
     except TokenizerLoadError:
         return
     assert tokenizer.encode(text) == expected
+
+
+@pytest.mark.real_tokenizer
+def test_a_directory_that_transformers_gets_wrong_is_loaded_right_or_not_at_all() -> None:
+    directory = real_directory("gpt4")
+    text = "def f(x):\n    return 3.14  # naïve 🙂 <|im_start|>"
+    reference = Tokenizer.from_file(str(directory / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    automatic = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    assert automatic.encode(text, add_special_tokens=False) != reference  # else this fixture has lost its point
+    assert load_tokenizer(str(directory)).encode(text) == reference
+
+
+@pytest.mark.real_tokenizer
+def test_a_real_directory_without_template_is_refused() -> None:
+    with pytest.raises(TemplateMissing):
+        load_tokenizer(str(real_directory("yi")))
