@@ -159,13 +159,21 @@ class TrainerStatusError(InfraFault):
 
     boundary = Boundary.TRAINER
 
-    def __init__(self, message: str | None = None, *, status: int = 500, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        status: int = 500,
+        retry_after: float | None = None,
+        retryable: bool | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.retryable = (status == 429 or status >= 500) if retryable is None else retryable
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_status_error, (self.message, self.status, self.retry_after))
+        return (_rebuild_status_error, (self.message, self.status, self.retry_after, self.retryable))
 
     def failure(self, turn: int | None = None) -> Failure:
         """As `RolloutError.failure`, with category and retryability by status."""
@@ -190,8 +198,8 @@ class TrainerStatusError(InfraFault):
         )
 
 
-def _rebuild_status_error(message: str, status: int, retry_after: float | None) -> TrainerStatusError:
-    return TrainerStatusError(message, status=status, retry_after=retry_after)
+def _rebuild_status_error(message: str, status: int, retry_after: float | None, retryable: bool) -> TrainerStatusError:
+    return TrainerStatusError(message, status=status, retry_after=retry_after, retryable=retryable)
 
 
 class TrainerProtocolError(InfraFault):

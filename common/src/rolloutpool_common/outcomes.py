@@ -103,6 +103,8 @@ class Category(StrEnum):
     """The trainer's reply is not JSON, lacks ids, has wrong lengths or is too large."""
     MASK_REFUSED = "mask_refused"
     """The trainer answered 422: it counts another number of new tokens than we sent."""
+    TARGET_REFUSED = "target_refused"
+    """The trainer's URL leads to a host that the pool may not call."""
     TEMPLATE_REFUSED = "template_refused"
     """The chat template cannot render this history as an append-only continuation."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"

@@ -1,13 +1,17 @@
 """Batches take turns filling a bounded window; what was published and lost comes back, once."""
 
 import asyncio
+from collections import Counter
 
+import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import claim, new_batch, result_of, submit
+from tests.integration.support.batches import SCOPE, announce, claim, new_batch, result_of, submit
+from tests.integration.support.waiting import until
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import QueueDepth, Store, Ticket
-from rolloutpool_common.store.outbox import WINDOW
+from rolloutpool_common.store import QueueDepth, Store, Ticket, TooManyOpen
+from rolloutpool_common.store.outbox import PER_WORKER
 
 
 async def take(store: Store, limit: int = 5000, priority: Priority = Priority.DEFAULT) -> list[Ticket]:
@@ -15,14 +19,14 @@ async def take(store: Store, limit: int = 5000, priority: Priority = Priority.DE
 
 
 async def test_no_more_than_the_window_is_published_and_claims_make_room(store: Store) -> None:
-    uids = await submit(store, WINDOW + 10)
+    uids = await submit(store, PER_WORKER + 10)
     first = await take(store)
-    assert len(first) == WINDOW
+    assert len(first) == PER_WORKER
     assert await take(store) == []
-    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == QueueDepth(10, WINDOW)
+    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == QueueDepth(10, PER_WORKER)
     claimed = [await claim(store, uid) for uid in uids[:3]]
     assert claimed[0].more_waiting
-    assert [ticket.index for ticket in await take(store)] == [WINDOW, WINDOW + 1, WINDOW + 2]
+    assert [ticket.index for ticket in await take(store)] == [PER_WORKER, PER_WORKER + 1, PER_WORKER + 2]
     # Cancelling what is published makes room too.
     for uid in uids[3:10]:
         await store.rollouts.cancel(uid)
@@ -52,7 +56,7 @@ async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
 
 
 async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:
-    await submit(store, WINDOW + 1)
+    await submit(store, PER_WORKER + 1)
     await take(store)
     await submit(store, 2, priority=Priority.HIGH)
     assert await take(store, priority=Priority.LOW) == []
@@ -60,10 +64,10 @@ async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:
 
 
 async def test_two_publishers_never_take_the_same_ticket(store: Store, other: Store) -> None:
-    await submit(store, 300)
-    lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 50) for i in range(8)))
+    await submit(store, 100)
+    lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 17) for i in range(8)))
     taken = [ticket.index for lot in lots for ticket in lot]
-    assert sorted(taken) == list(range(300))
+    assert sorted(taken) == list(range(100))
 
 
 async def test_cancelled_rollouts_leave_the_outbox_without_taking_room(store: Store) -> None:
@@ -112,3 +116,50 @@ async def test_a_second_ticket_of_a_running_rollout_is_forgotten_when_it_arrives
     assert len(await take(store)) == 1
     again = await claim(store, uid, "w2")
     await store.rollouts.finish(again, result_of(again))
+
+
+async def test_each_live_worker_widens_the_window(store: Store) -> None:
+    await submit(store, 3 * PER_WORKER)
+    for name in ("w1", "w2"):
+        await announce(store, name)
+    assert len(await take(store)) == 2 * PER_WORKER
+
+
+async def test_runs_share_by_weight_and_their_batches_follow_each_other(store: Store) -> None:
+    heavy = [new_batch(60, run="train", weight=3) for _ in range(2)]
+    light = new_batch(60, run="eval")
+    for batch in (*heavy, light):
+        await store.batches.submit(batch)
+    shares = Counter(ticket.batch_id for ticket in await take(store, 40))
+    assert shares == {heavy[0].batch_id: 30, light.batch_id: 10}
+    rest = Counter(ticket.batch_id for ticket in await take(store, 80))
+    # The first batch's other 30, then the second of the same run; never more of the run for having two batches.
+    assert rest == {heavy[0].batch_id: 30, heavy[1].batch_id: 30, light.batch_id: 20}
+
+
+async def test_a_delayed_rollout_waits_outside_the_outbox(store: Store) -> None:
+    (uid,) = await submit(store)
+    await take(store)
+    claimed = await claim(store, uid)
+    await store.rollouts.give_back(claimed, clean=True, counter="retries", delay_s=0.2)
+    assert await take(store) == []
+    view = await store.rollouts.view(uid, SCOPE)
+    assert view is not None
+    assert view.status is RolloutStatus.QUEUED
+
+    async def due() -> bool:
+        return (await store.reconciliation.run_once()).resumed == 1
+
+    await until(due)
+    assert [ticket.index for ticket in await take(store)] == [0]
+    assert (await claim(store, uid)).retries == 1
+
+
+async def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:
+    first = new_batch(6)
+    await store.batches.submit(first, max_open=10)
+    with pytest.raises(TooManyOpen, match="6 of at most 10"):
+        await store.batches.submit(new_batch(5), max_open=10)
+    await store.batches.cancel(first.batch_id)
+    assert (await store.batches.submit(new_batch(10), max_open=10)).created
+    assert (await store.batches.capacity()).open_rollouts == 10

@@ -40,7 +40,7 @@ def _text(message: dict[str, Any]) -> str:
     return base64.b64decode(message["body"]).decode()
 
 
-async def test_a_ticket_carries_ids_and_nothing_else(store: Store, publisher: Publisher, raw: Redis) -> None:
+async def test_a_ticket_carries_ids_and_nothing_else(store: Store, publisher: Publisher, raw: Any) -> None:
     before = {key async for key in raw.scan_iter("*")}
     uids = await submit(
         store,
@@ -107,7 +107,7 @@ async def test_publishers_at_once_publish_each_ticket_once(store: Store, redis_u
         publisher.close()
 
 
-async def aged(raw: Redis, seconds: float, priority: Priority = Priority.DEFAULT) -> None:
+async def aged(raw: Any, seconds: float, priority: Priority = Priority.DEFAULT) -> None:
     """As if everything had been published so much earlier."""
     for uid, score in await raw.zrange(f"rp:published:{priority}", 0, -1, withscores=True):
         await raw.zadd(f"rp:published:{priority}", {uid: score - seconds * 1000})

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 import redis.asyncio
 from tests.conftest import start_redis
-from tests.integration.support.batches import SCOPE, claim, result_of, submit
+from tests.integration.support.batches import SCOPE, announce, claim, result_of, submit
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
@@ -14,20 +14,6 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import ClaimLost, ClaimRefused, Report, Store
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
-
-
-async def announce(store: Store, worker: str) -> None:
-    await store.workers.announce(
-        worker,
-        host="h",
-        pid=1,
-        slots=1,
-        tools=[],
-        agents=["tool_calls"],
-        termination_strategies=[],
-        tokenizers={},
-        versions={},
-    )
 
 
 async def fall_silent(raw: redis.asyncio.Redis, worker: str, seconds: float = DEAD_AFTER_SECONDS + 1) -> None:
@@ -111,11 +97,15 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
 ) -> None:
     uid, neighbour = await submit(store, 2)
     for crash in range(1, MAX_CRASHES + 1):
-        await announce(store, f"w{crash}")
-        assert (await claim(store, uid, f"w{crash}")).crashes == crash - 1
+        # After two crashes only a worker that runs nothing else gets it.
+        name = f"w{crash}" if crash < MAX_CRASHES else f"solo-{crash}"
+        if crash == MAX_CRASHES:
+            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("solo")
+        await announce(store, name)
+        assert (await claim(store, uid, name)).crashes == crash - 1
         if crash == 1:
             await claim(store, neighbour, "w1")
-        await fall_silent(raw, f"w{crash}")
+        await fall_silent(raw, name)
         report = await store.reconciliation.run_once()
         assert report.poisoned == (crash == MAX_CRASHES)
     view = await store.rollouts.view(uid, SCOPE)
@@ -124,6 +114,7 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
     assert view.result is not None
     failure = view.result["failure"]
     assert (failure["kind"], failure["category"]) == (FailureKind.INFRA, Category.POISON)
+    assert await store.reconciliation.dead_letters() == [uid]
     assert not failure["retryable"]
     assert (await claim(store, neighbour, "w9")).crashes == 1
     assert await store.rollouts.claim(uid, "w9") == ClaimRefused("ended")

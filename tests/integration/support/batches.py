@@ -12,7 +12,7 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 
-__all__ = ["NOWHERE", "SCOPE", "claim", "new_batch", "result_of", "submit", "uids_of"]
+__all__ = ["NOWHERE", "SCOPE", "announce", "claim", "new_batch", "result_of", "submit", "uids_of"]
 
 SCOPE = "tests"
 NOWHERE = "http://127.0.0.1:9"
@@ -32,6 +32,7 @@ def new_batch(
     delivery: Delivery | None = None,
     labels: dict[str, str] | None = None,
     v1: bool = False,
+    **more: Any,
 ) -> NewBatch:
     """A batch of so many rollouts, or of rollouts with these fields of their own."""
     own = [{} for _ in range(rollouts)] if isinstance(rollouts, int) else list(rollouts)
@@ -61,6 +62,7 @@ def new_batch(
         idempotency_key=key,
         digest=digest,
         v1=v1,
+        **more,
     )
 
 
@@ -109,3 +111,18 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
         "attempt": claimed.attempt,
     }
     return RolloutResult(**{**fields, **changes})
+
+
+async def announce(store: Store, worker: str) -> None:
+    """Makes a worker known."""
+    await store.workers.announce(
+        worker,
+        host="h",
+        pid=1,
+        slots=1,
+        tools=[],
+        agents=["tool_calls"],
+        termination_strategies=[],
+        tokenizers={},
+        versions={},
+    )

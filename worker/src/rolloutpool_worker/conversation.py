@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from rolloutpool_common import failpoints
 from rolloutpool_common.errors import TrainerStatusError, WorkerFault
 from rolloutpool_common.ledger import parse_entry
 from rolloutpool_common.outcomes import Boundary
@@ -158,6 +159,7 @@ class Conversation:
         if record is None:
             self._check_appendable()
             self._drain.check()
+            failpoints.hit("worker.turn_before_tools")
             start = time.perf_counter()
             contexts = [
                 ToolContext(self.claim.uid, self.spec.rollout_id, turn.turn, call.id, self.spec.metadata)
@@ -205,10 +207,12 @@ class Conversation:
         turn = self.turns + 1
         if not self.certain and not self.spec.may_repeat:
             raise refuse_ambiguous(turn)
+        failpoints.hit("worker.obs_before_call")
         start = time.perf_counter()
         plan = self._plan
         self.calling = True
         reply, sent = await self._ask(plan, turn)
+        failpoints.hit("worker.reply_before_turn")
         mask = None if plan is None or sent is None else (plan, sent)
         drift = await self.tokens.believe(reply, self.messages, turn, mask, train=train)
         measured = TurnRecord(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import httpx
 
+from rolloutpool_common import failpoints
 from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER_TIMESTAMP, sign
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
@@ -67,6 +68,7 @@ class Delivery:
         body = b'{"type":"rollout.finished","timestamp":"' + stamp.encode() + b'","data":' + result + b"}"
         fault = await self._post(target.callback_url, target.secret, push.uid, body)
         if fault is None:
+            failpoints.hit("delivery.pushed_before_mark")
             await self._store.pushes.settle(push.uid, "delivered")
         elif push.attempt >= ATTEMPTS or fault == "410":
             _log.error("push of %s given up after %d attempts: %s", push.uid, push.attempt, fault)

@@ -20,7 +20,7 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, Store, StoreError
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import ClientPool
+from rolloutpool_worker.channel import Breakers, ClientPool
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.masks import Kinds
@@ -53,6 +53,7 @@ class Runtime:
         self.delivery = Delivery(self.store, self.clients)
         self.drain = Drain()
         self.kinds = Kinds()
+        self.breakers = Breakers()
         # By claim, not by rollout: a worker that was thought dead may have a rollout twice, the first time in vain.
         self._running: dict[str, asyncio.Task[object]] = {}
         self._background: list[asyncio.Task[None]] = []

@@ -48,6 +48,8 @@ class WorkerSettings(BaseSettings):
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     infra_retries: int = Field(default=3, ge=0, le=100)
     """Times that a rollout is put back into the queue after a failure that the policy cannot cause (batch API only)."""
+    port_patience: float = Field(default=600.0, ge=0)
+    """Seconds that a rollout waits for a trainer's port that refuses connections, before it fails (batch API only)."""
     plugins: Names = ()
     """Modules that register tools, agents or termination strategies when they are imported."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(

@@ -8,15 +8,24 @@ result, and every error on the way is attributed here, once.
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from rolloutpool_common.errors import RequestFault, ResultQuarantined, RolloutError, TokenizerMismatch, WorkerFault
+from rolloutpool_common import failpoints
+from rolloutpool_common.errors import (
+    RequestFault,
+    ResultQuarantined,
+    RolloutError,
+    TokenizerMismatch,
+    TrainerUnreachable,
+    WorkerFault,
+)
 from rolloutpool_common.outcomes import Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import CallbackChannel
+from rolloutpool_worker.channel import CallbackChannel, PortDown
+from rolloutpool_worker.channel.breaker import OPEN_SECONDS
 from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.gate import check_result
@@ -56,12 +65,16 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
                 # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
                 deadline.reschedule(None)
         if _is_retried(claim, result, runtime.settings.infra_retries):
-            await held(runtime.drain, uid, lambda: runtime.store.rollouts.give_back(claim, clean=run.certain))
+            await _give_back(runtime, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
             _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)
             return "retried"
         await held(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
+        failpoints.hit("worker.finish_before_ack")
     except ClaimLost:
         return "lost"
+    except PortDown:
+        await _give_back(runtime, claim, "parks", clean=run.certain, delay_s=OPEN_SECONDS)
+        return "parked"
     except Drained:
         await runtime.store.rollouts.release(claim, clean=run.certain)
         return "drained"
@@ -84,6 +97,17 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
         result.failure.category if result.failure else None,
     )
     return result.status.value
+
+
+async def _give_back(
+    runtime: "Runtime", claim: Claim, counter: Literal["retries", "parks"], *, clean: bool, delay_s: float
+) -> None:
+    store = runtime.store
+    await held(
+        runtime.drain,
+        claim.uid,
+        lambda: store.rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s),
+    )
 
 
 class _Run:
@@ -111,7 +135,7 @@ class _Run:
     async def to_result(self) -> RolloutResult:
         """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
         try:
-            reason = await self._talk()
+            reason = await self._talk_patiently()
             result = self.result(RolloutStatus.COMPLETED, reason)
             self._admit(result)
             return result
@@ -119,13 +143,22 @@ class _Run:
             return await self._quarantine(error)
         except RolloutError as error:
             return self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
-        except (Drained, StoreError):
+        except (Drained, PortDown, StoreError):
             raise
         except Exception as error:
             # A plug-in's or our own mistake; it ends this rollout and no other.
             _log.exception("rollout %s: unexpected error", self._claim.uid)
             fault = WorkerFault(f"the worker failed with {type(error).__name__}; its log has the traceback")
             return self.result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
+
+    async def _talk_patiently(self) -> FinishReason:
+        """As `_talk`; a port that has been down for too long is a failure of its own."""
+        try:
+            return await self._talk()
+        except PortDown as down:
+            if self._claim.parks * OPEN_SECONDS < self._runtime.settings.port_patience:
+                raise
+            raise TrainerUnreachable(down.message, retryable=False) from None
 
     async def _talk(self) -> FinishReason:
         claim, runtime, spec = self._claim, self._runtime, self._claim.spec
@@ -149,6 +182,7 @@ class _Run:
                 attempts=settings.trainer_attempts,
                 max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
                 pause=runtime.drain.pause,
+                breakers=runtime.breakers,
             )
             shown = [tool.definition.model_dump() for tool in TOOLS.values()]
             tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)

@@ -26,6 +26,8 @@ __all__ = [
     "DeclaredTokenizer",
     "Delivery",
     "Fault",
+    "GroupPolicy",
+    "LateRollouts",
     "MaskMode",
     "OnAmbiguousTurn",
     "OnDrift",
@@ -253,6 +255,33 @@ class Delivery(BaseModel):
         return value
 
 
+class LateRollouts(StrEnum):
+    """What becomes of a group's other rollouts once its verdict is known."""
+
+    KEEP = "keep"
+    """They run to their end and are delivered."""
+    CANCEL = "cancel"
+    """They are cancelled."""
+
+
+class GroupPolicy(BaseModel):
+    """When a trainer may take a group although it is not complete."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int | None = Field(default=None, ge=1, le=MAX_ROLLOUTS)
+    """How many rollouts each group must have in this request; null: whatever it has."""
+    min_usable: int = Field(ge=1, le=MAX_ROLLOUTS)
+    """So many completed rollouts make a group usable; a group that can't reach it any more is dropped."""
+    late: LateRollouts = LateRollouts.KEEP
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.size is not None and self.min_usable > self.size:
+            raise ValueError(f"min_usable {self.min_usable} can't be reached by groups of {self.size}")
+        return self
+
+
 class BatchRequest(BaseModel):
     """`POST /v1/batches`."""
 
@@ -263,6 +292,11 @@ class BatchRequest(BaseModel):
     trainer: TrainerUrls | TrainerPorts | None = None
     """Where the policy is called; a rollout keeps its endpoint, a group shares one."""
     priority: Priority = Priority.DEFAULT
+    run: str | None = Field(default=None, min_length=1, max_length=128)
+    """Batches of one run follow each other; runs share the workers by weight. Null: a run of its own."""
+    weight: int = Field(default=1, ge=1, le=100)
+    """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
+    group: GroupPolicy | None = None
     labels: Labels = Field(default_factory=dict)
     delivery: Delivery | None = None
 

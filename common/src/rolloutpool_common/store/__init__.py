@@ -16,6 +16,7 @@ from rolloutpool_common.store.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    TooManyOpen,
     store_errors,
 )
 from rolloutpool_common.store.outbox import Outbox
@@ -59,6 +60,7 @@ __all__ = [
     "StoreUnavailable",
     "Submitted",
     "Ticket",
+    "TooManyOpen",
     "Watch",
     "WorkerInfo",
     "merge_spec",

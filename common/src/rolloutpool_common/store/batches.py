@@ -5,6 +5,7 @@ every moment, because only scripts move rollouts between states. Everything stag
 """
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,14 +15,15 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, store_errors
-from rolloutpool_common.store.records import NewBatch, ResultSlice, Submitted, expand
+from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, TooManyOpen, store_errors
+from rolloutpool_common.store.records import Capacity, GroupState, NewBatch, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
 
 __all__ = ["Batches"]
 
 CHUNK = 500
+MAX_OPEN = 1_000_000
 STAGE_SECONDS = 3600
 CANCEL_AT_ONCE = 64
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
@@ -36,11 +38,12 @@ class Batches:
         self._rollouts = rollouts
         self._secrets = secrets
 
-    async def submit(self, new: NewBatch) -> Submitted:
+    async def submit(self, new: NewBatch, *, max_open: int = MAX_OPEN) -> Submitted:
         """Stages the rollouts, then commits them at once. The same key and digest give the batch of the first time.
 
         Raises `IdempotencyConflict` for the same key with another digest, `SecretsUnkept` where there are secrets and
-        nothing to seal them with.
+        nothing to seal them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
+        ended.
         """
         idempotency = keys.idempotency(new.scope, new.idempotency_key) if new.idempotency_key else ""
         sealed: dict[str, str] = {}
@@ -52,9 +55,16 @@ class Batches:
             fields += ["push", push]
         if new.v1:
             fields += ["v1", 1]
+        if new.weight != 1:
+            fields += ["weight", new.weight]
+        if new.group_policy is not None:
+            fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
+        run = f"{new.scope}/{new.run}" if new.run is not None else new.batch_id
         batch_id, created, digest = await self._connection.script(
-            "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, *fields
+            "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
         )
+        if created < 0:
+            raise TooManyOpen(f"{int(digest):,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
         if digest.decode() != new.digest:
             raise IdempotencyConflict(batch_id=batch_id.decode())
         if created:
@@ -65,13 +75,16 @@ class Batches:
         return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.seal(delivery.secret)})
 
     async def _stage(self, new: NewBatch, sealed: dict[str, str]) -> None:
+        groups = Counter(r.group for r in new.rollouts if r.group is not None) if new.group_policy else {}
+        sizes = {f"size:{group}": size for group, size in groups.items()}
         with store_errors():
             for start in range(0, len(new.rollouts), CHUNK):
                 pipe = self._redis.pipeline(transaction=False)
                 chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
-                parts: dict[str, dict[int, Any]] = {
+                parts: dict[str, dict[Any, Any]] = {
                     "items": {i: self._secrets.seal_field(r.overrides, sealed) for i, r in chunk},
                     "groups": {i: r.group for i, r in chunk if r.group is not None},
+                    "group_counts": sizes if start == 0 else {},
                     "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
                 }
                 for part, values in parts.items():
@@ -89,6 +102,57 @@ class Batches:
         if names:
             with store_errors():
                 await self._redis.mset(names)
+
+    async def groups(self, batch_id: str) -> list[GroupState]:
+        """Where the groups of a batch with a group policy stand, in order of name; empty without one."""
+        with store_errors():
+            raw = await self._redis.hgetall(keys.batch(batch_id, "group_counts"))
+        counts = {name.decode(): value.decode() for name, value in raw.items()}
+        names = sorted(name.removeprefix("size:") for name in counts if name.startswith("size:"))
+
+        def n(what: str, group: str) -> int:
+            return int(counts.get(f"{what}:{group}", 0))
+
+        return [
+            GroupState(
+                group=group,
+                size=n("size", group),
+                completed=n("completed", group),
+                failed=n("failed", group),
+                cancelled=n("cancelled", group),
+                expired=n("expired", group),
+                verdict=counts.get(f"verdict:{group}", "open"),
+            )
+            for group in names
+        ]
+
+    async def cancel_late(self) -> int:
+        """Cancels what is left of groups whose verdict is known and whose policy says so; returns how many."""
+        with store_errors():
+            due = await self._redis.smembers(keys.LATE)
+        ended = 0
+        for raw in due:
+            batch_id, _, group = raw.decode().partition(" ")
+            with store_errors():
+                members = await self._redis.hgetall(keys.batch(batch_id, "groups"))
+            for index, name in members.items():
+                if name.decode() == group:
+                    answer = await self._rollouts.settle(
+                        batch_id, int(index), RolloutStatus.CANCELLED, FinishReason.CANCELLED, None
+                    )
+                    ended += answer == "ok"
+            with store_errors():
+                await self._redis.srem(keys.LATE, raw)
+        return ended
+
+    async def capacity(self) -> Capacity:
+        """How full the pool is."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.get(keys.OPEN)
+            pipe.info("memory")
+            open_rollouts, memory = await pipe.execute()
+        return Capacity(int(open_rollouts or 0), int(memory["used_memory"]), int(memory.get("maxmemory", 0)))
 
     async def was_submitted(self, scope: str, idempotency_key: str) -> bool:
         """Whether this key came before, with whatever content."""
@@ -231,7 +295,7 @@ class Batches:
                 stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
                 if stale:
                     await self._redis.unlink(*stale)
-            parts = ("items", "groups", "deadlines", "outbox", "done")
+            parts = ("items", "groups", "group_counts", "deadlines", "outbox", "done")
             await self._redis.unlink(
                 keys.batch(batch_id), *(keys.batch(batch_id, part) for part in parts), *([idem] if idem else [])
             )

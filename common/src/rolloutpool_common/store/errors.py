@@ -4,6 +4,7 @@ RolloutPoolError
 └── StoreError
     ├── StoreUnavailable      no answer; try again
     ├── StoreFull             Redis is out of memory
+    ├── TooManyOpen           the queue limit is reached
     ├── IdempotencyConflict   same key, other content
     ├── BatchStillRunning     only an ended batch can be deleted
     └── ClaimLost             this worker no longer owns the rollout
@@ -25,6 +26,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "TooManyOpen",
     "store_errors",
 ]
 
@@ -39,6 +41,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreError):
     """Redis is out of memory: raise maxmemory, or delete ended batches."""
+
+
+class TooManyOpen(StoreError):
+    """As many rollouts are accepted and not ended as this pool takes; wait until some have ended."""
 
 
 class IdempotencyConflict(StoreError):

@@ -4,14 +4,22 @@ rp:batch:{b}            hash    one batch: shared spec, counters, labels; exists
 rp:batch:{b}:items      hash    index -> what that rollout overrides of the shared spec (JSON)
 rp:batch:{b}:groups     hash    index -> group, only where there is one
 rp:batch:{b}:deadlines  hash    index -> deadline in ms, only where there is one
+rp:batch:{b}:group_counts  hash  size:{g}, {status}:{g}, verdict:{g}; only with a group policy
 rp:batch:{b}:outbox     list    indexes that are accepted and not published to the broker
 rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; its ids are the cursors
 rp:rollout:{uid}        hash    state of one rollout; absent = queued for the first time
 rp:rollout:{uid}:journal  list  TURN and OBS records of the running or requeued rollout
 rp:rollout:{uid}:result string  the result record (JSON, zlib above 4 kB)
-rp:runs:{priority}      list    batches whose outbox is not empty, in turn
+rp:rollout:{uid}:evidence  string  a quarantined result (coded like results), kept as long as its batch
+rp:runs:{priority}      list    runs that have something to publish, in turn
+rp:run:{priority}:{run} list    the run's batches whose outbox is not empty, in order
 rp:published:{priority} zset    uid -> ms when its ticket was published; removed by the claim
 rp:deadlines            zset    uid -> ms
+rp:delayed              zset    uid -> ms until which a queued rollout waits outside its outbox
+rp:open                 string  rollouts that are accepted and have not ended
+rp:late                 set     "{b} {group}" whose other rollouts are to be cancelled
+rp:dead                 list    uids of rollouts that killed their workers (newest first, capped)
+rp:preflight:{id}       string  what a worker found out about callback endpoints; expires by itself
 rp:finished             stream  {b} per ended rollout, capped: wake-ups only, the truth is in `done`
 rp:workers              zset    worker -> ms of its last beat
 rp:worker:{w}           hash    what a worker announces
@@ -35,6 +43,10 @@ PREFIX = "rp:"
 WORKERS = f"{PREFIX}workers"
 FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
+DELAYED = f"{PREFIX}delayed"
+OPEN = f"{PREFIX}open"
+LATE = f"{PREFIX}late"
+DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
 LEADER = f"{PREFIX}leader"
@@ -64,8 +76,18 @@ def worker(worker_id: str, part: str = "") -> str:
 
 
 def runs(priority: Priority) -> str:
-    """The batches of a priority class that wait for room in the broker."""
+    """The runs of a priority class that wait for room in the broker."""
     return f"{PREFIX}runs:{priority}"
+
+
+def run(priority: Priority, name: str) -> str:
+    """The batches of one run that wait for room in the broker."""
+    return f"{PREFIX}run:{priority}:{name}"
+
+
+def preflight(request_id: str) -> str:
+    """What a worker found out about callback endpoints."""
+    return f"{PREFIX}preflight:{request_id}"
 
 
 def published(priority: Priority) -> str:

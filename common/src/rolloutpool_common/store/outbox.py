@@ -1,8 +1,8 @@
 """The outbox: what is accepted and not yet in the broker.
 
 Invariant: a queued rollout is in its batch's outbox or published; a crash between the two leaves it published, and
-what is published but lost is put back (`lost`). No more than `WINDOW` tickets of a priority class are published at
-once, and batches take turns filling it, so that a large batch cannot stand in front of a small one.
+what is published but lost is put back (`lost`). No more tickets of a priority class are published than live workers
+need, and runs take turns filling that window by weight, so that a large batch cannot stand in front of a small one.
 """
 
 from rolloutpool_common.protocol.batch import Priority
@@ -10,11 +10,13 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import QueueDepth, Ticket
+from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
 
-__all__ = ["WINDOW", "Outbox"]
+__all__ = ["PER_WORKER", "Outbox"]
 
-WINDOW = 1024
-"""Published and unclaimed tickets per priority class: enough for four workers of 256 slots to start at once."""
+PER_WORKER = 128
+"""Published and unclaimed tickets per priority class and live worker. A worker takes some hundred tickets a second and
+refills twenty times a second; more would only stand in front of who comes later."""
 
 
 class Outbox:
@@ -26,7 +28,9 @@ class Outbox:
 
     async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
         """Takes up to `limit` tickets that the window has room for; the caller publishes them now."""
-        now, *flat = await self._connection.script("reserve", priority, limit, WINDOW)
+        now, *flat = await self._connection.script(
+            "reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000)
+        )
         return [
             Ticket(flat[i].decode(), int(flat[i + 1]), flat[i + 2].decode(), float(now)) for i in range(0, len(flat), 3)
         ]
@@ -59,9 +63,9 @@ class Outbox:
         with store_errors():
             for priority in Priority:
                 pipe = self._redis.pipeline(transaction=False)
-                batches = await self._redis.lrange(keys.runs(priority), 0, -1)
-                for batch_id in batches:
-                    pipe.llen(keys.batch(batch_id.decode(), "outbox"))
+                for run in await self._redis.lrange(keys.runs(priority), 0, -1):
+                    for batch_id in await self._redis.lrange(keys.run(priority, run.decode()), 0, -1):
+                        pipe.llen(keys.batch(batch_id.decode(), "outbox"))
                 pipe.zcard(keys.published(priority))
                 *waiting, published = await pipe.execute()
                 depths[priority] = QueueDepth(sum(waiting), published)

@@ -22,8 +22,10 @@ __all__ = ["MAX_CRASHES", "Reconciliation", "Report"]
 _log = logging.getLogger(__name__)
 
 LEASE_MS = 5000
+MAX_DEAD = 10_000
 MAX_CRASHES = 3
-"""Workers that may die while they have one rollout; then it is suspected of killing them."""
+"""Workers that may die while they have one rollout. After two it runs alone in a process (`claim.lua`), so that a
+third death is its own doing and none of its neighbours'."""
 
 
 class Report(NamedTuple):
@@ -34,6 +36,7 @@ class Report(NamedTuple):
     requeued: int = 0
     poisoned: int = 0
     cancelled: int = 0
+    resumed: int = 0
     expired: int = 0
     deleted: int = 0
 
@@ -59,7 +62,9 @@ class Reconciliation:
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
-        return Report(True, dead, requeued, poisoned, cancelled, await self._expire(), await self._delete())
+        cancelled += await self._batches.cancel_late()
+        resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
+        return Report(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process need not wait for the lease."""
@@ -78,16 +83,43 @@ class Reconciliation:
             split = keys.split_uid(uid)
             if split is None:
                 continue
-            crashes = await self._connection.script("release", *split, "", worker_id, "crashes", 0)
+            crashes = await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0)
             if crashes < 0:
                 continue
             requeued += 1
             if crashes >= MAX_CRASHES:
                 poisoned += 1
+                await self._dead_letter(uid)
                 await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
         await self._workers.bury(worker_id)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
+
+    async def _dead_letter(self, uid: str) -> None:
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.lrem(keys.DEAD, 0, uid)
+            pipe.lpush(keys.DEAD, uid)
+            pipe.ltrim(keys.DEAD, 0, MAX_DEAD - 1)
+            await pipe.execute()
+
+    async def dead_letters(self, limit: int = 100) -> list[str]:
+        """The uids of rollouts that killed their workers, newest first."""
+        with store_errors():
+            return [uid.decode() for uid in await self._redis.lrange(keys.DEAD, 0, limit - 1)]
+
+    async def _resume(self) -> int:
+        """Queues the delayed rollouts whose time has come."""
+        with store_errors():
+            now_s, micros = await self._redis.time()
+            due = await self._redis.zrangebyscore(
+                keys.DELAYED, "-inf", f"{now_s * 1000 + micros / 1000:.0f}", start=0, num=1000
+            )
+        resumed = 0
+        for raw in due:
+            split = keys.split_uid(raw.decode())
+            resumed += 0 if split is None else await self._connection.script("due", *split)
+        return resumed
 
     async def _expire(self) -> int:
         with store_errors():

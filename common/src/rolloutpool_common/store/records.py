@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rolloutpool_common.protocol.batch import Delivery, Priority, RolloutSpec
+from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, Priority, RolloutSpec
 from rolloutpool_common.protocol.messages import ToolDefinition
 from rolloutpool_common.protocol.result import RolloutResult
 
 __all__ = [
+    "Capacity",
     "Claim",
     "ClaimRefused",
     "DuePush",
+    "GroupState",
     "NewBatch",
     "NewRollout",
     "QueueDepth",
@@ -81,6 +83,10 @@ class NewBatch:
     priority: Priority = Priority.DEFAULT
     labels: dict[str, str] = field(default_factory=dict)
     delivery: Delivery | None = None
+    run: str | None = None
+    """Which training run it belongs to; runs share the workers by weight. Null: a run of its own."""
+    weight: int = 1
+    group_policy: GroupPolicy | None = None
     idempotency_key: str | None = None
     digest: str = ""
     """Of the request; the same key with another digest is a conflict."""
@@ -115,6 +121,28 @@ class Ticket:
     """When it left the outbox, on Redis' clock."""
 
 
+class Capacity(NamedTuple):
+    """How full the pool is."""
+
+    open_rollouts: int
+    used_bytes: int
+    max_bytes: int
+    """0 where Redis has no limit."""
+
+
+class GroupState(NamedTuple):
+    """Where a group of a batch with a group policy stands."""
+
+    group: str
+    size: int
+    completed: int
+    failed: int
+    cancelled: int
+    expired: int
+    verdict: str
+    """open, usable (enough have completed), dropped (enough can't complete any more)."""
+
+
 class QueueDepth(NamedTuple):
     """How much waits in a priority class."""
 
@@ -137,6 +165,8 @@ class Claim:
     """How often a worker died while it had this rollout."""
     retries: int
     """How often it was given back after an infra failure."""
+    parks: int
+    """How often it was given back because its trainer's port was down."""
     journal_length: int
     clean: bool
     """False: the last attempt died, so a model call of it may have been in flight."""
@@ -151,7 +181,7 @@ class Claim:
 
 
 class ClaimRefused(NamedTuple):
-    """Why a ticket is void: gone, ended, taken or expired."""
+    """Why a ticket is void: gone, ended, taken, expired; or that it may only run alone in a process: solo."""
 
     reason: str
 

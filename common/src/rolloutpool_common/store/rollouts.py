@@ -6,7 +6,7 @@ nothing and tells its caller so (`ClaimLost`). A terminal state is final.
 
 import secrets
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -59,9 +59,8 @@ class Rollouts:
         answer = await self._connection.script("claim", batch_id, index, worker_id, token)
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())
-        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, more, clean, group, retries = (
-            answer
-        )
+        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, *rest = answer
+        more, clean, group, retries, parks = rest
         return Claim(
             uid=uid,
             batch_id=batch_id,
@@ -71,6 +70,7 @@ class Rollouts:
             attempt=attempt,
             crashes=crashes,
             retries=retries,
+            parks=parks,
             journal_length=journal_length,
             clean=clean == b"1",
             group=group.decode() or None,
@@ -177,13 +177,17 @@ class Rollouts:
 
         `clean` says that no model call of it is in flight.
         """
-        answer = await self._connection.script("release", claim.batch_id, claim.index, claim.token, "", "", int(clean))
+        answer = await self._connection.script(
+            "release", claim.batch_id, claim.index, claim.token, "", "", int(clean), 0
+        )
         return bool(answer >= 0)
 
-    async def give_back(self, claim: Claim, *, clean: bool) -> bool:
-        """As `release`, after an infra failure: it counts as a retry."""
+    async def give_back(
+        self, claim: Claim, *, clean: bool, counter: Literal["retries", "parks"], delay_s: float
+    ) -> bool:
+        """As `release`, after an infra failure or because its trainer's port is down; it is counted, and waits."""
         answer = await self._connection.script(
-            "release", claim.batch_id, claim.index, claim.token, "", "retries", int(clean)
+            "release", claim.batch_id, claim.index, claim.token, "", counter, int(clean), int(delay_s * 1000)
         )
         return bool(answer >= 0)
 

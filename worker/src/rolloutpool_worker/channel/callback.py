@@ -33,6 +33,7 @@ from rolloutpool_common.protocol.completions import (
     HEADER_POLICY_VERSION,
     CompletionsResponse,
 )
+from rolloutpool_worker.channel.breaker import Breakers
 
 __all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]
 
@@ -100,8 +101,10 @@ class CallbackChannel:
         attempts: int,
         max_reply_bytes: int,
         pause: Callable[[float], Awaitable[None]],
+        breakers: Breakers,
     ) -> None:
         """`pause` waits so many seconds between two calls of a turn; what it raises ends the turn uncalled."""
+        self._breakers = breakers
         self._client = client
         self._pause = pause
         self._spec = spec
@@ -139,11 +142,17 @@ class CallbackChannel:
         )
 
     async def sample(self, call: TurnCall) -> Reply:
-        """Has the policy sample one turn; raises `RolloutError`s of the trainer's boundary."""
+        """Has the policy sample one turn.
+
+        Raises `RolloutError`s of the trainer's boundary, and `PortDown` (nothing was asked) where the trainer's port is
+        taken out; protocol v1 asks it all the same.
+        """
         body = self.body(call)
         headers = self._headers(call, body)
         pause = 0.5
         for remaining in reversed(range(self._attempts)):
+            if not self._spec.v1:
+                self._breakers.check(self._spec.server_url)
             try:
                 return await self._once(body, headers, call.turn)
             except (TrainerUnreachable, TrainerStatusError) as error:
@@ -188,11 +197,14 @@ class CallbackChannel:
                 asyncio.timeout(whole),
                 self._client.stream("POST", self._url, content=body, headers=headers) as response,
             ):
-                if response.status_code >= 300:
+                self._breakers.worked(self._spec.server_url)
+                status = response.status_code
+                if status >= 300:
                     raise TrainerStatusError(
-                        f"{where}: the trainer answered {response.status_code}",
-                        status=response.status_code,
+                        f"{where}: the trainer answered {status}",
+                        status=status,
                         retry_after=_number(response.headers.get("retry-after")),
+                        retryable=status in NOT_SAMPLED or (self._spec.may_repeat and status >= 500),
                     )
                 data = await self._read(response, where)
                 reply_headers = response.headers
@@ -203,6 +215,7 @@ class CallbackChannel:
             late = f"{where}: the reply was not whole after {whole:g} s"
             raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            self._breakers.failed(self._spec.server_url)
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"

@@ -5,6 +5,7 @@ local function k_batch(b, part) return part and (P .. 'batch:' .. b .. ':' .. pa
 local function k_rollout(u, part) return part and (P .. 'rollout:' .. u .. ':' .. part) or (P .. 'rollout:' .. u) end
 local function k_worker(w, part) return part and (P .. 'worker:' .. w .. ':' .. part) or (P .. 'worker:' .. w) end
 local function k_runs(priority) return P .. 'runs:' .. priority end
+local function k_run(priority, run) return P .. 'run:' .. priority .. ':' .. run end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()
@@ -24,19 +25,47 @@ local function detach(uid, worker, priority)
   redis.call('ZREM', k_published(priority), uid)
 end
 
--- Put an index back in front of its batch's outbox and let the batch take its turn.
+-- Let a batch with something in its outbox take its turn: in front of its run's batches or behind them, and its run
+-- among the runs.
+local function enlist(b, run, priority, front)
+  redis.call('LREM', k_run(priority, run), 0, b)
+  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(priority, run), b) == 1 then
+    redis.call('LREM', k_runs(priority), 0, run)
+    redis.call(front and 'LPUSH' or 'RPUSH', k_runs(priority), run)
+  end
+end
+
+-- Put an index back in front of its batch's outbox.
 local function to_outbox(b, index, priority)
   if redis.call('LPUSH', k_batch(b, 'outbox'), index) == 1 then
-    redis.call('LREM', k_runs(priority), 0, b)
-    redis.call('LPUSH', k_runs(priority), b)
+    enlist(b, redis.call('HGET', k_batch(b), 'run'), priority, true)
   end
+end
+
+-- Count an ended rollout in its group; a group that has enough, or can't get enough, has its verdict for good.
+local function count_in_group(b, index, status, min_usable, late)
+  local group = redis.call('HGET', k_batch(b, 'groups'), index)
+  if not group then return end
+  local counts = k_batch(b, 'group_counts')
+  redis.call('HINCRBY', counts, status .. ':' .. group, 1)
+  if redis.call('HEXISTS', counts, 'verdict:' .. group) == 1 then return end
+  local function n(what) return tonumber(redis.call('HGET', counts, what .. ':' .. group) or '0') end
+  local verdict
+  if n('completed') >= min_usable then
+    verdict = 'usable'
+  elseif n('size') - n('failed') - n('cancelled') - n('expired') < min_usable then
+    verdict = 'dropped'
+  end
+  if not verdict then return end
+  redis.call('HSET', counts, 'verdict:' .. group, verdict)
+  if late == 'cancel' then redis.call('SADD', P .. 'late', b .. ' ' .. group) end
 end
 
 -- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash.
 local function end_rollout(b, index, status, result, counts, retention_ms)
   local uid = b .. '-' .. index
   local was = redis.call('HMGET', k_rollout(uid), 's', 'w')
-  local meta = redis.call('HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1')
+  local meta = redis.call('HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1', 'min_usable', 'late', 'run')
   local now = now_ms()
   if was[1] == 'running' then redis.call('HINCRBY', k_batch(b), 'running', -1) end
   detach(uid, was[2], meta[1])
@@ -45,6 +74,9 @@ local function end_rollout(b, index, status, result, counts, retention_ms)
   redis.call('SET', k_rollout(uid, 'result'), result)
   redis.call('DEL', k_rollout(uid, 'journal'))
   redis.call('ZREM', P .. 'deadlines', uid)
+  redis.call('ZREM', P .. 'delayed', uid)
+  if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
+  if meta[6] then count_in_group(b, index, status, tonumber(meta[6]), meta[7]) end
   for i = 1, #counts, 2 do redis.call('HINCRBY', k_batch(b), counts[i], counts[i + 1]) end
   redis.call('HINCRBY', k_batch(b), status, 1)
   local ended = redis.call('HINCRBY', k_batch(b), 'ended', 1)
@@ -55,7 +87,7 @@ local function end_rollout(b, index, status, result, counts, retention_ms)
   end
   if ended == tonumber(meta[2]) then
     redis.call('HSET', k_batch(b), 'finished_ms', str(now))
-    redis.call('LREM', k_runs(meta[1]), 0, b)
+    redis.call('LREM', k_run(meta[1], meta[8]), 0, b)
     redis.call('ZADD', P .. 'ended', str(now + retention_ms), b)
     if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or str(retention_ms)) end
   end

@@ -1,19 +1,22 @@
 -- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
 -- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
---     group | '', infra retries}
---  | {'gone' | 'ended' | 'taken' | 'expired'}; `room` = 1 when the outboxes may have something to publish
+--     group | '', infra retries, parks}
+--  | {'gone' | 'ended' | 'taken' | 'expired' | 'solo'}; `room` = 1 when the outboxes may have something to publish
 local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
 local overrides = redis.call('HGET', k_batch(b, 'items'), index)
 if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries')
+local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries', 'parks')
 if TERMINAL[state[1] or ''] then return { 'ended' } end
+-- Two workers died while they had it: a third must run nothing else.
+if tonumber(state[3] or '0') >= 2 and string.sub(worker, 1, 5) ~= 'solo-' then return { 'solo' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
 -- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.
 redis.call('ZREM', k_published(meta[1]), uid)
+redis.call('ZREM', P .. 'delayed', uid)
 if state[1] == 'running' and not again then return { 'taken' } end
 local now = now_ms()
 local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
@@ -31,4 +34,5 @@ return {
   'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
   meta[2], meta[3], overrides, redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
   redis.call('HGET', k_batch(b, 'groups'), index) or '', tonumber(state[6] or '0'),
+  tonumber(state[7] or '0'),
 }

@@ -1,5 +1,5 @@
 -- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or '',
--- 1 clean | 0 a model call may be in flight.
+-- 1 clean | 0 a model call may be in flight, ms until it may run again.
 -- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
 -- -> the counter's new value, 0 without counter, -1 fenced
 local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -15,5 +15,9 @@ if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end
 redis.call('HDEL', k_rollout(uid), 'tok', 'w')
 redis.call('HINCRBY', k_batch(b), 'running', -1)
 detach(uid, state[3], priority)
-to_outbox(b, index, priority)
+if tonumber(ARGV[7]) > 0 then
+  redis.call('ZADD', P .. 'delayed', str(now_ms() + tonumber(ARGV[7])), uid)
+else
+  to_outbox(b, index, priority)
+end
 return counter ~= '' and redis.call('HINCRBY', k_rollout(uid), counter, 1) or 0
