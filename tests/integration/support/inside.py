@@ -20,10 +20,13 @@ from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.ticket import run_rollout
+from rolloutpool_worker.tools import TOOLS
 
 __all__ = ["REPLAY", "InsideWorker", "inside_worker", "sampled_with_mask_1"]
 
 REPLAY = "tests.replay"
+
+TOOLS.load_entry_points()
 
 
 @AGENTS.named(REPLAY)

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.conftest import start_redis
+from tests.integration.support.inside import InsideWorker, inside_worker
 from tests.integration.support.pool import Pool, opened_pool
 from tests.integration.support.workers import ROOT, Worker, started_worker
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.callback import CallbackApp, callback_app
 from rolloutpool_trainer.serving import serve_callback
@@ -73,3 +74,16 @@ def trainer(policy: CallbackApp) -> Iterator[str]:
     """Its address."""
     with serve_callback(policy, [0]) as served:
         yield served.url
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> TokenizerCache:
+    """For all workers inside this process: loading a real one takes seconds."""
+    return TokenizerCache(16)
+
+
+@pytest.fixture
+async def inside(redis_url: str, tokenizers: TokenizerCache) -> AsyncIterator[InsideWorker]:
+    """A worker inside the test's own process."""
+    async with inside_worker(redis_url, tokenizers, infra_retries=0) as worker:
+        yield worker

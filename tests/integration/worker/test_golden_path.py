@@ -6,20 +6,18 @@ be right; these cases are listed, and have to fail loudly where the trainer chec
 """
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.support.golden_trainer import GoldenTrainer, golden_trainer
-from tests.integration.support.inside import REPLAY, InsideWorker, inside_worker, sampled_with_mask_1
+from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_mask_1
 from tests.tokenizers.real import real_directory
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import MaskMode
 from rolloutpool_common.protocol.messages import ToolDefinition
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.rendering.conformance import tokenizer_name
 from rolloutpool_worker import ticket
 from rolloutpool_worker.registry import Registry
@@ -56,17 +54,6 @@ EDITED = {
 played = pytest.mark.parametrize("case", PLAYED.values(), ids=PLAYED.keys())
 
 
-@pytest.fixture(scope="module")
-def tokenizers() -> TokenizerCache:
-    return TokenizerCache(8)
-
-
-@pytest.fixture
-async def worker(redis_url: str, tokenizers: TokenizerCache) -> AsyncIterator[InsideWorker]:
-    async with inside_worker(redis_url, tokenizers) as inside:
-        yield inside
-
-
 async def no_run(_: ToolContext) -> object:
     raise AssertionError("nobody calls it")
 
@@ -75,11 +62,11 @@ def text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
 
-async def run(worker: InsideWorker, trainer: GoldenTrainer, mode: MaskMode, *, edit: bool = False) -> RolloutResult:
+async def run(inside: InsideWorker, trainer: GoldenTrainer, mode: MaskMode, *, edit: bool = False) -> RolloutResult:
     case = trainer.case
     appended = [{**message, "content": text(message["content"])} for message in case["appended_messages"]]
     between = {"edit": case["replayed_messages"]} if edit else {"say": appended}
-    return await worker.run_one(
+    return await inside.run_one(
         server_url=trainer.url,
         messages=case["initial_messages"],
         tokenizer_name=str(real_directory(tokenizer_name(case))),
@@ -129,18 +116,18 @@ def assert_failed(result: RolloutResult, case: Case, category: Category, kind: F
 
 
 @played
-async def test_exact_is_what_a_trainer_that_keeps_ids_counts(worker: InsideWorker, case: Case) -> None:
+async def test_exact_is_what_a_trainer_that_keeps_ids_counts(inside: InsideWorker, case: Case) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(worker, trainer, MaskMode.EXACT)
+        result = await run(inside, trainer, MaskMode.EXACT)
         assert_kept(result, case)
         assert trainer.posts == [("1", None), ("2", len(case["expected_delta_ids"]))]
 
 
 @played
-async def test_rerender_is_what_a_trainer_that_renders_again_counts(worker: InsideWorker, case: Case) -> None:
+async def test_rerender_is_what_a_trainer_that_renders_again_counts(inside: InsideWorker, case: Case) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(worker, trainer, MaskMode.RERENDER)
+        result = await run(inside, trainer, MaskMode.RERENDER)
         if name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
             assert len(trainer.posts) == 1
@@ -152,9 +139,9 @@ async def test_rerender_is_what_a_trainer_that_renders_again_counts(worker: Insi
 
 
 @played
-async def test_auto_ends_right_with_a_trainer_that_keeps_ids(worker: InsideWorker, case: Case) -> None:
+async def test_auto_ends_right_with_a_trainer_that_keeps_ids(inside: InsideWorker, case: Case) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(worker, trainer, MaskMode.AUTO)
+        result = await run(inside, trainer, MaskMode.AUTO)
         assert_kept(result, case)
         exact = len(case["expected_delta_ids"])
         assert trainer.posts[0] == ("1", None)
@@ -169,10 +156,10 @@ async def test_auto_ends_right_with_a_trainer_that_keeps_ids(worker: InsideWorke
 
 
 @played
-async def test_auto_ends_right_with_a_trainer_that_renders_again(worker: InsideWorker, case: Case) -> None:
+async def test_auto_ends_right_with_a_trainer_that_renders_again(inside: InsideWorker, case: Case) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(worker, trainer, MaskMode.AUTO)
+        result = await run(inside, trainer, MaskMode.AUTO)
         if name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
         elif name in BEHIND_OUR_BACK:
@@ -185,10 +172,10 @@ async def test_auto_ends_right_with_a_trainer_that_renders_again(worker: InsideW
 @played
 @pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
 async def test_a_trainer_that_checks_nothing_is_disproved_exactly_where_it_counts_otherwise(
-    worker: InsideWorker, case: Case, keeps_ids: bool
+    inside: InsideWorker, case: Case, keeps_ids: bool
 ) -> None:
     async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
-        result = await run(worker, trainer, MaskMode.AUTO)
+        result = await run(inside, trainer, MaskMode.AUTO)
         (_, sent) = trainer.posts[1]
         assert len(trainer.posts) == 2
         if (sent or 0) != trainer.new_tokens():
@@ -203,11 +190,11 @@ async def test_a_trainer_that_checks_nothing_is_disproved_exactly_where_it_count
 @pytest.mark.parametrize("mode", [MaskMode.EXACT, MaskMode.RERENDER])
 @pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
 async def test_the_samples_don_t_depend_on_the_mode(
-    worker: InsideWorker, case: Case, keeps_ids: bool, mode: MaskMode
+    inside: InsideWorker, case: Case, keeps_ids: bool, mode: MaskMode
 ) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
-        result = await run(worker, trainer, mode)
+        result = await run(inside, trainer, mode)
         if mode is MaskMode.RERENDER and name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
         elif keeps_ids:
@@ -219,14 +206,14 @@ async def test_the_samples_don_t_depend_on_the_mode(
 @pytest.mark.parametrize("case", EDITED.values(), ids=EDITED.keys())
 @pytest.mark.parametrize("mode", MaskMode)
 async def test_an_edit_that_the_agent_makes_itself_is_exact(
-    worker: InsideWorker, case: Case, mode: MaskMode, monkeypatch: pytest.MonkeyPatch
+    inside: InsideWorker, case: Case, mode: MaskMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools: Registry[Tool] = Registry("tests.golden")
     for definition in case["tools"] or ():
         tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
     monkeypatch.setattr(ticket, "TOOLS", tools)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(worker, trainer, mode, edit=True)
+        result = await run(inside, trainer, mode, edit=True)
         assert result.status is RolloutStatus.COMPLETED, result.failure
         assert trainer.posts == [("1", None), ("2", len(case["server_rerender_ids"]))]
         assert (result.alignment, result.drift) == (Alignment.EXACT, {})
@@ -241,10 +228,10 @@ async def test_an_edit_that_the_agent_makes_itself_is_exact(
 @pytest.mark.parametrize("case", [CASES[name] for name in REFUSED], ids=REFUSED)
 @pytest.mark.parametrize("mode", MaskMode)
 async def test_a_refusal_that_sampled_content_causes_is_the_policy_s(
-    worker: InsideWorker, case: Case, mode: MaskMode
+    inside: InsideWorker, case: Case, mode: MaskMode
 ) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(worker, trainer, mode)
+        result = await run(inside, trainer, mode)
         assert_failed(result, case, Category.TEMPLATE_REFUSED, FailureKind.POLICY)
         assert trainer.posts == [("1", None)]
         assert len(result.messages) == len(case["initial_messages"]) + 1

@@ -239,8 +239,8 @@ class Conversation:
         self.calling = False
         if _log.isEnabledFor(logging.DEBUG):
             before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
-            runs = " ".join(f"{segment.kind}:{segment.n}" for segment in self.tokens.ledger.segments)
-            _log.debug("rollout %s: %r; prompt before %s; segments %s", self.claim.uid, measured, before, runs)
+            runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
+            _log.debug("rollout %s: %r; prompt before %s; segments:n=mask %s", self.claim.uid, measured, before, runs)
         return record
 
     async def _ask(self, plan: MaskPlan | None, turn: int) -> tuple[Reply, int | None]:
