@@ -1,0 +1,102 @@
+"""The batch API's documents: what is accepted, what is a fault, and where trainers are."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from rolloutpool_common.protocol.batch import (
+    BatchRequest,
+    Delivery,
+    RolloutItem,
+    RolloutSpec,
+    TrainerPorts,
+    TrainerUrls,
+    check_callback_host,
+)
+
+ITEM: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+
+
+def test_the_smallest_batch() -> None:
+    request = BatchRequest.model_validate({"rollouts": [ITEM]})
+    assert (request.priority, request.defaults.max_turns, request.rollouts[0].n) == ("default", 10, 1)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"rollouts": []},
+        {"rollouts": [ITEM], "unknown": 1},
+        {"rollouts": [{**ITEM, "unknown": 1}]},
+        {"rollouts": [ITEM], "defaults": {"unknown": 1}},
+        {"rollouts": [{**ITEM, "n": 0}]},
+        {"rollouts": [{**ITEM, "n": 1025}]},
+        {"rollouts": [{**ITEM, "rollout_id": " "}]},
+        {"rollouts": [{**ITEM, "rollout_id": "x" * 257}]},
+        {"rollouts": [{**ITEM, "server_url": "ftp://h"}]},
+        {"rollouts": [{**ITEM, "server_url": "http://"}]},
+        {"rollouts": [{**ITEM, "server_url": "http:///path"}]},
+        {"rollouts": [{**ITEM, "max_turns": 101}]},
+        {"rollouts": [{**ITEM, "max_tokens_total": 1_000_001}]},
+        {"rollouts": [{**ITEM, "deadline_seconds": 0}]},
+        {"rollouts": [{**ITEM, "deadline_seconds": "nan"}]},
+        {"rollouts": [{**ITEM, "group": ""}]},
+        {"rollouts": [{**ITEM, "labels": {"k": "v" * 257}}]},
+        {"rollouts": [{**ITEM, "labels": {str(i): "" for i in range(33)}}]},
+        {"rollouts": [ITEM], "priority": "urgent"},
+        {"rollouts": [ITEM], "trainer": {"server_urls": []}},
+        {"rollouts": [ITEM], "trainer": {"host": "h", "base_port": 65535, "workers": 2}},
+        {"rollouts": [ITEM], "trainer": {"host": "h/x"}},
+        {"rollouts": [ITEM], "trainer": {"host": "user@h"}},
+        {"rollouts": [ITEM], "delivery": {"callback_url": "http://h", "secret": "short"}},
+        {"rollouts": [ITEM], "delivery": {"callback_url": "h", "secret": "long enough"}},
+        {"rollouts": [{"messages": []}]},
+    ],
+)
+def test_faults(document: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        BatchRequest.model_validate(document)
+
+
+def test_worker_i_of_a_trainer_listens_on_base_port_plus_i() -> None:
+    ports = TrainerPorts(host="trainer-0", workers=4)
+    assert ports.urls() == [f"http://trainer-0:{8081 + i}" for i in range(4)]
+    assert TrainerPorts(host="[::1]", base_port=9, scheme="https").urls() == ["https://[::1]:9"]
+    assert TrainerPorts(host="h", base_port=65535).urls() == ["http://h:65535"]
+
+
+def test_trainers_are_told_apart_by_their_fields() -> None:
+    adapter: TypeAdapter[TrainerUrls | TrainerPorts] = TypeAdapter(TrainerUrls | TrainerPorts)
+    assert isinstance(adapter.validate_python({"server_urls": ["http://h/"]}), TrainerUrls)
+    assert isinstance(adapter.validate_python({"host": "h"}), TrainerPorts)
+    with pytest.raises(ValidationError):
+        adapter.validate_python({"host": "h", "server_urls": ["http://h"]})
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [("http://h///", "http://h"), ("https://h:1/a/", "https://h:1/a"), ("http://10.0.0.1", "http://10.0.0.1")],
+)
+def test_urls_lose_their_trailing_slashes(url: str, kept: str) -> None:
+    assert check_callback_host(url) == kept
+    assert RolloutItem.model_validate({**ITEM, "server_url": url}).server_url == kept
+
+
+def test_secrets_are_not_shown_with_a_spec() -> None:
+    spec = RolloutSpec.model_validate(
+        {
+            "rollout_id": "r",
+            "server_url": "http://h",
+            "messages": ITEM["messages"],
+            "sampling_params": {},
+            "tokenizer_name": "t",
+            "callback_api_key": "s3cret",
+        }
+    )
+    assert "s3cret" not in repr(spec)
+
+
+def test_a_delivery_needs_a_host_and_a_real_secret() -> None:
+    assert Delivery(callback_url="https://h/x?y=1", secret="12345678").callback_url == "https://h/x?y=1"

@@ -1,0 +1,70 @@
+"""Errors name their boundary, have a message of their own, and survive pickling, because Celery may pickle them."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from rolloutpool_common import errors
+from rolloutpool_common.errors import RolloutError, RolloutPoolError, TrainerStatusError
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind
+from rolloutpool_common.store import IdempotencyConflict, StoreError
+
+
+def tree(root: type[RolloutPoolError]) -> Iterator[type[RolloutPoolError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+OURS = [error for error in dict.fromkeys(tree(RolloutPoolError)) if error.__module__.startswith("rolloutpool_common.")]
+ENDS = [error for error in OURS if issubclass(error, RolloutError)]
+
+
+def test_the_tree_is_what_the_module_exports() -> None:
+    defined = {error.__name__ for error in OURS if error.__module__ == errors.__name__}
+    assert defined == set(errors.__all__)
+
+
+@pytest.mark.parametrize("error", [e for e in OURS if e.__module__ == errors.__name__], ids=lambda e: e.__name__)
+def test_each_survives_pickling_with_its_message(error: type[RolloutPoolError]) -> None:
+    for made in (error(), error("what happened")):
+        copy = pickle.loads(pickle.dumps(made))
+        assert type(copy) is error
+        assert (copy.message, str(copy)) == (made.message, made.message)
+        assert made.message
+    assert error().message == (error.__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("error", [e for e in ENDS if e.__module__ == errors.__name__], ids=lambda e: e.__name__)
+def test_each_end_of_a_rollout_becomes_one_failure(error: type[RolloutError]) -> None:
+    failure = error("what happened").failure(7)
+    assert (failure.message, failure.turn) == ("what happened", 7)
+    assert isinstance(failure.boundary, Boundary)
+    # Only what the policy cannot cause may be tried again.
+    assert not failure.retryable or failure.kind is FailureKind.INFRA
+
+
+def test_a_conflict_keeps_the_batch_over_pickling() -> None:
+    copy = pickle.loads(pickle.dumps(IdempotencyConflict("m", batch_id="b1")))
+    assert (copy.message, copy.batch_id) == ("m", "b1")
+    assert isinstance(copy, StoreError)
+
+
+@pytest.mark.parametrize(
+    ("status", "category", "retryable"),
+    [
+        (302, Category.TRAINER_ERROR, False),
+        (400, Category.TRAINER_CLIENT_ERROR, False),
+        (422, Category.MASK_REFUSED, False),
+        (429, Category.RATE_LIMITED, True),
+        (500, Category.TRAINER_SERVER_ERROR, True),
+        (503, Category.TRAINER_SERVER_ERROR, True),
+    ],
+)
+def test_a_status_decides_category_and_retry(status: int, category: Category, retryable: bool) -> None:
+    error = pickle.loads(pickle.dumps(TrainerStatusError("m", status=status, retry_after=3.0)))
+    assert (error.status, error.retry_after) == (status, 3.0)
+    failure = error.failure()
+    assert (failure.category, failure.retryable, failure.http_status) == (category, retryable, status)
+    assert (failure.kind, failure.boundary, failure.turn) == (FailureKind.INFRA, Boundary.TRAINER, None)

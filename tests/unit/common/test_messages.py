@@ -1,0 +1,72 @@
+"""Messages leave in normal form, keep what they came with, and refuse what the protocol refuses."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rolloutpool_common.protocol.messages import ROLES, Message, ToolCall
+
+
+def test_normal_form_has_four_keys_in_order_and_then_the_others() -> None:
+    message = Message.model_validate({"name": "n", "content": None, "vendor": {"x": [1]}, "role": "assistant"})
+    assert list(message.wire().items()) == [
+        ("role", "assistant"),
+        ("content", None),
+        ("tool_calls", None),
+        ("tool_call_id", None),
+        ("name", "n"),
+        ("vendor", {"x": [1]}),
+    ]
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1, "b": None}, "", "not json"])
+def test_arguments_keep_the_type_that_they_came_with(arguments: Any) -> None:
+    call = {"id": "c", "index": 0, "function": {"name": "f", "arguments": arguments, "strict": True}}
+    message = Message.model_validate({"role": "assistant", "tool_calls": [call]})
+    assert message.wire()["tool_calls"] == [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    ]
+
+
+def test_every_role_is_known_and_no_other() -> None:
+    for role in ROLES:
+        assert Message(role=role).role == role
+    with pytest.raises(ValidationError) as caught:
+        Message(role="robot")
+    assert caught.value.errors()[0]["msg"] == (
+        "Value error, Invalid role 'robot'. Must be one of: ['assistant', 'function', 'system', 'tool', 'user']"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"content": 8}, {"content": ["text"]}, {"tool_call_id": "x" * 257}, {"tool_calls": {}}, {"role": None}],
+)
+def test_what_is_no_message(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Message.model_validate({"role": "user", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": ""},
+        {"id": "x" * 257},
+        {"id": None},
+        {"type": "retrieval"},
+        {"function": {"name": "", "arguments": "{}"}},
+        {"function": {"name": "x" * 257, "arguments": "{}"}},
+        {"function": {"name": "f"}},
+        {"function": {"name": "f", "arguments": None}},
+        {"function": {"name": "f", "arguments": [1]}},
+    ],
+)
+def test_what_is_no_tool_call(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ToolCall.model_validate({"id": "c", "function": {"name": "f", "arguments": "{}"}, **fields})
+
+
+def test_limits_are_inclusive() -> None:
+    call = ToolCall.model_validate({"id": "x" * 256, "function": {"name": "f" * 256, "arguments": "{}"}})
+    assert Message(role="assistant", tool_calls=[call], tool_call_id="y" * 256).tool_calls == [call]

@@ -1,0 +1,47 @@
+"""Protocol v1 drops sampling keys that it does not know; the batch API passes them on or refuses them."""
+
+import pytest
+from pydantic import ValidationError
+
+from rolloutpool_common.protocol.sampling import RESERVED_CALLBACK_KEYS, BatchSamplingParams, SamplingParams
+
+
+def test_defaults_are_the_protocol_s() -> None:
+    assert SamplingParams().model_dump() == {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": 512,
+        "stop": None,
+        "logprobs": True,
+    }
+
+
+def test_v1_drops_what_the_batch_api_passes_on() -> None:
+    given = {"top_k": 5, "seed": 1, "chat_template_kwargs": {"a": 1}}
+    assert "top_k" not in SamplingParams.model_validate(given).model_dump()
+    assert BatchSamplingParams.model_validate(given).extra() == given
+    assert BatchSamplingParams(temperature=0.5).extra() == {}
+
+
+@pytest.mark.parametrize("key", sorted(RESERVED_CALLBACK_KEYS))
+def test_keys_that_the_pool_sets_itself_are_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"{key}: set by the pool"):
+        BatchSamplingParams.model_validate({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("temperature", [0, 2], [-0.1, 2.1, "hot", None]),
+        ("top_p", [0, 1], [-0.1, 1.1]),
+        ("max_tokens", [1, 32768], [0, 32769, 1.5]),
+        ("stop", [None, [], ["a"]], ["a", [1]]),
+    ],
+)
+def test_ranges(field: str, good: list[object], bad: list[object]) -> None:
+    for model in (SamplingParams, BatchSamplingParams):
+        for value in good:
+            assert getattr(model.model_validate({field: value}), field) == value
+        for value in bad:
+            with pytest.raises(ValidationError):
+                model.model_validate({field: value})
