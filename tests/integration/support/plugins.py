@@ -1,10 +1,13 @@
 """Plug-ins for workers under test, as a user would write them; named by ROLLOUTPOOL_PLUGINS."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from rolloutpool_worker.conversation import SampledTurn
+from rolloutpool_common.outcomes import FinishReason
+from rolloutpool_worker.agent import AGENTS
+from rolloutpool_worker.conversation import Conversation, SampledTurn
 from rolloutpool_worker.termination import TERMINATION, Verdict
 from rolloutpool_worker.tools import ToolContext, ToolFailed, tool
 
@@ -33,6 +36,13 @@ async def crash(_: ToolContext) -> object:
 async def whoami(context: ToolContext) -> object:
     """Whom it runs for."""
     return f"{context.rollout_id} {context.turn} {context.metadata.get('who')} {context.idempotency_key}"
+
+
+@AGENTS.named("deadly")
+async def deadly(conversation: Conversation) -> FinishReason:
+    """Takes its worker along, as a segmentation fault in a library would."""
+    await conversation.sample()
+    os._exit(9)
 
 
 @TERMINATION.named("after_first_call")

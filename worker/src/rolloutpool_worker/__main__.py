@@ -1,5 +1,9 @@
-"""`python -m rolloutpool_worker`: one worker process, until SIGTERM."""
+"""`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
+With `--solo UID`, which only a worker says: one rollout, alone in the process.
+"""
+
+import asyncio
 import os
 import signal
 import socket
@@ -26,11 +30,15 @@ def main() -> None:
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     configure_logs(level=level, json=as_json)
     # Imports transformers, which takes a second or two: only now that the settings hold.
-    from rolloutpool_worker.tasks import WorkerProcess
+    from rolloutpool_worker.solo import OPTION, serve_one
+    from rolloutpool_worker.tasks import WorkerProcess, load_plugins
 
     # Until Celery takes the signal over: it would end the process in the middle of its start, still announced.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        if sys.argv[1:2] == [OPTION]:
+            load_plugins(settings)
+            asyncio.run(serve_one(settings, sys.argv[2]))
         process = WorkerProcess(settings)
     except RolloutPoolError as error:
         print(f"rolloutpool worker: {error.message}", file=sys.stderr)

@@ -31,6 +31,10 @@ class Drain:
         """From now on rollouts stop at their next border."""
         self._event.set()
 
+    async def wait(self) -> None:
+        """Returns when the process shuts down."""
+        await self._event.wait()
+
     async def pause(self, seconds: float) -> None:
         """Waits at a border; raises `Drained` as soon as the process shuts down."""
         with suppress(TimeoutError):

@@ -39,9 +39,12 @@ REFILL_PAUSE = 0.05
 class Runtime:
     """The inside of a worker process, between `start` and `stop`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self.settings = settings
-        self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    def __init__(self, settings: WorkerSettings, *, solo: bool = False) -> None:
+        """`solo`: a process that runs one suspected rollout and nothing else; `claim.lua` knows it by its name."""
+        self.settings = settings.model_copy(update={"worker_slots": 1}) if solo else settings
+        self._is_solo = solo
+        self.solo = asyncio.Semaphore(1)
+        self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(settings.redis_url.get_secret_value(), max_connections=64)
         self.publisher = Publisher(self.store, settings.celery_url, per_ticket=settings.tickets_of)
         self.tokenizers = TokenizerCache(
@@ -61,10 +64,13 @@ class Runtime:
 
     async def start(self) -> None:
         """Warms the tokenizers, then makes the worker known."""
-        await asyncio.to_thread(self.tokenizers.warm, self.settings.tokenizers)
+        if not self._is_solo:
+            await asyncio.to_thread(self.tokenizers.warm, self.settings.tokenizers)
         await self._announce()
-        self._background = [
-            asyncio.create_task(self._beat(), name="beat"),
+        self._background = [asyncio.create_task(self._beat(), name="beat")]
+        if self._is_solo:
+            return
+        self._background += [
             asyncio.create_task(self._pump(), name="pump"),
             asyncio.create_task(self.delivery.run(), name="delivery"),
         ]

@@ -18,10 +18,11 @@ from rolloutpool_worker.event_loop import EventLoop
 from rolloutpool_worker.registry import import_plugins
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.solo import run_alone
 from rolloutpool_worker.ticket import run_rollout
 from rolloutpool_worker.tools import TOOLS, calculator
 
-__all__ = ["WorkerProcess"]
+__all__ = ["WorkerProcess", "load_plugins"]
 
 
 class WorkerProcess:
@@ -29,10 +30,7 @@ class WorkerProcess:
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
-        calculator.set_delay(*settings.calculator_delay_ms)
-        for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
-            registry.load_entry_points()
-        import_plugins(settings.plugins)
+        load_plugins(settings)
         self._stopped = False
         self.app = self._make_app(settings)
         self._loop = EventLoop()
@@ -77,4 +75,17 @@ async def _started(settings: WorkerSettings) -> Runtime:
 
 async def _run_all(runtime: Runtime, uids: list[str]) -> list[str]:
     # Tasks of their own, because each can be cancelled alone.
-    return list(await asyncio.gather(*(asyncio.create_task(run_rollout(runtime, uid)) for uid in uids)))
+    return list(await asyncio.gather(*(asyncio.create_task(_run_one(runtime, uid)) for uid in uids)))
+
+
+async def _run_one(runtime: Runtime, uid: str) -> str:
+    outcome = await run_rollout(runtime, uid)
+    return await run_alone(runtime, uid) if outcome == "solo" else outcome
+
+
+def load_plugins(settings: WorkerSettings) -> None:
+    """Makes this process know its tools, agents and termination strategies; raises `RolloutPoolError`."""
+    calculator.set_delay(*settings.calculator_delay_ms)
+    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
+        registry.load_entry_points()
+    import_plugins(settings.plugins)

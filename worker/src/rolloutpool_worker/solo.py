@@ -1,0 +1,51 @@
+"""A rollout alone in a process, because two workers died while they had it.
+
+If it is the rollout that kills them, the third death takes nobody along, and the reconciler knows whose it was. The
+process is a worker of its own with one slot: it announces itself, beats, claims this one rollout, and ends.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+from rolloutpool_worker.runtime import Runtime
+from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.ticket import run_rollout
+
+__all__ = ["OPTION", "run_alone", "serve_one"]
+
+OPTION = "--solo"
+
+
+async def run_alone(runtime: Runtime, uid: str) -> str:
+    """Starts the process for a rollout and waits for it; one at a time in each worker."""
+    async with runtime.solo:
+        if runtime.drain.begun:
+            return "drained"
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rolloutpool_worker", OPTION, uid, stdin=asyncio.subprocess.DEVNULL
+        )
+        ended = asyncio.ensure_future(child.wait())
+        draining = asyncio.ensure_future(runtime.drain.wait())
+        await asyncio.wait({ended, draining}, return_when=asyncio.FIRST_COMPLETED)
+        draining.cancel()
+        if not ended.done():
+            child.send_signal(signal.SIGTERM)
+        return f"solo:{await ended}"
+
+
+async def serve_one(settings: WorkerSettings, uid: str) -> None:
+    """The inside of that process."""
+    runtime = Runtime(settings, solo=True)
+    loop = asyncio.get_running_loop()
+    stopping: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(runtime.shut())))
+    await runtime.start()
+    try:
+        await asyncio.create_task(run_rollout(runtime, uid))
+    finally:
+        await runtime.stop()
+        # Whoever started us reads nothing but the code; libraries' threads are not worth waiting for.
+        sys.stderr.flush()
+    os._exit(0)
