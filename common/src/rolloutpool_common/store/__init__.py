@@ -89,7 +89,7 @@ class Store:
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
         """The spec with its secrets in plain text, to be kept in memory alone; raises `SecretUnreadable`."""
-        if spec.callback_api_key is None:
+        if not spec.callback_api_key:
             return spec
         return spec.model_copy(update={"callback_api_key": self._secrets.open(spec.callback_api_key)})
 

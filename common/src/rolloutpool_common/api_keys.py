@@ -1,0 +1,92 @@
+"""API keys: shown once when they are made, kept only as a hash.
+
+An entry is `name:scopes:sha256`, e.g. `job7:submit+read:9f86…`. The name is whose data it is: two entries of one name
+are two keys to the same batches, which is how a key is replaced. A key holds 256 random bits, so a plain hash is
+enough: there is nothing to guess.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["GUEST", "ApiKey", "KeyScope", "find_key", "make_key", "parse_keys"]
+
+GUEST = "public"
+"""Whose data it is that comes without a key; no key may have this name."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class KeyScope(StrEnum):
+    """What a key may do."""
+
+    SUBMIT = "submit"
+    """Submit batches and rollouts, and cancel them."""
+    READ = "read"
+    """Read states and results."""
+    ADMIN = "admin"
+    """All of it, with everybody's data, and see workers, and delete."""
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """One key as the API knows it."""
+
+    name: str
+    scopes: frozenset[KeyScope]
+    digest: bytes = field(repr=False)
+    """SHA-256 of the key."""
+
+    def entry(self) -> str:
+        """As it stands in ROLLOUTPOOL_API_KEYS."""
+        return f"{self.name}:{'+'.join(sorted(self.scopes))}:{self.digest.hex()}"
+
+
+def make_key(name: str, scopes: Iterable[KeyScope]) -> tuple[str, ApiKey]:
+    """A new key and what the API is told of it; raises ValueError for a name that no entry can have."""
+    key = f"rpk_{secrets.token_urlsafe(32)}"
+    made = ApiKey(name, frozenset(scopes), _digest(key))
+    _parse(made.entry())
+    return key, made
+
+
+def parse_keys(text: str) -> tuple[ApiKey, ...]:
+    """Entries separated by white space or commas, `#` comments to the end of the line; ValueError names the bad one."""
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    return tuple(_parse(entry) for line in lines for entry in line.replace(",", " ").split())
+
+
+def find_key(keys: Iterable[ApiKey], key: str) -> ApiKey | None:
+    """Whose key this is. Takes the same time for every wrong key."""
+    digest = _digest(key)
+    found = None
+    for known in keys:
+        if hmac.compare_digest(known.digest, digest):
+            found = known
+    return found
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _parse(entry: str) -> ApiKey:
+    # Without the entry itself: whoever mixed the two up would find the key in a log.
+    name, _, rest = entry.partition(":")
+    scopes, _, digest = rest.partition(":")
+    if not _NAME.fullmatch(name) or not rest:
+        raise ValueError("an entry must be name:scopes:sha256, as `rolloutpool make-key NAME` prints it")
+    if name == GUEST:
+        raise ValueError(f"no key may be named {GUEST!r}: that is whose rollouts are that come without a key")
+    try:
+        allowed = frozenset(KeyScope(scope) for scope in scopes.split("+"))
+    except ValueError:
+        raise ValueError(f"key {name!r}: its scopes must be some of {'+'.join(KeyScope)}") from None
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"key {name!r}: the last part must be the SHA-256 of the key, 64 hexadecimal digits")
+    return ApiKey(name, allowed, bytes.fromhex(digest))

@@ -1,0 +1,105 @@
+"""Secrets at rest: a trainer's bearer key and a webhook's signing secret lie in Redis encrypted, or not at all.
+
+Invariant: what `seal` returns can be read by whoever has the key file and by nobody else; nothing else of a secret is
+ever stored. The file holds one Fernet key a line: the first seals, all of them open, so that a key is replaced by
+adding it everywhere, then moving it to the front everywhere, then taking the old one out.
+"""
+
+import hashlib
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from cryptography.fernet import Fernet, InvalidToken
+
+from rolloutpool_common.errors import RolloutPoolError, SecretUnreadable
+from rolloutpool_common.store.errors import StoreError
+
+__all__ = ["SecretStore", "SecretsFileInvalid", "SecretsUnkept"]
+
+SETTING = "ROLLOUTPOOL_SECRETS_FILE"
+FIELD = "callback_api_key"
+"""The one field of a rollout's spec that is a secret."""
+
+
+class SecretsFileInvalid(RolloutPoolError):
+    """The file with the keys for secrets cannot be used."""
+
+
+class SecretsUnkept(StoreError):
+    """This pool has no key to keep secrets with; set ROLLOUTPOOL_SECRETS_FILE, for API and workers alike."""
+
+
+class SecretStore:
+    """Seals and opens secrets with the keys of one file."""
+
+    def __init__(self, keys: Sequence[str], *, source: str) -> None:
+        """`source` says in errors where the keys are from; raises `SecretsFileInvalid`."""
+        self._source = source
+        try:
+            self._keys = {hashlib.sha256(key.encode()).hexdigest()[:8]: Fernet(key) for key in keys}
+        except ValueError:
+            raise SecretsFileInvalid(
+                f"{source}: each line must be a key as `rolloutpool make-secrets-key` prints it"
+            ) from None
+
+    @classmethod
+    def none(cls) -> Self:
+        """Without any key: what is no secret can be stored all the same."""
+        return cls((), source=f"no {SETTING}")
+
+    @classmethod
+    def load(cls, path: Path | None) -> Self:
+        """The keys in a file, none without a file; raises `SecretsFileInvalid`, whose message names the file."""
+        if path is None:
+            return cls.none()
+        try:
+            mode = path.stat().st_mode
+            lines = path.read_text(encoding="ascii").split()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise SecretsFileInvalid(f"{SETTING}: {path} cannot be read: {reason}") from None
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise SecretsFileInvalid(f"{SETTING}: others may read or change {path}; chmod 600 it, and replace its keys")
+        if not lines:
+            raise SecretsFileInvalid(f"{SETTING}: {path} is empty; `rolloutpool make-secrets-key` makes a key")
+        return cls(lines, source=f"{SETTING}={path}")
+
+    @property
+    def usable(self) -> bool:
+        """Whether secrets can be kept."""
+        return bool(self._keys)
+
+    def seal(self, secret: str) -> str:
+        """The secret as it may be stored; raises `SecretsUnkept`."""
+        for name, key in self._keys.items():
+            return f"{name}:{key.encrypt(secret.encode()).decode()}"
+        raise SecretsUnkept
+
+    def open(self, sealed: str) -> str:
+        """The secret behind `seal`; raises `SecretUnreadable`, which says which key it needs and which there are."""
+        name, _, token = sealed.partition(":")
+        key = self._keys.get(name)
+        try:
+            if key is not None:
+                return key.decrypt(token).decode()
+        except InvalidToken:
+            raise SecretUnreadable(f"a secret sealed with key {name} was changed since; submit it again") from None
+        raise SecretUnreadable(
+            f"a secret was sealed with key {name[:8]} by the API, and this process ({self._source}) has "
+            f"{', '.join(self._keys) or 'none'}; give API and workers the same keys"
+        )
+
+    def seal_field(self, document: bytes, sealed: dict[str, str]) -> bytes:
+        """A JSON object whose secret field is sealed; `sealed` remembers, because thousands share one secret."""
+        if FIELD.encode() not in document:
+            return document
+        fields: dict[str, Any] = orjson.loads(document)
+        secret = fields.get(FIELD)
+        if not secret:
+            return document
+        if secret not in sealed:
+            sealed[secret] = self.seal(secret)
+        return orjson.dumps({**fields, FIELD: sealed[secret]})
