@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 
 from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed
@@ -59,12 +58,13 @@ class ToolRunner:
 
     async def _call(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
         name = tool.name
+        limit = asyncio.timeout(self._timeout)
         try:
-            pending = tool.run(context, **arguments)
-        except TypeError as error:
-            return f"Error: Invalid arguments for {name}: {error}"
-        try:
-            async with asyncio.timeout(self._timeout) as limit:
+            try:
+                pending = tool.run(context, **arguments)
+            except TypeError as error:
+                return f"Error: Invalid arguments for {name}: {error}"
+            async with limit:
                 return str(await pending)
         except ToolFailed as error:
             return f"Error: {error.message}"
@@ -78,10 +78,11 @@ class ToolRunner:
 def _schema_fault(tool: Tool, arguments: Any) -> str | None:
     try:
         error = next(iter(Draft202012Validator(tool.definition.function.parameters).iter_errors(arguments)), None)
-    except SchemaError as broken:
-        return f"the tool's own schema is broken: {broken.message}"
     except RecursionError:
         return "nested too deeply"
+    except Exception as broken:
+        # The schema is a plug-in's, and jsonschema fails on a broken one with whatever it stumbles over.
+        return f"the tool's own schema is broken ({type(broken).__name__})"
     if error is None:
         return None
     where = ".".join(str(part) for part in error.absolute_path)
