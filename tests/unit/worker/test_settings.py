@@ -1,0 +1,64 @@
+"""Settings come from the environment, under their own names, and a wrong one says what it must be."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rolloutpool_worker.settings import WorkerSettings
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, **env: str) -> WorkerSettings:
+    for name, value in {"ROLLOUTPOOL_REDIS_URL": "redis://:s3cret@h:6379/0", **env}.items():
+        monkeypatch.setenv(name, value)
+    return WorkerSettings()
+
+
+def test_defaults_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = settings(monkeypatch)
+    assert (made.tokenizer_cache_size, made.http_client_timeout, made.tokenizer_trust_remote_code) == (5, 300.0, False)
+    assert made.calculator_delay_ms == (0.0, 0.0)
+    assert made.plugins == ()
+    assert "s3cret" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [("0", (0, 0)), ("50", (50, 50)), ("10-100", (10, 100)), ("0.5-0.5", (0.5, 0.5)), (" 1 - 2 ", (1, 2))],
+)
+def test_a_delay_is_a_number_or_a_range(monkeypatch: pytest.MonkeyPatch, text: str, delay: tuple[float, float]) -> None:
+    assert settings(monkeypatch, CALCULATOR_DELAY_MS=text).calculator_delay_ms == delay
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-5", "10-", "100-10", "1-2-3", "nan", "inf", "0-inf", "[1, 2]"])
+def test_anything_else_is_no_delay(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    with pytest.raises(ValidationError, match="CALCULATOR_DELAY_MS must"):
+        settings(monkeypatch, CALCULATOR_DELAY_MS=text)
+
+
+def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = settings(monkeypatch, ROLLOUTPOOL_PLUGINS=" a.b , c,,", ROLLOUTPOOL_TOKENIZERS="")
+    assert (made.plugins, made.tokenizers) == (("a.b", "c"), ())
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"ROLLOUTPOOL_WORKER_SLOTS": "0"},
+        {"ROLLOUTPOOL_TICKETS_OF": "17"},
+        {"ROLLOUTPOOL_DRAIN_SECONDS": "-1"},
+        {"TOKENIZER_CACHE_SIZE": "0"},
+        {"HTTP_CLIENT_TIMEOUT": "0"},
+        {"ROLLOUTPOOL_MAX_REPLY_MB": "0"},
+        {"ROLLOUTPOOL_TRAINER_ATTEMPTS": "21"},
+    ],
+)
+def test_limits(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings(monkeypatch, **env)
+
+
+def test_redis_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROLLOUTPOOL_REDIS_URL", raising=False)
+    with pytest.raises(ValidationError, match="redis_url"):
+        WorkerSettings()
