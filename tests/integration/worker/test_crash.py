@@ -43,9 +43,9 @@ async def kill_in_full_swing(pool: Pool, worker: Worker, uids: list[str]) -> Non
 
 async def declared_dead(redis_url: str) -> None:
     """Lets the silence of all workers have lasted long enough, as soon as Redis has been up for long enough."""
-    async with redis.asyncio.Redis.from_url(redis_url) as raw:
+    async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as raw:
         for worker in await raw.zrange("rp:workers", 0, -1):
-            await raw.zadd("rp:workers", {worker: 1})
+            await raw.zadd("rp:workers", {str(worker): 1})
 
 
 async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(

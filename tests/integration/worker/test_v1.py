@@ -172,7 +172,8 @@ async def test_the_calculator_s_texts_are_the_protocol_s_own(pool: Pool, tokeniz
         (
             "add",
             "{bad",
-            "Error: Invalid JSON arguments: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+            "Error: Invalid JSON arguments: "
+            "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
         ("add", "", "Error: Invalid JSON arguments: Expecting value: line 1 column 1 (char 0)"),
         # The arguments are parsed before the name is looked up.
