@@ -6,17 +6,62 @@ mask are right where ids are expected, and if rendering refuses where a refusal 
 every sampled id must be trained exactly once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rolloutpool_common.errors import TokenizerLoadFailed
 from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.rendering.drift import DriftLabel, classify
 from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["case_faults", "conversation_faults", "tokenizer_name"]
+__all__ = ["Outcome", "case_faults", "conversation_faults", "run", "tokenizer_name"]
 
 Case = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one case."""
+
+    name: str
+    faults: tuple[str, ...]
+    """Empty where it passed."""
+
+
+def run(document: Mapping[str, Any], tokenizers: Path) -> Iterator[Outcome]:
+    """Run all cases of a file, in its order; each case's tokenizer is the directory of its name in `tokenizers`.
+
+    A tokenizer that cannot be loaded, and whatever a malformed case raises, is a fault of the cases concerned.
+    """
+    loaded: dict[str, ChatTokenizer | TokenizerLoadFailed] = {}
+    kinds: tuple[tuple[str, Callable[[Case, ChatTokenizer], list[str]]], ...] = (
+        ("cases", case_faults),
+        ("multi_turn", conversation_faults),
+    )
+    for key, faults_of in kinds:
+        for number, case in enumerate(document.get(key, ()), start=1):
+            title = f"{key} {number}"
+            try:
+                name = tokenizer_name(case)
+                title = f"{case.get('name', title)} on {name}"
+                if name not in loaded:
+                    loaded[name] = _load(tokenizers / name)
+                tokenizer = loaded[name]
+                faults = [str(tokenizer)] if isinstance(tokenizer, TokenizerLoadFailed) else faults_of(case, tokenizer)
+            except Exception as error:  # one case must not keep the others from being run
+                faults = [f"{type(error).__name__}: {error}"]
+            yield Outcome(title, tuple(faults))
+
+
+def _load(directory: Path) -> ChatTokenizer | TokenizerLoadFailed:
+    try:
+        return load_tokenizer(str(directory.absolute()))
+    except TokenizerLoadFailed as error:
+        return error
 
 
 def tokenizer_name(case: Case) -> str:

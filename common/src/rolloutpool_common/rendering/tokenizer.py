@@ -92,6 +92,11 @@ class ChatTokenizer:
         """All strings that are one id wherever they stand."""
         return self._codec.added_strings
 
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the template prints the date of the render, unless told which."""
+        return any("strftime_now" in source for source in self._deltas)
+
     @cached_property
     def renders_tools(self) -> bool:
         """Whether the template shows the policy which tools there are; many drop them silently."""

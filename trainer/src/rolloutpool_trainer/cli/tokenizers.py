@@ -1,28 +1,101 @@
-"""Tokenizers for commands: loaded without advice about libraries that rolloutpool has no use for."""
+"""`rolloutpool check-tokenizer` and `rolloutpool conformance`: what a tokenizer will do, before training finds out.
 
+Also loads tokenizers for other commands, without advice about libraries that rolloutpool has no use for.
+"""
+
+import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["load"]
+__all__ = ["check_tokenizer", "conformance", "load"]
 
 
-def load(name: str) -> "ChatTokenizer":
+def check_tokenizer(
+    name: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A hub name or a directory.")],
+    revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of a hub name.")] = None,
+) -> None:
+    """Report what a tokenizer and its chat template do to token ids; exit code 1 if rollouts would be refused."""
+    from rich.text import Text
+
+    from rolloutpool_common.errors import TokenizerLoadFailed
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.visible import printable
+
+    try:
+        tokenizer = load(name, revision)
+    except TokenizerLoadFailed as error:
+        console.pairs({"verdict": Text("refuse", style="bold red"), "reason": str(error)})
+        raise typer.Exit(1) from error
+    from rolloutpool_common.rendering.report import Verdict, examine
+
+    report = examine(tokenizer)
+    styles = {Verdict.EXACT: "bold green", Verdict.KEEPING: "bold yellow", Verdict.REFUSE: "bold red"}
+    console.pairs(
+        {finding.probe: Text(printable(finding.detail), style="" if finding.fine else "yellow")
+         for finding in report.findings}
+        | {"verdict": Text(report.verdict, style=styles[report.verdict])}
+        | ({"reason": report.reason} if report.reason else {})
+        | ({"verdict without tools": Text(report.without_tools, style=styles[report.without_tools])}
+           if report.without_tools is not report.verdict else {})
+    )  # fmt: skip
+    if report.verdict is Verdict.REFUSE:
+        raise typer.Exit(1)
+
+
+def conformance(
+    cases: Annotated[Path, typer.Argument(metavar="CASES.json", help="A case file in the golden format.")],
+    tokenizers: Annotated[Path, typer.Option(help="The directory that holds a directory for each tokenizer.")],
+) -> None:
+    """Run a file of golden cases against this installation; exit code 1 if one fails."""
+    from rolloutpool_trainer.cli import console
+
+    try:
+        document = json.loads(cases.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{cases}: {error}", param_hint="CASES.json") from error
+    if not isinstance(document, dict) or not (document.get("cases") or document.get("multi_turn")):
+        raise typer.BadParameter(f"{cases} holds neither `cases` nor `multi_turn`.", param_hint="CASES.json")
+    _import()
+    from rolloutpool_common.rendering.conformance import run
+
+    passed = failed = 0
+    for outcome in run(document, tokenizers):
+        if outcome.faults:
+            failed += 1
+            console.line(f"FAILED {outcome.name}: {'; '.join(outcome.faults)}")
+        else:
+            passed += 1
+    console.line(f"{passed} passed, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def load(name: str, revision: str | None = None) -> "ChatTokenizer":
     """The tokenizer; takes seconds the first time.
 
     Raises:
         MissingExtra: The libraries for it are not installed.
         TokenizerLoadFailed: It cannot be loaded.
     """
+    _import()
+    from rolloutpool_common.rendering import load_tokenizer
+
+    return load_tokenizer(name, revision)
+
+
+def _import() -> None:
     # Read once, when transformers is first imported: it misses PyTorch, which models would need.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
-        from rolloutpool_common.rendering import load_tokenizer
+        import rolloutpool_common.rendering  # noqa: F401
     except ModuleNotFoundError as error:
         from rolloutpool_trainer.errors import MissingExtra
 
         extra = "pip install 'rolloutpool-trainer[callback]'"
         raise MissingExtra(f"tokenizers need {error.name}: {extra}") from error
-    return load_tokenizer(name)
