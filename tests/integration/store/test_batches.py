@@ -236,8 +236,8 @@ async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) ->
     await store.batches.delete(batch_id)
     left = sorted([key async for key in raw.scan_iter("*")])
     assert [key for key in left if batch_id in key] == []
-    # Nothing but the pool-wide wake-up stream is left.
-    assert left == [*before, "rp:finished"]
+    # Nothing but the pool-wide wake-up stream and totals is left.
+    assert left == [*before, "rp:finished", "rp:totals"]
     await store.batches.delete(batch_id)
 
 

@@ -393,6 +393,8 @@ class BatchStatus(BaseModel):
     """How many completed rollouts per alignment: exact, forked, unverified."""
     drift: dict[str, int]
     """How many turns per drift label."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """How many rollouts per `kind:category` of their failure."""
     warnings: dict[str, int]
     """How many rollouts per warning."""
     sampled_tokens: int

@@ -1,7 +1,8 @@
 """All that rolloutpool keeps, in one Redis. The only place that names a Redis key.
 
-`Store.open(url)` bundles one room per noun: batches, rollouts, outbox, workers, pushes, signals, reconciliation.
-Every state change is one Lua script (`scripts/`), so that it happens whole or not at all; `keys.py` documents the keys.
+`Store.open(url)` bundles one room per noun: batches, rollouts, outbox, workers, pushes, signals, totals and
+reconciliation. Every state change is one Lua script (`scripts/`), so that it happens whole or not at all; `keys.py`
+documents the keys.
 """
 
 import time
@@ -37,6 +38,7 @@ from rolloutpool_common.store.records import (
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
+from rolloutpool_common.store.totals import Standing, Totals
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "SecretStore",
     "SecretsFileInvalid",
     "SecretsUnkept",
+    "Standing",
     "Store",
     "StoreError",
     "StoreFull",
@@ -80,6 +83,7 @@ class Store:
         self.workers = Workers(connection)
         self.pushes = Pushes(connection)
         self.signals = Signals(connection)
+        self.totals = Totals(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
 
     @classmethod

@@ -194,6 +194,7 @@ class Batches:
             rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
             alignment=prefixed("alignment:"),
             drift=prefixed("drift:"),
+            failures=prefixed("failure:"),
             warnings=prefixed("warning:"),
             sampled_tokens=sampled,
             total_tokens=int(fields.get("tokens", 0)),

@@ -34,6 +34,7 @@ rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expir
 rp:ended                zset    batch -> ms when its data may be deleted
 rp:cancelling           set     batches whose cancellation has begun and not ended
 rp:leader               string  the process that reconciles
+rp:totals               hash    what the pool has done since its Redis was made; see `totals.py`
 """
 
 from rolloutpool_common.protocol.batch import Priority
@@ -50,6 +51,7 @@ DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
 LEADER = f"{PREFIX}leader"
+TOTALS = f"{PREFIX}totals"
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
 PUSH_DEAD = f"{PREFIX}push:dead"

@@ -233,6 +233,8 @@ def result_counts(result: RolloutResult) -> list[str | int]:
     }
     if result.alignment is not None:
         counts[f"alignment:{result.alignment}"] = 1
+    if result.failure is not None:
+        counts[f"failure:{result.failure.kind}:{result.failure.category}"] = 1
     for label, n in result.drift.items():
         counts[f"drift:{label}"] = n
     for warning in result.warnings:

@@ -168,6 +168,7 @@ def _status_table(state: "BatchStatus") -> "Text":
             "tokens": f"{state.sampled_tokens:,} sampled of {state.total_tokens:,}, in {state.turns:,} turns",
             "alignment": joined(state.alignment),
             "drift": joined(state.drift),
+            "failures": joined(state.failures),
             "warnings": joined(state.warnings),
             **({"pushes": joined(state.delivery)} if state.delivery else {}),
             "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",

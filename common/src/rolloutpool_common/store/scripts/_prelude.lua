@@ -15,6 +15,9 @@ end
 
 local function str(n) return string.format('%.0f', n) end
 
+-- Add to what the pool has done since its Redis was made.
+local function count(name, n) redis.call('HINCRBY', P .. 'totals', name, n or 1) end
+
 local TERMINAL = { completed = true, failed = true, cancelled = true, expired = true }
 
 -- Forget who ran it: claims, stop hints and the published ticket.
@@ -61,7 +64,7 @@ local function count_in_group(b, index, status, min_usable, late)
   if late == 'cancel' then redis.call('SADD', P .. 'late', b .. ' ' .. group) end
 end
 
--- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash.
+-- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash and the totals.
 local function end_rollout(b, index, status, result, counts, retention_ms)
   local uid = b .. '-' .. index
   local was = redis.call('HMGET', k_rollout(uid), 's', 'w')
@@ -77,8 +80,12 @@ local function end_rollout(b, index, status, result, counts, retention_ms)
   redis.call('ZREM', P .. 'delayed', uid)
   if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
   if meta[6] then count_in_group(b, index, status, tonumber(meta[6]), meta[7]) end
-  for i = 1, #counts, 2 do redis.call('HINCRBY', k_batch(b), counts[i], counts[i + 1]) end
+  for i = 1, #counts, 2 do
+    redis.call('HINCRBY', k_batch(b), counts[i], counts[i + 1])
+    count(counts[i], counts[i + 1])
+  end
   redis.call('HINCRBY', k_batch(b), status, 1)
+  count('status:' .. status)
   local ended = redis.call('HINCRBY', k_batch(b), 'ended', 1)
   redis.call('XADD', k_batch(b, 'done'), '*', 'i', index, 's', status)
   if meta[3] then

@@ -49,4 +49,6 @@ for i = 0, total - 1 do
   end
 end
 enlist(b, run, priority, false)
+count('batches')
+count('accepted', total)
 return { b, 1, digest }

@@ -20,4 +20,5 @@ if tonumber(ARGV[7]) > 0 then
 else
   to_outbox(b, index, priority)
 end
+count('requeued:' .. (counter ~= '' and counter or 'drains'))
 return counter ~= '' and redis.call('HINCRBY', k_rollout(uid), counter, 1) or 0

@@ -6,4 +6,5 @@ if not score or tonumber(score) ~= tonumber(ARGV[4]) then return 0 end
 redis.call('ZREM', k_published(priority), b .. '-' .. index)
 if redis.call('EXISTS', k_batch(b)) == 0 then return 0 end
 to_outbox(b, index, priority)
+count('republished')
 return 1

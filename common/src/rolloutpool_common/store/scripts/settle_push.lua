@@ -6,6 +6,7 @@ if what == 'retry' then
   return 1
 end
 redis.call('ZREM', P .. 'push:due', uid)
+count('push:' .. what)
 redis.call('HDEL', P .. 'push:attempts', uid)
 if redis.call('EXISTS', k_batch(b)) == 1 then
   redis.call('HINCRBY', k_batch(b), 'push:pending', -1)

@@ -1,0 +1,70 @@
+"""Totals: what the pool has done since its Redis was made, and what of its work stands still.
+
+Invariant: a total only grows, by the very script that makes the thing true, so that it counts each thing once however
+many processes and restarts there were. Totals outlive the batches that they count. Fields of the hash:
+
+batches, accepted                batches and rollouts that were committed
+status:{s}                       rollouts that ended so
+failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
+drift:{label}, turns             of model calls
+sampled, tokens                  tokens with mask 1; all tokens of all samples
+requeued:{crashes | retries | parks | drains}    rollouts that went back to the queue
+republished, workers_lost        what the reconciler mended
+push:{delivered | dead}          results at their webhook, or given up
+"""
+
+from typing import NamedTuple
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+
+__all__ = ["Standing", "Totals"]
+
+
+class Standing(NamedTuple):
+    """The totals, and how much waits for what."""
+
+    totals: dict[str, int]
+    pushes_pending: int
+    delayed: int
+    """Queued rollouts that wait for a moment before they may run again."""
+    dead_letters: int
+    open: int
+    """Rollouts that are accepted and have not ended."""
+    oldest_ticket_s: dict[Priority, float]
+    """How long the oldest published ticket has waited for a worker; 0 where there is none."""
+
+
+class Totals:
+    """The totals of one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._redis = connection.redis
+
+    async def read(self) -> Standing:
+        """All of it, in one round trip."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hgetall(keys.TOTALS)
+            pipe.zcard(keys.PUSH_DUE)
+            pipe.zcard(keys.DELAYED)
+            pipe.llen(keys.DEAD)
+            pipe.get(keys.OPEN)
+            pipe.time()
+            for priority in Priority:
+                pipe.zrange(keys.published(priority), 0, 0, withscores=True)
+            totals, pending, delayed, dead, still_open, (seconds, micros), *oldest = await pipe.execute()
+        now_ms = seconds * 1000 + micros / 1000
+        return Standing(
+            totals={name.decode(): int(value) for name, value in totals.items()},
+            pushes_pending=pending,
+            delayed=delayed,
+            dead_letters=dead,
+            open=int(still_open or 0),
+            oldest_ticket_s={
+                priority: max(now_ms - found[0][1], 0.0) / 1000 if found else 0.0
+                for priority, found in zip(Priority, oldest, strict=True)
+            },
+        )

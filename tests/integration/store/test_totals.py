@@ -1,0 +1,130 @@
+"""Totals count each thing once, whoever asks how often, and outlive what they count."""
+
+import redis.asyncio
+from cryptography.fernet import Fernet
+from tests.integration.support.batches import SCOPE, claim, new_batch, result_of, submit
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.store import SecretStore, Store
+
+FAILURE = Failure(
+    kind=FailureKind.INFRA,
+    boundary=Boundary.TRAINER,
+    category=Category.NETWORK_ERROR,
+    message="no answer",
+    retryable=True,
+)
+
+
+async def test_a_new_store_has_none(store: Store) -> None:
+    standing = await store.totals.read()
+    assert standing.totals == {}
+    assert standing[1:] == (0, 0, 0, 0, dict.fromkeys(Priority, 0.0))
+
+
+async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) -> None:
+    done, failed, cancelled = await submit(store, 3)
+    first = await claim(store, done)
+    await store.rollouts.finish(first, result_of(first, drift={"glue_rewritten": 2}, warnings=["zero_logprobs"]))
+    second = await claim(store, failed)
+    end = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": FAILURE, "alignment": None}
+    await store.rollouts.finish(second, result_of(second, **end))
+    await store.rollouts.cancel(cancelled)
+    assert (await store.totals.read()).totals == {
+        "batches": 1,
+        "accepted": 3,
+        "status:completed": 1,
+        "status:failed": 1,
+        "status:cancelled": 1,
+        "failure:infra:network_error": 1,
+        "alignment:exact": 1,
+        "drift:glue_rewritten": 2,
+        "warning:zero_logprobs": 1,
+        "turns": 2,
+        "sampled": 4,
+        "tokens": 10,
+    }
+    status = await store.batches.status(done.rpartition("-")[0], SCOPE)
+    assert status is not None
+    assert status.failures == {"infra:network_error": 1}
+
+
+async def test_what_happens_twice_is_counted_once(store: Store) -> None:
+    batch = new_batch(key="k")
+    await store.batches.submit(batch)
+    await store.batches.submit(batch)
+    await store.batches.submit(new_batch(key="k"))
+    claimed = await claim(store, f"{batch.batch_id}-0")
+    for _ in range(2):
+        await store.rollouts.finish(claimed, result_of(claimed))
+        await store.rollouts.cancel(claimed.uid)
+    assert (await store.totals.read()).totals == {
+        "batches": 1,
+        "accepted": 1,
+        "status:completed": 1,
+        "alignment:exact": 1,
+        "turns": 1,
+        "sampled": 2,
+        "tokens": 5,
+    }
+
+
+async def test_totals_outlive_their_batch(store: Store) -> None:
+    (uid,) = await submit(store)
+    await store.rollouts.cancel(uid)
+    before = (await store.totals.read()).totals
+    await store.batches.delete(uid.rpartition("-")[0])
+    assert (await store.totals.read()).totals == before
+
+
+async def test_going_back_to_the_queue_is_counted_by_reason(store: Store, raw: redis.asyncio.Redis) -> None:
+    uids = await submit(store, 2)
+    drained, retried = [await claim(store, uid) for uid in uids]
+    assert (await store.totals.read()).open == 2
+    await store.rollouts.release(drained, clean=True)
+    await store.rollouts.give_back(retried, clean=True, counter="retries", delay_s=60)
+    assert not await store.rollouts.release(drained, clean=True)
+    standing = await store.totals.read()
+    assert {name: n for name, n in standing.totals.items() if ":" in name} == {
+        "requeued:drains": 1,
+        "requeued:retries": 1,
+    }
+    assert (standing.delayed, standing.open) == (1, 2)
+
+
+async def test_tickets_that_nobody_takes_grow_old_and_are_put_back(store: Store, raw: redis.asyncio.Redis) -> None:
+    (uid,) = await submit(store, priority=Priority.HIGH)
+    await store.outbox.reserve(Priority.HIGH, 1)
+    now, _ = await raw.time()
+    await raw.zadd(f"rp:published:{Priority.HIGH}", {uid: (now - 90) * 1000})
+    standing = await store.totals.read()
+    assert 90 <= standing.oldest_ticket_s[Priority.HIGH] < 120
+    assert standing.oldest_ticket_s[Priority.DEFAULT] == 0.0
+    await store.outbox.lost(Priority.HIGH, now * 1000)
+    standing = await store.totals.read()
+    assert (standing.totals["republished"], standing.oldest_ticket_s[Priority.HIGH]) == (1, 0.0)
+
+
+async def test_a_worker_is_lost_once(store: Store) -> None:
+    await store.workers.beat("w", running=0, tokenizers={})
+    await store.workers.bury("w")
+    await store.workers.bury("w")
+    assert (await store.totals.read()).totals == {"workers_lost": 1}
+
+
+async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> None:
+    store = Store.open(redis_url, secrets=SecretStore([Fernet.generate_key().decode()], source="the test"))
+    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+    uids = await submit(store, 3, delivery=to)
+    for uid in uids:
+        await store.rollouts.cancel(uid)
+    await store.pushes.take(3, lease_s=60)
+    await store.pushes.settle(uids[0], "delivered")
+    for _ in range(2):
+        await store.pushes.settle(uids[1], "dead")
+    await store.pushes.settle(uids[2], "retry", retry_in_s=60)
+    standing = await store.totals.read()
+    assert standing.pushes_pending == 1
+    assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}
+    await store.close()
