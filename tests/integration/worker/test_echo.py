@@ -1,0 +1,134 @@
+"""Delta echo: what the pool knows need not come back, and only where the trainer's own ids have the digest."""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import orjson
+import pytest
+from tests.integration.support.inside import InsideWorker
+from tests.integration.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
+
+from rolloutpool_common.outcomes import Category, RolloutStatus
+from rolloutpool_common.protocol.batch import MaskMode
+from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.rendering import ChatTokenizer
+
+LONG = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 80}]
+"""More than 512 ids."""
+TURNS = 20
+
+
+def digest(ids: Sequence[int]) -> str:
+    return hashlib.blake2b(struct.pack(f"<{len(ids)}I", *ids), digest_size=16).hexdigest()
+
+
+def prompt_of(trainer: Tapped, result: RolloutResult, exchange: Exchange) -> list[int]:
+    """The whole prompt of a turn that is in the last sample, from the trainer's own session."""
+    (sample,) = trainer.app.get_session(result.rollout_id, result.uid).samples
+    ids = [*sample.prompt_ids, *sample.response_ids]
+    return ids[: result.turns[int(exchange.key) - 1].prompt_tokens]
+
+
+async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    with tapped_trainer(tokenizer, *[Line(ADD_COMPACT)] * (TURNS - 1), Line()) as trainer:
+        result = await inside.run_one(server_url=trainer.url, messages=LONG, max_turns=TURNS)
+        assert result.status is RolloutStatus.COMPLETED, result.failure
+        assert (result.alignment, result.num_llm_calls) == (Alignment.EXACT, TURNS)
+        whole = {1, 2, 16, TURNS}
+        for turn, exchange in enumerate(trainer.exchanges, start=1):
+            prompt, echo = prompt_of(trainer, result, exchange), exchange.reply["prompt_token_ids"]
+            if turn in whole:
+                assert "x-echo-prefix-length" not in exchange.headers
+                assert "x-echo-prefix-length" not in exchange.reply_headers
+                assert echo == prompt
+            else:
+                before = result.turns[turn - 2]
+                prefix = before.prompt_tokens + before.sampled_tokens
+                assert exchange.headers["x-echo-prefix-length"] == str(prefix)
+                assert exchange.headers["x-echo-prefix-digest"] == digest(prompt[:prefix])
+                assert exchange.reply_headers["x-echo-prefix-length"] == str(prefix)
+                assert echo == prompt[prefix:]
+
+
+@pytest.mark.parametrize(
+    "rollout", [{"messages": LONG, "v1": True}, {"messages": [{"role": "user", "content": "Calculate 15 + 23"}]}]
+)
+async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
+    inside: InsideWorker, tokenizer: ChatTokenizer, rollout: dict[str, object]
+) -> None:
+    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line()) as trainer:
+        result = await inside.run_one(server_url=trainer.url, **rollout)
+        assert (result.status, result.num_llm_calls) == (RolloutStatus.COMPLETED, 4)
+        assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
+
+
+async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    lines = (Line(ADD), Line(ADD), Line(ADD_COMPACT), Line(ADD), Line())
+    with tapped_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
+        result = await inside.run_one(server_url=trainer.url, messages=LONG)
+        assert result.status is RolloutStatus.COMPLETED, result.failure
+        drift = ["none", "none", "none", "tool_call_reserialised", "none"]
+        assert [turn.drift for turn in result.turns] == drift
+        offered = [exchange.headers.get("x-echo-prefix-length") for exchange in trainer.exchanges]
+        taken = [exchange.reply_headers.get("x-echo-prefix-length") for exchange in trainer.exchanges]
+        assert [bool(prefix) for prefix in offered] == [False, False, True, True, True]
+        assert taken == [None, None, offered[2], None, offered[4]]
+        assert [len(sample.segments) for sample in result.samples] == [5, 3]
+
+
+class Unasked(Tap):
+    """Leaves out what nobody offered to do without."""
+
+    def change(self, exchange: Exchange) -> None:
+        if exchange.key == "2":
+            prompt = exchange.reply["prompt_token_ids"]
+            known = len(prompt) - exchange.mask if exchange.mask else 0
+            exchange.reply_headers["x-echo-prefix-length"] = str(known)
+            exchange.body = orjson.dumps({**exchange.reply, "prompt_token_ids": prompt[known:]})
+
+
+class AnotherLength(Tap):
+    """Leaves out one id less than was offered."""
+
+    def change(self, exchange: Exchange) -> None:
+        if prefix := exchange.reply_headers.get("x-echo-prefix-length"):
+            exchange.reply_headers["x-echo-prefix-length"] = str(int(prefix) - 1)
+
+
+class NothingLeftOut(Tap):
+    """Says that it left out the prefix, and sends all."""
+
+    def change(self, exchange: Exchange) -> None:
+        if exchange.headers.get("x-echo-prefix-length"):
+            session = self.app.get_session(exchange.document["rollout_id"])
+            context = session.ledger.context
+            sampled = len(exchange.reply["token_ids"])
+            exchange.body = orjson.dumps({**exchange.reply, "prompt_token_ids": context[: len(context) - sampled]})
+
+
+@pytest.mark.parametrize("mode", [MaskMode.AUTO, MaskMode.EXACT])
+@pytest.mark.parametrize(("tap", "turn"), [(Unasked, 2), (AnotherLength, 3), (NothingLeftOut, 3)])
+async def test_a_trainer_that_lies_about_the_prefix_breaks_the_protocol(
+    inside: InsideWorker, tokenizer: ChatTokenizer, tap: type[Tap], turn: int, mode: MaskMode
+) -> None:
+    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line(), tap=tap) as trainer:
+        result = await inside.run_one(server_url=trainer.url, messages=LONG, mask_mode=mode)
+        assert result.failure is not None
+        assert (result.failure.category, result.failure.turn) == (Category.TRAINER_PROTOCOL_ERROR, turn)
+        assert result.num_llm_calls == turn - 1
+
+
+async def test_the_reply_to_a_prompt_of_128k_tokens_stays_small(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    huge = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 16_000}]
+    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line()) as trainer:
+        result = await inside.run_one(server_url=trainer.url, messages=huge)
+        assert result.status is RolloutStatus.COMPLETED, result.failure
+        assert result.turns[0].prompt_tokens > 128_000
+        sizes = [len(exchange.body) for exchange in trainer.exchanges]
+        assert min(sizes[:2]) > 128_000 * 2
+        assert max(sizes[2:]) < 4_000
