@@ -154,7 +154,7 @@ class DeltaRenderer:
                 continue
             for shape in self._ends(text, self._alone(dummy, kwargs), (as_text, silent), has_calls):
                 try:
-                    self._check_markers(text, shape.cut(text, self._codec), len(probes))
+                    self._check_markers(text, shape.cut(text, self._codec), probes)
                 except TemplateRefused as error:
                     refusal = refusal or error
                 else:
@@ -189,14 +189,21 @@ class DeltaRenderer:
         if not has_calls and (first := pattern.match(text, start)):
             yield _Shape(*form, first.group())
 
-    def _check_markers(self, text: str, cut: int | None, count: int) -> None:
+    def _check_markers(self, text: str, cut: int | None, probes: Sequence[Message]) -> None:
         found = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text)]
         behind = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text[cut or 0 :])]
-        if cut is None or found != behind or found != list(range(count)):
-            raise HistoryRewritten(
-                f"The template does not append these {count} messages in order: it wrote {found}, behind the policy's "
-                f"turn {behind}. History that moves cannot keep its token ids."
-            )
+        if cut is not None and found == behind == list(range(len(probes))):
+            return
+        left_out = sorted({probes[i]["role"] for i in range(len(probes)) if i not in found})
+        moved = sorted({probes[i]["role"] for i in found if i not in behind})
+        did = (
+            f"leaves out {_joined(left_out)} messages"
+            if left_out
+            else f"writes {_joined(moved)} messages in front of the policy's turn instead of behind it"
+            if moved
+            else "repeats or reorders the new messages"
+        )
+        raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")
 
 
 def find_close(template: Template, codec: Codec) -> str | None:
@@ -255,6 +262,10 @@ def _run(pattern: re.Pattern[str], text: str, start: int) -> tuple[str, ...]:
         found.append(match.group())
         start = match.end()
     return tuple(found)
+
+
+def _joined(roles: Sequence[str]) -> str:
+    return " and ".join(roles)
 
 
 def _content_kind(content: Any) -> str:

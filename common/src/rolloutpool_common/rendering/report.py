@@ -16,6 +16,7 @@ from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 __all__ = ["Finding", "Report", "Verdict", "examine"]
 
 _USER = {"role": "user", "content": "giraffe"}
+_NEXT = {"role": "user", "content": "heron"}
 _SYSTEM = {"role": "system", "content": "zebra"}
 _IDS = ("callAAAAA", "callBBBBB")
 _RESULTS = [{"role": "tool", "name": "weigh", "tool_call_id": i, "content": "ostrich"} for i in _IDS]
@@ -161,7 +162,7 @@ def _said(text: str, *, calls: int = 0) -> dict[str, Any]:
 
 def _moves(tokenizer: ChatTokenizer, first: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bool:
     prompt = tokenizer.render_text(first, tools=tools)
-    return not tokenizer.render_text([*first, _said("ibex"), _USER], tools=tools).startswith(prompt + "ibex")
+    return not tokenizer.render_text([*first, _said("ibex"), _NEXT], tools=tools).startswith(prompt + "ibex")
 
 
 def _loses(tokenizer: ChatTokenizer, turn: dict[str, Any], text: str, behind: Sequence[Mapping[str, Any]]) -> bool:

@@ -88,15 +88,21 @@ GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% en
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("{% for m in messages if m.role == 'tool' %}{{ m.content }}{% endfor %}" + LOOP + GENERATION, "hoisted"),
-        (LOOP.replace("m.content", "(m.content if m.role != 'tool' else '')") + GENERATION, "dropped"),
-        (LOOP.replace("in messages", "in messages[::-1]") + GENERATION, "reversed"),
-        (LOOP.replace("m.content", "m.content + m.content") + GENERATION, "doubled"),
+        ("{% for m in messages if m.role == 'tool' %}{{ m.content }}{% endfor %}" + LOOP + GENERATION, "repeats"),
+        (
+            "{% for m in messages if m.role == 'tool' %}{{ m.content }}{% endfor %}"
+            + LOOP.replace("in messages", "in messages if m.role != 'tool'")
+            + GENERATION,
+            "writes tool messages in front",
+        ),
+        (LOOP.replace("m.content", "(m.content if m.role != 'tool' else '')") + GENERATION, "leaves out tool messages"),
+        (LOOP.replace("in messages", "in messages[::-1]") + GENERATION, "in front of"),
+        (LOOP.replace("m.content", "m.content + m.content") + GENERATION, "repeats"),
     ],
 )
 def test_history_that_moves_is_refused(make_tokenizer: MakeTokenizer, template: str, why: str) -> None:
     tokenizer = make_tokenizer(template)
-    with pytest.raises(HistoryRewritten):
+    with pytest.raises(HistoryRewritten, match=why):
         text(tokenizer, RESULT)
 
 
