@@ -1,7 +1,7 @@
 """Keeping a conversation within a token limit, by editing its history. The example of `Conversation.edit`.
 
-Both ways keep the system messages and the first user message, because they say what the task is. An edit that would
-not shorten the history is not made; then the conversation goes on as it is.
+Both ways keep the system messages and the first user message, because they say what the task is. A truncation that
+would not shorten the history is not made; then the conversation goes on as it is.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,28 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
     """Edits the history when the context has reached the limit. Call it before a turn is sampled."""
     if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
         return
-    head = _head(conversation.messages)
+    messages = list(conversation.messages)
+    head = _head(messages, len(conversation.spec.messages))
+    truncated = [*head, *_last_exchange(messages)]
     if limit.on_limit is OnLimit.TRUNCATE:
-        kept = [*head, *_last_exchange(conversation.messages)]
-        if len(kept) < len(conversation.messages):
-            await conversation.edit(kept)
+        if len(truncated) < len(messages):
+            await conversation.edit(truncated)
         return
     # The summary is a turn, and an answer needs one more.
     if conversation.turns + 2 > conversation.spec.max_turns:
         return
     await conversation.say([{"role": "user", "content": SUMMARISE}])
-    turn = await conversation.sample()
-    await conversation.edit([*head, {"role": "user", "content": RESUME + str(turn.message["content"] or "")}])
+    summary = (await conversation.sample()).message["content"]
+    if isinstance(summary, str) and summary.strip():
+        await conversation.edit([*head, {"role": "user", "content": RESUME + summary}])
+    else:
+        # A policy that writes none (calls a tool, say) must not lose all that it has found.
+        await conversation.edit(truncated)
 
 
-def _head(messages: Messages) -> list[dict[str, Any]]:
-    """The system messages at the start, and the first user message."""
-    first = next((i for i, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
+def _head(messages: Messages, prompt: int) -> list[dict[str, Any]]:
+    """What the rollout's own messages, the first so many, say of the task: all up to the first of the user."""
+    first = next((i for i, message in enumerate(messages[:prompt]) if message["role"] == "user"), prompt - 1)
     return list(messages[: first + 1])
 
 
