@@ -5,14 +5,17 @@ that a trainer renders is not the one that it was sent (tools or history changed
 be right; these cases are listed, and have to fail loudly where the trainer checks.
 """
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from tests.integration.support.bad_trainer import Received, bad_trainer, send
 from tests.integration.support.golden_trainer import GoldenTrainer, golden_trainer
 from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.tokenizers.real import real_directory
+from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import MaskMode
@@ -235,3 +238,50 @@ async def test_a_refusal_that_sampled_content_causes_is_the_policy_s(
         assert_failed(result, case, Category.TEMPLATE_REFUSED, FailureKind.POLICY)
         assert trainer.posts == [("1", None)]
         assert len(result.messages) == len(case["initial_messages"]) + 1
+
+
+@pytest.mark.parametrize("case", GOLDEN["multi_turn"], ids=tokenizer_name)
+@pytest.mark.parametrize("mode", [MaskMode.AUTO, MaskMode.EXACT])
+async def test_a_conversation_of_many_turns_is_one_exact_sample(
+    inside: InsideWorker, case: Case, mode: MaskMode
+) -> None:
+    tokenizer = real_tokenizer(tokenizer_name(case))
+    turns = case["turns"]
+    prompts, context = [], case["prompt_ids"]
+    for turn in turns:
+        prompts.append(context)
+        context = [*context, *turn["sampled"], *turn.get("delta_ids", [])]
+
+    async def keeps_ids(request: Received, writer: asyncio.StreamWriter) -> None:
+        number = int((request.header("idempotency-key") or "").split("/")[1])
+        expected = len(turns[number - 2]["delta_ids"]) if number > 1 else 0
+        if request.document["response_mask"] != ([0] * expected or None):
+            await send(writer, 422, b"{}")
+            return
+        ids = turns[number - 1]["sampled"]
+        reply = {
+            "id": "c",
+            "created": 1,
+            # Nobody parsed it, so a trainer that renders again would get other ids each turn.
+            "choices": [{"message": {"role": "assistant", "content": tokenizer.decode(ids)}}],
+            "token_ids": ids,
+            "logprobs": [-0.25] * len(ids),
+            "prompt_token_ids": prompts[number - 1],
+        }
+        await send(writer, 200, orjson.dumps(reply))
+
+    steps: list[Case] = [{"sample": {}}]
+    for turn in turns[:-1]:
+        steps += [{"say": turn["append"]}, {"sample": {}}]
+    async with bad_trainer(keeps_ids) as trainer:
+        result = await inside.run_one(
+            server_url=trainer.url,
+            messages=case["initial_messages"],
+            tokenizer_name=str(real_directory(tokenizer_name(case))),
+            mask_mode=mode,
+            agent=REPLAY,
+            metadata={"steps": steps},
+        )
+        assert_kept(result, case)
+        # One refusal teaches which kind it is.
+        assert len(trainer.requests) == len(turns) + (mode is MaskMode.AUTO)
