@@ -15,8 +15,10 @@ from fastapi import FastAPI
 
 from rolloutpool_api import logs
 from rolloutpool_api.app import create_app
+from rolloutpool_api.head import BoundedHead
 from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.store import SecretsFileInvalid
 
 __all__ = ["ApiServer", "PortTaken", "main"]
 
@@ -37,10 +39,13 @@ class ApiServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=BoundedHead,
+                ws="none",
                 log_config=log_config,
                 access_log=False,
                 server_header=False,
+                # Who asks is who connects: from this machine, uvicorn would believe any X-Forwarded-For.
+                proxy_headers=False,
                 timeout_graceful_shutdown=FINISH_SECONDS,
             )
         )
@@ -74,12 +79,13 @@ def main() -> int:
     """Runs the API; returns its exit code."""
     try:
         settings = Settings.from_environment()
+        app = create_app(settings)
         listener = listen(settings)
-    except (SettingsInvalid, PortTaken) as error:
+    except (SettingsInvalid, SecretsFileInvalid, PortTaken) as error:
         print(f"rolloutpool api: {error.message}", file=sys.stderr)
         return 2
     logs.configure(settings)
-    server = ApiServer(create_app(settings))
+    server = ApiServer(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises a signal again once it has stopped, and the default would turn that into a failure.
         signal.signal(number, server.handle_exit)

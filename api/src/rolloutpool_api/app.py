@@ -9,15 +9,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, Security
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
+from rolloutpool_api.access import Gate
 from rolloutpool_api.body import BodyLimit
-from rolloutpool_api.errors import ApiError, Rejected
+from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.pool import Pool
 from rolloutpool_api.routes import batches, health, rollouts, tools
@@ -28,8 +30,6 @@ from rolloutpool_common.store import BatchStillRunning, IdempotencyConflict, Sto
 __all__ = ["create_app"]
 
 _log = structlog.stdlib.get_logger(__name__)
-
-V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
 
 _DESCRIPTION = """
 Rollouts for agentic RL: a trainer submits conversations, workers run them against the trainer's own model, and each
@@ -52,8 +52,12 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
     app.state.pool = pool
     app.add_middleware(BodyLimit, max_bytes=settings.rolloutpool_max_body_mb * 1_000_000)
-    for module in (batches, rollouts, tools, health):
-        app.include_router(module.router)
+    # Added last, so the first that a request meets.
+    app.add_middleware(Gate, settings=settings)
+    described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
+    for module in (batches, rollouts, tools):
+        app.include_router(module.router, dependencies=described)
+    app.include_router(health.router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -63,27 +67,17 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _answer(
-    request: Request, status: int, message: str, extra: dict[str, Any], retry_after_s: int | None = None
-) -> Response:
-    if request.url.path in V1_PATHS:
-        body: dict[str, Any] = {"detail": message}
-    else:
-        body = {"error": {"message": message, **extra}}
-    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return JSONResponse(body, status_code=status, headers=headers)
-
-
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _answer(request, error.status, error.message, error.extra(), error.retry_after_s)
+    return answer_error(request.url.path, error)
 
 
 async def _store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     if isinstance(error, IdempotencyConflict | BatchStillRunning):
-        return _answer(request, 409, error.message, {})
-    return _answer(request, 503, error.message, {}, 30 if isinstance(error, StoreFull) else 2)
+        return answer(request.url.path, 409, error.message)
+    retry_after_s = 30 if isinstance(error, StoreFull) else 2
+    return answer(request.url.path, 503, error.message, headers={"Retry-After": str(retry_after_s)})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -91,9 +85,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if error.status_code == 404 and request.url.path not in V1_PATHS:
         message = "there is nothing at this path; `/docs` lists what there is"
-    answer = _answer(request, error.status_code, message, {})
-    answer.headers.update(error.headers or {})
-    return answer
+    return answer(request.url.path, error.status_code, message, headers=error.headers)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -112,7 +104,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 async def _unforeseen(request: Request, error: Exception) -> Response:
     # Starlette raises the error again once this is sent, so the server logs where it came from.
     _log.error("unforeseen error", method=request.method, path=request.url.path, error=type(error).__name__)
-    return _answer(request, 500, "an error that should not be possible; please report it with the API's log", {})
+    return answer(request.url.path, 500, "an error that should not be possible; please report it with the API's log")
 
 
 def _describe_batch_request(app: FastAPI) -> None:

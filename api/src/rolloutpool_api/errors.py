@@ -4,6 +4,8 @@
     └── ApiError                 has an HTTP status
         ├── MalformedBody        400
         ├── BadCursor            400
+        ├── Unauthorized         401
+        ├── Forbidden            403
         ├── NotFound             404
         ├── Conflict             409
         ├── UnsupportedBody      415
@@ -15,28 +17,37 @@ A docstring is the default message. Protocol v1's paths answer `{"detail": …}`
 `{"error": {"message": …, …}}`. A bad request never ends in a 500.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Fault
 
 __all__ = [
+    "V1_PATHS",
     "ApiError",
     "BadCursor",
     "Conflict",
     "ErrorBody",
     "ErrorDetail",
+    "Forbidden",
     "MalformedBody",
     "NotFound",
     "NotReady",
     "Rejected",
     "ShuttingDown",
+    "Unauthorized",
     "UnsupportedBody",
     "V1ErrorBody",
+    "answer",
+    "answer_error",
 ]
+
+V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
 
 
 class ErrorDetail(BaseModel):
@@ -76,6 +87,10 @@ class ApiError(RolloutPoolError):
         """What the error body carries beside the message."""
         return {}
 
+    def headers(self) -> dict[str, str]:
+        """What the answer's head carries."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
 
 class MalformedBody(ApiError):
     """The body is not JSON."""
@@ -87,6 +102,22 @@ class BadCursor(ApiError):
     """The cursor is none of this pool's: pass `0` for the start, or a cursor that a result came with."""
 
     status = 400
+
+
+class Unauthorized(ApiError):
+    """This needs a key: send one of this pool's as `Authorization: Bearer KEY`."""
+
+    status = 401
+
+    def headers(self) -> dict[str, str]:
+        """As `ApiError.headers`."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ApiError):
+    """This key may not do this."""
+
+    status = 403
 
 
 class NotFound(ApiError):
@@ -168,3 +199,16 @@ class ShuttingDown(ApiError):
 
     status = 503
     retry_after_s = 2
+
+
+def answer(
+    at: str, status: int, message: str, extra: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error in the shape that answers have at this path."""
+    body = {"detail": message} if at in V1_PATHS else {"error": {"message": message, **(extra or {})}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def answer_error(at: str, error: ApiError) -> Response:
+    """As `answer`."""
+    return answer(at, error.status, error.message, error.extra(), error.headers())

@@ -12,7 +12,7 @@ import structlog
 from fastapi.sse import ServerSentEvent
 
 from rolloutpool_api.errors import ShuttingDown
-from rolloutpool_api.pool import SCOPE, Pool
+from rolloutpool_api.pool import Pool
 from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.store import StoreError
 
@@ -27,10 +27,10 @@ CHUNK = 100
 RECONNECT_MS = 2000
 
 
-async def stream(pool: Pool, batch_id: str, cursor: str) -> AsyncIterator[ServerSentEvent]:
-    """All events after `cursor`."""
+async def stream(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
+    """All events after `cursor` of a batch that is this caller's; `sees` None: anybody's."""
     try:
-        async for event in _events(pool, batch_id, cursor):
+        async for event in _events(pool, batch_id, cursor, sees):
             yield event
     except ShuttingDown:
         return
@@ -38,7 +38,7 @@ async def stream(pool: Pool, batch_id: str, cursor: str) -> AsyncIterator[Server
         _log.warning("event stream broken off", batch_id=batch_id, error=str(error))
 
 
-async def _events(pool: Pool, batch_id: str, cursor: str) -> AsyncIterator[ServerSentEvent]:
+async def _events(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
     told, dirty = -PROGRESS_SECONDS, True
     async with pool.store.signals.watch(batch_id) as watch:
         while True:
@@ -48,7 +48,7 @@ async def _events(pool: Pool, batch_id: str, cursor: str) -> AsyncIterator[Serve
             cursor, dirty = piece.next_cursor, dirty or bool(piece.items)
             due = told + PROGRESS_SECONDS - time.monotonic()
             if piece.complete or (dirty and due <= 0):
-                status = await pool.store.batches.status(batch_id, SCOPE)
+                status = await pool.store.batches.status(batch_id, sees)
                 if status is None:
                     return
                 yield _status("progress", status)

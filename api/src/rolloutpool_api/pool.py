@@ -13,14 +13,14 @@ from fastapi import Depends, Request
 
 from rolloutpool_api.errors import ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
+from rolloutpool_api.rules import Rules
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.publishing import Publisher
-from rolloutpool_common.store import NewBatch, Store, Submitted, Watch
+from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, Watch
 
-__all__ = ["SCOPE", "Pool", "PoolDep"]
+__all__ = ["Pool", "PoolDep"]
 
-SCOPE = "public"
-"""Whose everything is: without API keys there is one owner."""
+__all__ = ["Pool", "PoolDep"]
 
 
 class Pool:
@@ -28,7 +28,10 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store.open(settings.rolloutpool_redis_url)
+        self.rules = Rules.of(settings)
+        self.store = Store.open(
+            settings.rolloutpool_redis_url, secrets=SecretStore.load(settings.rolloutpool_secrets_file)
+        )
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._publisher = Publisher(self.store, settings.broker_url)
         self._reconciler = Reconciler(self.store, self._publisher)

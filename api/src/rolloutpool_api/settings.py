@@ -3,11 +3,15 @@
 Names without the prefix are protocol v1's own and mean what they mean there.
 """
 
-from typing import Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rolloutpool_common.addresses import ALLOWED_TARGETS, Network, Targets, is_loopback, parse_networks
+from rolloutpool_common.api_keys import ApiKey, parse_keys
 from rolloutpool_common.errors import RolloutPoolError
 
 __all__ = ["Settings", "SettingsInvalid"]
@@ -22,7 +26,7 @@ class SettingsInvalid(RolloutPoolError):
 class Settings(BaseSettings):
     """How one API process runs."""
 
-    model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     rollout_server_port: int = Field(default=9000, ge=0, le=65535)
     """TCP port; 0 picks a free one."""
@@ -35,6 +39,18 @@ class Settings(BaseSettings):
     rollout_timeout_seconds: float = Field(default=600.0, gt=0, le=604_800)
     """Deadline of a synchronous rollout, from its submission."""
     rolloutpool_max_body_mb: int = Field(default=256, ge=1)
+    rolloutpool_max_messages: int = Field(default=10_000, ge=1)
+    """Messages that a rollout may begin with."""
+    rolloutpool_api_keys: str = Field(default="", repr=False)
+    """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
+    rolloutpool_api_keys_file: Path | None = None
+    """Further entries, one a line."""
+    rolloutpool_v1_networks: Annotated[tuple[Network, ...], NoDecode] = ()
+    """From where `POST /rollout` and `GET /tools` need no key, where the API listens on other than loopback."""
+    rolloutpool_allowed_targets: str | None = None
+    """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback if the API is there."""
+    rolloutpool_secrets_file: Path | None = None
+    """Keys with which secrets are kept in Redis; the workers need the same."""
     rolloutpool_log_level: Literal["debug", "info", "warning", "error"] = "info"
     rolloutpool_log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: console on a terminal, JSON elsewhere."""
@@ -47,6 +63,54 @@ class Settings(BaseSettings):
             raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
         return value
 
+    @field_validator("rolloutpool_v1_networks", mode="before")
+    @classmethod
+    def _are_networks(cls, value: object) -> object:
+        return parse_networks(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Self:
+        """Raises ValueError where what is said nowhere else, or only together, cannot be used."""
+        keys, _ = self.api_keys, self.targets
+        if is_loopback(self.rolloutpool_api_host):
+            return self
+        if not keys:
+            raise ValueError(
+                f"ROLLOUTPOOL_API_KEYS is not set, and with ROLLOUTPOOL_API_HOST={self.rolloutpool_api_host} anybody "
+                "could use this API: make a key with `rolloutpool make-key NAME`, or listen on 127.0.0.1"
+            )
+        if self.rolloutpool_secrets_file is None:
+            raise ValueError(
+                "ROLLOUTPOOL_SECRETS_FILE is not set, and beyond loopback it is needed to keep callers' secrets: make "
+                "one with `rolloutpool make-secrets-key > FILE && chmod 600 FILE`, for API and workers alike"
+            )
+        return self
+
+    @cached_property
+    def api_keys(self) -> tuple[ApiKey, ...]:
+        """Every key that is known; raises ValueError for what is no entry."""
+        try:
+            text = self.rolloutpool_api_keys_file.read_text() if self.rolloutpool_api_keys_file else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"ROLLOUTPOOL_API_KEYS_FILE cannot be read ({type(error).__name__})") from None
+        found: list[ApiKey] = []
+        for name, entries in (("ROLLOUTPOOL_API_KEYS", self.rolloutpool_api_keys), ("ROLLOUTPOOL_API_KEYS_FILE", text)):
+            try:
+                found += parse_keys(entries)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return tuple(found)
+
+    @cached_property
+    def targets(self) -> Targets:
+        """Hosts that the pool may be made to call; raises ValueError for what is no entry."""
+        if self.rolloutpool_allowed_targets is None:
+            return Targets.loopback() if is_loopback(self.rolloutpool_api_host) else Targets.nobody()
+        try:
+            return Targets.parse(self.rolloutpool_allowed_targets)
+        except ValueError as error:
+            raise ValueError(f"{ALLOWED_TARGETS}: {error}") from None
+
     @property
     def broker_url(self) -> str:
         """Where tickets are published."""
@@ -58,12 +122,15 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            lines = [_explain(str(item["loc"][0]), item["type"], item["msg"]) for item in error.errors()]
+            lines = [_explain(item["loc"], item["type"], item["msg"]) for item in error.errors()]
             raise SettingsInvalid("\n".join(lines)) from None
 
 
-def _explain(field: str, kind: str, message: str) -> str:
-    name = field.upper()
+def _explain(at: tuple[int | str, ...], kind: str, message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    if not at:
+        return text
+    name = str(at[0]).upper()
     if kind == "missing":
         return f"{name} is not set: export it, for example {name}=redis://127.0.0.1:6379/0"
-    return f"{name}: {message.removeprefix('Value error, ')}"
+    return f"{name}: {text}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_api.rules import Rules
 from rolloutpool_api.validation import Catalog, CheckedBatch, canonical, check_batch, expanded_ids
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.rollout import RolloutRequest
@@ -44,9 +45,11 @@ def plan_v1(request: RolloutRequest, *, scope: str, deadline_s: float) -> NewBat
     )
 
 
-def plan_batch(document: Any, catalog: Catalog | None, *, scope: str, idempotency_key: str | None) -> NewBatch:
+def plan_batch(
+    document: Any, catalog: Catalog | None, rules: Rules, *, scope: str, idempotency_key: str | None
+) -> NewBatch:
     """The batch that the document of `POST /v1/batches` asks for; raises `Rejected` with all its faults."""
-    checked = check_batch(document, catalog)
+    checked = check_batch(document, catalog, rules)
     batch = checked.batch
     urls = [] if batch.trainer is None else batch.trainer.urls()
     shared = _set_fields(checked.defaults)

@@ -11,7 +11,7 @@ import structlog
 
 from rolloutpool_api.body import off_loop
 from rolloutpool_api.errors import Conflict
-from rolloutpool_api.pool import SCOPE, Pool
+from rolloutpool_api.pool import Pool
 from rolloutpool_api.submission import plan_v1
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse, V1Status
@@ -27,14 +27,14 @@ GRACE_SECONDS = 15.0
 RETRY_SECONDS = 1.0
 
 
-async def run(pool: Pool, request: RolloutRequest) -> RolloutResponse:
+async def run(pool: Pool, request: RolloutRequest, owner: str) -> RolloutResponse:
     """Protocol v1's answer, whatever the outcome.
 
     Raises TypeError where the request holds an integer beyond 64 bits, `Conflict` where its id is in use with another
     body, `ShuttingDown`, and `StoreError`.
     """
     timeout_s = pool.settings.rollout_timeout_seconds
-    new = plan_v1(request, scope=SCOPE, deadline_s=timeout_s)
+    new = plan_v1(request, scope=owner, deadline_s=timeout_s)
     async with pool.slots:
         pool.raise_if_stopping()
         try:

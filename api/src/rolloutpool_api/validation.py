@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.faults import Faults, path
+from rolloutpool_api.rules import Rules
 from rolloutpool_common.protocol.batch import MAX_ROLLOUTS, BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.store import WorkerInfo
 
@@ -66,7 +67,7 @@ def canonical(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
-def check_batch(document: Any, catalog: Catalog | None) -> CheckedBatch:
+def check_batch(document: Any, catalog: Catalog | None, rules: Rules) -> CheckedBatch:
     """Raises `Rejected` with every fault of the document."""
     if not isinstance(document, dict):
         raise MalformedBody('the body is JSON, but not an object; send {"rollouts": [...], ...}')
@@ -80,6 +81,7 @@ def check_batch(document: Any, catalog: Catalog | None) -> CheckedBatch:
         _check_names(_object(value), ("rollouts", index), catalog, faults)
     _check_ids(raw, items, faults)
     _check_complete(document, raw, faults)
+    rules.check_batch(document, raw, faults)
     digest = _digest(document, raw, faults)
     if batch is None or faults.total:
         raise Rejected(faults.listed, faults.total)

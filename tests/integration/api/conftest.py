@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from tests.support.secrets import SECRETS, secrets_file
 
 from rolloutpool_api.__main__ import ApiServer
 from rolloutpool_api.app import create_app
@@ -52,8 +53,9 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def running_api(redis_url: str, **settings: Any) -> AsyncIterator[Api]:
-    """The API on a free port."""
-    configured = Settings(rolloutpool_redis_url=redis_url, **settings)
+    """The API on a free port, which keeps secrets and lets any host be called."""
+    usual = {"rolloutpool_allowed_targets": "*,0.0.0.0/0,::/0", "rolloutpool_secrets_file": secrets_file()}
+    configured = Settings(rolloutpool_redis_url=redis_url, **{**usual, **settings})
     listener = socket.create_server(("127.0.0.1", 0))
     server = ApiServer(create_app(configured))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -90,7 +92,7 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[Store]:
-    opened = Store.open(redis_url)
+    opened = Store.open(redis_url, secrets=SECRETS)
     yield opened
     await opened.close()
 

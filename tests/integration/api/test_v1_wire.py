@@ -104,7 +104,7 @@ async def test_the_worker_gets_what_was_posted(client: httpx.AsyncClient, worker
     posted = asyncio.create_task(client.post("/rollout", json=body))
     uid = await until(lambda: store.rollouts.find(body["rollout_id"], SCOPE))
     claim = await worker.claim(uid)
-    spec = claim.spec.model_dump()
+    spec = store.with_secrets(claim.spec).model_dump()
     assert spec["v1"] is True
     assert spec["server_url"] == "http://127.0.0.1:8081"
     assert spec["sampling_params"] == {

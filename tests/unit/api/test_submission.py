@@ -5,7 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
+from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import plan_batch, plan_v1
+from rolloutpool_common.addresses import Targets
 from rolloutpool_common.protocol.rollout import RolloutRequest
 from rolloutpool_common.store import NewBatch, merge_spec
 
@@ -16,7 +18,8 @@ def rollout(**changes: Any) -> dict[str, Any]:
 
 def plan(*rollouts: dict[str, Any], key: str | None = None, **changes: Any) -> NewBatch:
     document = {"defaults": {"tokenizer_name": "tiny", "server_url": "http://t/"}, "rollouts": list(rollouts)}
-    return plan_batch({**document, **changes}, None, scope="s", idempotency_key=key)
+    rules = Rules(Targets.parse("*,::1"), keeps_secrets=True, max_messages=100)
+    return plan_batch({**document, **changes}, None, rules, scope="s", idempotency_key=key)
 
 
 def test_shared_fields_are_stored_once() -> None:

@@ -5,13 +5,18 @@ from typing import Any
 import pytest
 
 from rolloutpool_api.errors import MalformedBody, Rejected
+from rolloutpool_api.rules import Rules
 from rolloutpool_api.validation import Catalog, check_batch
+from rolloutpool_common.addresses import Targets
 
 CATALOG = Catalog(
     tools=frozenset({"add"}),
     agents=frozenset({"tool_calls"}),
     termination_strategies=frozenset({"task_completion"}),
 )
+
+
+RULES = Rules(Targets.parse("*"), keeps_secrets=True, max_messages=100)
 
 
 def rollout(**changes: Any) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def document(*rollouts: Any, **changes: Any) -> dict[str, Any]:
 def faults(value: Any, catalog: Catalog | None = CATALOG) -> dict[str, str]:
     """Path to message; fails where two faults have one path."""
     with pytest.raises(Rejected) as raised:
-        check_batch(value, catalog)
+        check_batch(value, catalog, RULES)
     found = raised.value.faults
     assert raised.value.total == len(found)
     assert len({fault.path for fault in found}) == len(found), found
@@ -37,7 +42,7 @@ def faults(value: Any, catalog: Catalog | None = CATALOG) -> dict[str, str]:
 
 
 def test_a_good_document_passes() -> None:
-    checked = check_batch(document(rollout(), rollout(agent="tool_calls", tools=["add"])), CATALOG)
+    checked = check_batch(document(rollout(), rollout(agent="tool_calls", tools=["add"])), CATALOG, RULES)
     assert len(checked.rollouts) == 2
     assert checked.digest
 
@@ -45,7 +50,7 @@ def test_a_good_document_passes() -> None:
 @pytest.mark.parametrize("value", [[], 1, "x", None])
 def test_what_is_no_object_is_malformed(value: Any) -> None:
     with pytest.raises(MalformedBody):
-        check_batch(value, None)
+        check_batch(value, None, RULES)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_a_rollout_that_is_no_object(value: Any) -> None:
 
 def test_a_union_reports_the_place_and_not_its_members() -> None:
     with pytest.raises(Rejected) as raised:
-        check_batch(document(rollout(messages=[{"role": "user", "content": 5}])), None)
+        check_batch(document(rollout(messages=[{"role": "user", "content": 5}])), None, RULES)
     assert {fault.path for fault in raised.value.faults} == {"rollouts[0].messages[0].content"}
 
 
@@ -147,7 +152,7 @@ def test_tokenizer_and_endpoint_are_needed_somewhere() -> None:
 
 
 def test_a_null_is_no_tokenizer() -> None:
-    assert check_batch(document(rollout(tokenizer_name=None)), None).digest
+    assert check_batch(document(rollout(tokenizer_name=None)), None, RULES).digest
     assert list(faults(document(rollout(tokenizer_name=None), defaults={"server_url": "http://t"}))) == [
         "rollouts[0].tokenizer_name"
     ]
@@ -186,7 +191,7 @@ def test_no_fault_hides_another() -> None:
 
 def test_names_are_not_judged_without_a_worker() -> None:
     assert Catalog.of([]) is None
-    assert check_batch(document(rollout(agent="nobody", tools=["launch"])), None).digest
+    assert check_batch(document(rollout(agent="nobody", tools=["launch"])), None, RULES).digest
 
 
 def test_messages_are_short_whatever_the_input() -> None:

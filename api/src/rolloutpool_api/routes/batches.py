@@ -10,13 +10,16 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
 from rolloutpool_api import events
+from rolloutpool_api.access import Anybody, Caller, Reader, Submitter
 from rolloutpool_api.body import off_loop, parse, read_json_body
 from rolloutpool_api.errors import Conflict, MalformedBody, NotFound, Rejected
-from rolloutpool_api.pool import SCOPE, PoolDep
+from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.results import START, check_cursor, read_page
 from rolloutpool_api.routes.documented import errors
+from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
+from rolloutpool_common.api_keys import KeyScope
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.store import IdempotencyConflict, NewBatch, keys
@@ -72,9 +75,11 @@ class BatchPurged(BaseModel):
     purged: Literal[True] = True
 
 
-async def _known(batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")], pool: PoolDep) -> str:
-    """The id of a batch that exists; raises `NotFound`."""
-    if not _BATCH_ID.fullmatch(batch_id) or await pool.store.batches.total(batch_id, SCOPE) is None:
+async def _known(
+    batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")], pool: PoolDep, caller: Anybody
+) -> str:
+    """The id of a batch that the caller may know of; raises `NotFound`."""
+    if not _BATCH_ID.fullmatch(batch_id) or await pool.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id
 
@@ -100,6 +105,7 @@ def _unknown(batch_id: str) -> NotFound:
 async def submit_batch(
     request: Request,
     pool: PoolDep,
+    caller: Submitter,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -116,10 +122,12 @@ async def submit_batch(
     """
     body = await read_json_body(request)
     # What was accepted once is not measured again by the workers that live now.
-    replay = idempotency_key is not None and await pool.store.batches.was_submitted(SCOPE, batch_key(idempotency_key))
+    replay = idempotency_key is not None and await pool.store.batches.was_submitted(
+        caller.name, batch_key(idempotency_key)
+    )
     catalog = None if replay else Catalog.of(await pool.store.workers.known())
     try:
-        new = await off_loop(len(body), lambda: _plan(body, catalog, idempotency_key))
+        new = await off_loop(len(body), lambda: _plan(body, catalog, pool.rules, caller, idempotency_key))
     except Rejected as rejected:
         _log.info("batch rejected", faults=rejected.total)
         raise
@@ -146,18 +154,18 @@ async def submit_batch(
     )
 
 
-def _plan(body: bytes, catalog: Catalog | None, idempotency_key: str | None) -> NewBatch:
+def _plan(body: bytes, catalog: Catalog | None, rules: Rules, caller: Caller, idempotency_key: str | None) -> NewBatch:
     try:
         document = parse(body)
     except ValueError as error:
         raise MalformedBody(f"the body is not JSON: {error}") from None
-    return plan_batch(document, catalog, scope=SCOPE, idempotency_key=idempotency_key)
+    return plan_batch(document, catalog, rules, scope=caller.name, idempotency_key=idempotency_key)
 
 
 @router.get("/{batch_id}", summary="State of a batch: counts, progress, rates", responses=errors(404, 422))
-async def batch_status(batch_id: BatchId, pool: PoolDep) -> BatchStatus:
+async def batch_status(batch_id: BatchId, pool: PoolDep, caller: Reader) -> BatchStatus:
     """Counts by state sum to `total`."""
-    status = await pool.store.batches.status(batch_id, SCOPE)
+    status = await pool.store.batches.status(batch_id, caller.sees)
     if status is None:
         raise _unknown(batch_id)
     return status
@@ -175,6 +183,7 @@ async def batch_status(batch_id: BatchId, pool: PoolDep) -> BatchStatus:
 async def batch_results(
     batch_id: BatchId,
     pool: PoolDep,
+    _: Reader,
     cursor: Annotated[str, Query(description="`0`, or the cursor of the last result that you have")] = START,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for a first result")] = 0,
@@ -204,13 +213,13 @@ async def _resumed(last_event_id: Annotated[str, Header(description="Resume afte
     responses=errors(400, 404, 422),
 )
 async def batch_events(
-    batch_id: BatchId, pool: PoolDep, cursor: Annotated[str, Depends(_resumed)]
+    batch_id: BatchId, pool: PoolDep, caller: Reader, cursor: Annotated[str, Depends(_resumed)]
 ) -> AsyncIterator[ServerSentEvent]:
     """`result` per ended rollout (id = cursor), `progress` at most twice a second, `complete` at the end.
 
     Reconnect with `Last-Event-ID` to go on where the stream broke off.
     """
-    async for event in events.stream(pool, batch_id, cursor):
+    async for event in events.stream(pool, batch_id, cursor, caller.sees):
         yield event
 
 
@@ -222,10 +231,15 @@ async def batch_events(
 async def cancel_batch(
     batch_id: BatchId,
     pool: PoolDep,
+    caller: Submitter,
     purge: Annotated[bool, Query(description="Delete the data of a batch that has ended")] = False,
 ) -> BatchCancelled | BatchPurged:
-    """Cancelling ends what has not ended; results stay readable. Purging a running batch is a conflict."""
+    """Cancelling ends what has not ended; results stay readable. Purging a running batch is a conflict.
+
+    To purge takes the scope `admin`.
+    """
     if purge:
+        caller.must(KeyScope.ADMIN)
         await pool.store.batches.delete(batch_id)
         _log.info("batch purged", batch_id=batch_id)
         return BatchPurged(batch_id=batch_id)

@@ -8,6 +8,8 @@ __all__ = ["V1_UNAVAILABLE", "errors"]
 
 _TEXTS = {
     400: "Malformed: bad JSON, or a bad cursor",
+    401: "No key, or one that this pool does not know",
+    403: "The key lacks the scope",
     404: "Unknown, expired, or deleted",
     409: "Contradicts an earlier request, or the state of the batch",
     413: "The body is too large",
@@ -18,9 +20,11 @@ _TEXTS = {
 
 Responses = dict[int | str, dict[str, Any]]
 
-V1_UNAVAILABLE: Responses = {503: {"model": V1ErrorBody, "description": _TEXTS[503]}}
+V1_UNAVAILABLE: Responses = {
+    status: {"model": V1ErrorBody, "description": _TEXTS[status]} for status in (401, 403, 503)
+}
 
 
 def errors(*statuses: int) -> Responses:
-    """The `responses` of a route that may answer with these errors, and 503."""
-    return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (*statuses, 503)}
+    """The `responses` of a route that may answer with these errors, and with what all of them may."""
+    return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (401, 403, *statuses, 503)}

@@ -3,17 +3,19 @@
 A rollout is named by its uid, or by the rollout_id that its caller gave it; of equal names the newest wins.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 from rolloutpool_api import synchronous
+from rolloutpool_api.access import Caller, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.errors import NotFound, V1ErrorBody
-from rolloutpool_api.pool import SCOPE, Pool, PoolDep
+from rolloutpool_api.pool import Pool, PoolDep
 from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
+from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutView
 from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
@@ -48,17 +50,19 @@ class RolloutCancelled(BaseModel):
         **V1_UNAVAILABLE,
     },
 )
-async def run_rollout(request: RolloutRequest, pool: PoolDep) -> Response:
+async def run_rollout(request: RolloutRequest, pool: PoolDep, caller: Submitter) -> Response:
     """Answers 200 for every outcome of a valid request; `status` tells success from failure.
 
     The same `rollout_id` posted again with the same body joins the running rollout and gets the same result, until
     10 minutes after its end. A caller that went away finds the result under `/v1/rollouts/{rollout_id}`.
     """
+    if faults := list(pool.rules.check_v1(request)):
+        raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
     try:
-        answer = await synchronous.run(pool, request)
+        answer = await synchronous.run(pool, request, caller.name)
     except TypeError:
-        message = "Value error, holds an integer beyond 64 bits; send it as a string"
-        raise RequestValidationError([{"type": "value_error", "loc": ("body",), "msg": message, "input": {}}]) from None
+        fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
+        raise RequestValidationError([fault]) from None
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
@@ -69,9 +73,9 @@ async def run_rollout(request: RolloutRequest, pool: PoolDep) -> Response:
     summary="State of one rollout, and its result once it has ended",
     responses=errors(404, 422),
 )
-async def view_rollout(rollout_id: RolloutName, pool: PoolDep) -> RolloutView:
+async def view_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Reader) -> RolloutView:
     """The result is the whole record: samples with ids and masks, transcript, failure, timings."""
-    view = await pool.store.rollouts.view(await _uid(pool, rollout_id), SCOPE)
+    view = await pool.store.rollouts.view(await _uid(pool, rollout_id, caller), caller.sees)
     if view is None:
         raise _unknown(rollout_id)
     return view
@@ -83,24 +87,31 @@ async def view_rollout(rollout_id: RolloutName, pool: PoolDep) -> RolloutView:
     summary="Cancel one rollout",
     responses=errors(404, 422),
 )
-async def cancel_rollout(rollout_id: RolloutName, pool: PoolDep) -> RolloutCancelled:
+async def cancel_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Submitter) -> RolloutCancelled:
     """A rollout that had ended keeps its outcome; asking twice is harmless."""
-    uid = await _uid(pool, rollout_id)
+    uid = await _uid(pool, rollout_id, caller)
     status = await pool.store.rollouts.cancel(uid)
     if status is None:
         raise _unknown(rollout_id)
     return RolloutCancelled(uid=uid, status=status)
 
 
-async def _uid(pool: Pool, name: str) -> str:
+async def _uid(pool: Pool, name: str, caller: Caller) -> str:
     """The uid behind a name; raises `NotFound`. A uid wins over a rollout_id that looks like one."""
     batch_id, _, _ = name.rpartition("-")
-    if batch_id and await pool.store.batches.total(batch_id, SCOPE) is not None:
+    if batch_id and await pool.store.batches.total(batch_id, caller.sees) is not None:
         return name
-    uid = await pool.store.rollouts.find(name, SCOPE)
-    if uid is None:
-        raise _unknown(name)
-    return uid
+    # Who sees everything can still mean only one by a name: their own, else what came without a key.
+    for owner in (caller.name,) if caller.sees else (caller.name, GUEST):
+        uid = await pool.store.rollouts.find(name, owner)
+        if uid is not None:
+            return uid
+    raise _unknown(name)
+
+
+def _fault(text: str, *at: str) -> dict[str, Any]:
+    """As pydantic's, whose shape protocol v1's 422 has."""
+    return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
 
 
 def _unknown(name: str) -> NotFound:

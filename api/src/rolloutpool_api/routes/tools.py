@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from rolloutpool_api.access import Admin, Anybody
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
@@ -76,7 +77,7 @@ class WorkersResponse(BaseModel):
     summary="The tools that policies may call",
     responses=V1_UNAVAILABLE,
 )
-async def tools(pool: PoolDep) -> ToolsResponse:
+async def tools(pool: PoolDep, _: Anybody) -> ToolsResponse:
     """All tools of the live workers; waits up to 10 seconds for a first worker, then answers 503."""
     end = time.monotonic() + FIRST_WORKER_SECONDS
     while True:
@@ -93,7 +94,7 @@ async def tools(pool: PoolDep) -> ToolsResponse:
 
 
 @router.get("/v1/workers", tags=["pool"], summary="The workers, and what waits for them", responses=errors())
-async def workers(pool: PoolDep) -> WorkersResponse:
+async def workers(pool: PoolDep, _: Admin) -> WorkersResponse:
     """Oldest worker first."""
     depths = await pool.store.outbox.queue_depths()
     return WorkersResponse(
