@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 import redis.asyncio
+from tests.support.secrets import SECRETS
 
 from rolloutpool_common.store import Store
 
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[Store]:
-    opened = Store.open(redis_url)
+    opened = Store.open(redis_url, secrets=SECRETS)
     yield opened
     await opened.close()
 
@@ -18,7 +19,7 @@ async def store(redis_url: str) -> AsyncIterator[Store]:
 @pytest.fixture
 async def other(redis_url: str) -> AsyncIterator[Store]:
     """The same Redis, as another process sees it."""
-    opened = Store.open(redis_url)
+    opened = Store.open(redis_url, secrets=SECRETS)
     yield opened
     await opened.close()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.integration.support.batches import new_batch, uids_of
 from tests.integration.support.waiting import until
+from tests.support.secrets import SECRETS
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.publishing import Publisher
@@ -20,7 +21,7 @@ class Pool:
 
     def __init__(self, redis_url: str) -> None:
         self.url = redis_url
-        self.store = Store.open(redis_url)
+        self.store = Store.open(redis_url, secrets=SECRETS)
         self.publisher = Publisher(self.store, redis_url)
 
     async def submit(self, rollouts: int | Sequence[dict[str, Any]] = 1, **options: Any) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.integration.support.waiting import until
+from tests.support.secrets import secrets_file
 
 from rolloutpool_common.store import Store, WorkerInfo
 
@@ -32,6 +33,9 @@ class Worker:
                 "ROLLOUTPOOL_REDIS_URL": redis_url,
                 "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
                 "ROLLOUTPOOL_WORKER_SLOTS": "32",
+                "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
+                # Hosts that are refused are tested on their own.
+                "ROLLOUTPOOL_ALLOWED_TARGETS": "*,127.0.0.0/8,::1",
                 "PYTHONPATH": os.pathsep.join([*map(str, import_from), os.environ.get("PYTHONPATH", "")]),
                 **env,
             },

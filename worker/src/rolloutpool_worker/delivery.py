@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import httpx
 
 from rolloutpool_common import failpoints
+from rolloutpool_common.errors import SecretUnreadable, TargetRefused
 from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER_TIMESTAMP, sign
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
@@ -28,6 +29,8 @@ ATTEMPTS = 8
 """Over about 4 minutes: 1 + 2 + 4 … seconds, with jitter."""
 AT_ONCE = 16
 LOOK_EVERY = 0.25
+REFUSED = "TargetRefused"
+GIVEN_UP_AT_ONCE = frozenset({"410", REFUSED})
 TIMEOUT = 30.0
 
 
@@ -59,18 +62,23 @@ class Delivery:
 
     async def _push(self, push: DuePush) -> None:
         batch_id, _ = split_uid(push.uid) or ("", 0)
-        target = await self._store.batches.delivery(batch_id)
         result = await self._store.rollouts.result(push.uid)
-        if target is None or result is None:
-            await self._store.pushes.settle(push.uid, "dead")
-            return
-        stamp = datetime.now(UTC).isoformat()
-        body = b'{"type":"rollout.finished","timestamp":"' + stamp.encode() + b'","data":' + result + b"}"
-        fault = await self._post(target.callback_url, target.secret, push.uid, body)
+        try:
+            target = await self._store.batches.delivery(batch_id)
+            if target is None or result is None:
+                await self._store.pushes.settle(push.uid, "dead")
+                return
+            stamp = datetime.now(UTC).isoformat()
+            body = b'{"type":"rollout.finished","timestamp":"' + stamp.encode() + b'","data":' + result + b"}"
+            fault = await self._post(target.callback_url, target.secret, push.uid, body)
+        except (TargetRefused, SecretUnreadable) as error:
+            # Another worker may have the key, but none may call the host.
+            fault = REFUSED if isinstance(error, TargetRefused) else "SecretUnreadable"
+            _log.error("push of %s: %s", push.uid, error.message)
         if fault is None:
             failpoints.hit("delivery.pushed_before_mark")
             await self._store.pushes.settle(push.uid, "delivered")
-        elif push.attempt >= ATTEMPTS or fault == "410":
+        elif push.attempt >= ATTEMPTS or fault in GIVEN_UP_AT_ONCE:
             _log.error("push of %s given up after %d attempts: %s", push.uid, push.attempt, fault)
             await self._store.pushes.settle(push.uid, "dead")
         else:
@@ -93,6 +101,8 @@ class Delivery:
                 self._clients.client(url) as client,
                 client.stream("POST", url, content=body, headers=headers) as response,
             ):
+                # Nothing of the body is read: whatever it is, and however long, the status has said it.
                 return None if response.is_success else str(response.status_code)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError, TimeoutError) as error:
+            # The third and fourth are what becomes of an impossible port or host name.
             return type(error).__name__

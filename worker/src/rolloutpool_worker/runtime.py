@@ -17,10 +17,10 @@ from importlib.metadata import version
 
 from rolloutpool_common.publishing import Publisher
 from rolloutpool_common.rendering import TokenizerCache
-from rolloutpool_common.store import Claim, Store, StoreError
+from rolloutpool_common.store import Claim, SecretStore, Store, StoreError
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import Breakers, ClientPool
+from rolloutpool_worker.channel import Breakers, ClientPool, Connector
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.masks import Kinds
@@ -45,14 +45,16 @@ class Runtime:
         self._is_solo = solo
         self.solo = asyncio.Semaphore(1)
         self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.store = Store.open(settings.redis_url.get_secret_value(), max_connections=64)
+        self.store = Store.open(
+            settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
+        )
         self.publisher = Publisher(self.store, settings.celery_url, per_ticket=settings.tickets_of)
         self.tokenizers = TokenizerCache(
             settings.tokenizer_cache_size,
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
-        self.clients = ClientPool(timeout=settings.http_client_timeout)
+        self.clients = ClientPool(Connector(settings.targets), timeout=settings.http_client_timeout)
         self.delivery = Delivery(self.store, self.clients)
         self.drain = Drain()
         self.kinds = Kinds()

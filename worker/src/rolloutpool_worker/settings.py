@@ -4,10 +4,13 @@ Protocol v1's own variables keep their names; the pool's begin with ROLLOUTPOOL_
 """
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rolloutpool_common.addresses import Targets
 
 __all__ = ["WorkerSettings"]
 
@@ -26,6 +29,10 @@ class WorkerSettings(BaseSettings):
     """Celery's Redis, where it is another one; API, workers and Flower must agree."""
     worker_slots: int = Field(default=256, ge=1, le=2000)
     """Rollouts that this process runs at once."""
+    secrets_file: Path | None = None
+    """Keys that open callers' secrets; the same as the API's."""
+    allowed_targets: str = ""
+    """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback."""
     tickets_of: int = Field(default=1, ge=1, le=16)
     """Rollouts per Celery message when this worker publishes from the outbox."""
     drain_seconds: float = Field(default=30.0, ge=0)
@@ -69,6 +76,17 @@ class WorkerSettings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @property
+    def targets(self) -> Targets:
+        """Hosts that this worker may be made to call."""
+        return Targets.parse(self.allowed_targets) if self.allowed_targets else Targets.loopback()
+
+    @field_validator("allowed_targets")
+    @classmethod
+    def _are_targets(cls, value: str) -> str:
+        Targets.parse(value)
+        return value
 
     @field_validator("calculator_delay_ms", mode="before")
     @classmethod

@@ -176,7 +176,7 @@ class _Run:
         async with runtime.clients.client(spec.server_url) as client:
             channel = CallbackChannel(
                 client,
-                spec,
+                runtime.store.with_secrets(spec),
                 uid=claim.uid,
                 attempt=claim.attempt,
                 attempts=settings.trainer_attempts,
