@@ -1,0 +1,134 @@
+"""The pool in Prometheus' terms, made anew from Redis at each scrape.
+
+Invariant: totals are the store's, so they survive every restart and are the same from each API process; scrape one, or
+take the `max` over them, never the sum. What has a fixed set of labels is there from the first scrape on, with 0, so
+that a rate sees the first event too. Labels are our own words alone: no id, no name, no text of a policy.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.store import QueueDepth, Standing, WorkerInfo
+
+__all__ = ["encode", "families", "outage"]
+
+_PLAIN = {
+    "batches": ("batches_accepted", "Batches that were accepted."),
+    "accepted": ("rollouts_accepted", "Rollouts that were accepted."),
+    "turns": ("turns", "Model calls of ended rollouts."),
+    "sampled": ("sampled_tokens", "Tokens with mask 1 in the samples of ended rollouts."),
+    "tokens": ("tokens", "All tokens in the samples of ended rollouts, prompts included."),
+    "republished": ("tickets_republished", "Tickets that were lost between outbox and worker and were made again."),
+    "workers_lost": ("workers_lost", "Worker processes that fell silent and were declared dead."),
+}
+"""Field of the totals -> (name, help)."""
+
+_LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
+    "status": (
+        "rollouts_ended",
+        "Rollouts that ended, by final status.",
+        ("status",),
+        [status.value for status in RolloutStatus if status.terminal],
+    ),
+    "failure": (
+        "rollout_failures",
+        "Failed rollouts, by kind and category.",
+        ("kind", "category"),
+        [f"{kind}:{category}" for kind in FailureKind for category in Category],
+    ),
+    "alignment": (
+        "rollout_alignments",
+        "Ended rollouts with sampled tokens, by how well these are proved.",
+        ("alignment",),
+        [alignment.value for alignment in Alignment],
+    ),
+    "drift": ("drifted_turns", "Turns whose prompt differed from the ledger, by label.", ("label",), ()),
+    "warning": ("rollout_warnings", "Ended rollouts with a warning, by warning.", ("warning",), ()),
+    "requeued": (
+        "rollouts_requeued",
+        "Rollouts that went back to the queue, by what was counted.",
+        ("reason",),
+        ["crashes", "drains", "parks", "retries"],
+    ),
+    "push": ("pushes", "Results that were pushed, or given up.", ("outcome",), ["dead", "delivered"]),
+}
+"""Prefix of the totals' fields -> (name, help, labels, values that are always there)."""
+
+
+class _Once(Collector):
+    """A registry's view of what was read already."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    """The exposition in the format that an Accept header asks for, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(list(found)))
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type
+
+
+def outage() -> Iterator[Metric]:
+    """What is known while Redis does not answer."""
+    yield _gauge("redis_up", "Whether Redis answered.", 0)
+
+
+def families(
+    standing: Standing, depths: Mapping[Priority, QueueDepth], workers: Iterable[WorkerInfo]
+) -> Iterator[Metric]:
+    """All metrics of a pool."""
+    yield _gauge("redis_up", "Whether Redis answered.", 1)
+    for field, (name, text) in _PLAIN.items():
+        yield CounterMetricFamily(f"rolloutpool_{name}", text, value=standing.totals.get(field, 0))
+    for prefix, (name, text, labels, always) in _LABELLED.items():
+        found = {
+            field.removeprefix(f"{prefix}:"): n
+            for field, n in standing.totals.items()
+            if field.startswith(f"{prefix}:")
+        }
+        family = CounterMetricFamily(f"rolloutpool_{name}", text, labels=labels)
+        for value, n in sorted({**dict.fromkeys(always, 0), **found}.items()):
+            family.add_metric(value.split(":", len(labels) - 1), n)
+        yield family
+
+    yield _gauge("rollouts_open", "Rollouts that are accepted and have not ended.", standing.open)
+    queued = GaugeMetricFamily(
+        "rolloutpool_rollouts_queued",
+        "Rollouts that no worker has: in the outbox, or published to the broker.",
+        labels=("priority", "place"),
+    )
+    oldest = GaugeMetricFamily(
+        "rolloutpool_oldest_ticket_seconds",
+        "How long the oldest published ticket has waited for a worker.",
+        labels=("priority",),
+    )
+    for priority, depth in depths.items():
+        queued.add_metric([priority, "outbox"], depth.outbox)
+        queued.add_metric([priority, "published"], depth.published)
+        oldest.add_metric([priority], standing.oldest_ticket_s[priority])
+    yield queued
+    yield oldest
+    yield _gauge("rollouts_delayed", "Rollouts that wait before they may run again.", standing.delayed)
+    live = [worker for worker in workers if worker.alive]
+    yield _gauge("workers", "Worker processes that beat.", len(live))
+    yield _gauge("slots", "Rollouts that they can run at once.", sum(worker.slots for worker in live))
+    yield _gauge("rollouts_running", "Rollouts that they run.", sum(worker.running for worker in live))
+    yield _gauge("pushes_pending", "Results that are due at a webhook, now or later.", standing.pushes_pending)
+    yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"rolloutpool_{name}", text, value=value)

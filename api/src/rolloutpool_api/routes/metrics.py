@@ -1,0 +1,30 @@
+"""Metrics for Prometheus. Answers while Redis does not, so that an alert can tell the one outage from the other."""
+
+import asyncio
+
+import structlog
+from fastapi import APIRouter, Request, Response
+
+from rolloutpool_api.access import Reader
+from rolloutpool_api.metrics import encode, families, outage
+from rolloutpool_api.pool import PoolDep
+from rolloutpool_common.store import StoreError
+
+__all__ = ["router"]
+
+_log = structlog.stdlib.get_logger(__name__)
+
+router = APIRouter()
+
+
+@router.get("/metrics", tags=["pool"], summary="Metrics in Prometheus' text format", response_class=Response)
+async def metrics(pool: PoolDep, request: Request, _: Reader) -> Response:
+    """Counts of the whole pool, whoever submitted; `rolloutpool_redis_up` is 0, and all else absent, in an outage."""
+    store = pool.store
+    try:
+        found = families(*await asyncio.gather(store.totals.read(), store.outbox.queue_depths(), store.workers.known()))
+    except StoreError as error:
+        _log.warning("no metrics", error=error.message)
+        found = outage()
+    body, content_type = encode(found, request.headers.get("accept", ""))
+    return Response(body, media_type=content_type)

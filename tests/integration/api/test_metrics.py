@@ -1,0 +1,150 @@
+"""What Prometheus scrapes: totals that outlive processes, and the state of the moment."""
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api
+
+from rolloutpool_common.api_keys import KeyScope, make_key
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import Store
+
+Series = dict[tuple[str, ...], float]
+FAILURE = Failure(
+    kind=FailureKind.POLICY,
+    boundary=Boundary.TEMPLATE,
+    category=Category.TEMPLATE_REFUSED,
+    message="no",
+    retryable=False,
+)
+
+
+async def scrape(client: httpx.AsyncClient, **headers: str) -> Series:
+    """(name, values of its labels in the order of their names …) -> value."""
+    response = await client.get("/metrics", headers=headers)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    return {
+        (
+            sample.name.removeprefix("rolloutpool_"),
+            *(sample.labels[name] for name in sorted(sample.labels)),
+        ): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) -> None:
+    series = await scrape(client)
+    assert series.pop(("redis_up",)) == 1
+    assert set(series.values()) == {0}
+    assert {name for name, *_ in series} == {
+        "batches_accepted_total",
+        "rollouts_accepted_total",
+        "turns_total",
+        "sampled_tokens_total",
+        "tokens_total",
+        "tickets_republished_total",
+        "workers_lost_total",
+        "rollouts_ended_total",
+        "rollout_failures_total",
+        "rollout_alignments_total",
+        "rollouts_requeued_total",
+        "pushes_total",
+        "rollouts_open",
+        "rollouts_queued",
+        "oldest_ticket_seconds",
+        "rollouts_delayed",
+        "workers",
+        "slots",
+        "rollouts_running",
+        "pushes_pending",
+        "dead_letters",
+    }
+    assert {key[1] for key in series if key[0] == "rollouts_ended_total"} == {
+        "completed",
+        "failed",
+        "cancelled",
+        "expired",
+    }
+
+
+async def test_rollouts_are_counted_as_they_end(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    submitted = (await client.post("/v1/batches", json=batch(4))).json()
+    done, failed, running, queued = submitted["rollouts"]
+    await worker.end(done, alignment="forked", drift={"thinking_stripped": 2}, warnings=["zero_logprobs"])
+    await worker.end(failed, status=RolloutStatus.FAILED, finish_reason=FinishReason.ERROR, failure=FAILURE)
+    await worker.claim(running)
+    await store.workers.beat("w1", running=1, tokenizers={})
+    await client.delete(f"/v1/rollouts/{queued}")
+    series = await scrape(client)
+    for series_of, value in {
+        ("batches_accepted_total",): 1,
+        ("rollouts_accepted_total",): 4,
+        ("rollouts_ended_total", "completed"): 1,
+        ("rollouts_ended_total", "failed"): 1,
+        ("rollouts_ended_total", "cancelled"): 1,
+        ("rollouts_ended_total", "expired"): 0,
+        ("rollout_failures_total", "template_refused", "policy"): 1,
+        ("rollout_alignments_total", "forked"): 1,
+        ("drifted_turns_total", "thinking_stripped"): 2,
+        ("rollout_warnings_total", "zero_logprobs"): 1,
+        ("turns_total",): 2,
+        ("rollouts_open",): 1,
+        ("workers",): 1,
+        ("slots",): 8,
+        ("rollouts_running",): 1,
+    }.items():
+        assert series[series_of] == value, series_of
+
+
+async def test_what_waits_is_seen_by_priority(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/batches", json=batch(3, priority="high"))
+    series = await scrape(client)
+    waiting = {
+        priority: sum(series["rollouts_queued", place, priority] for place in ("outbox", "published"))
+        for priority in Priority
+    }
+    assert waiting == {priority: 3 if priority is Priority.HIGH else 0 for priority in Priority}
+
+
+async def test_every_process_says_the_same_and_none_forgets(redis_url: str, store: Store) -> None:
+    async with running_api(redis_url) as first, client_of(first) as client:
+        uids = (await client.post("/v1/batches", json=batch(2))).json()["rollouts"]
+        for uid in uids:
+            await client.delete(f"/v1/rollouts/{uid}")
+        before = await scrape(client)
+    async with running_api(redis_url) as second, client_of(second) as client:
+        after = await scrape(client)
+    assert before["rollouts_ended_total", "cancelled"] == 2
+    totals = [{k: v for k, v in series.items() if k[0].endswith("_total")} for series in (before, after)]
+    assert totals[0] == totals[1]
+
+
+async def test_an_outage_of_redis_is_a_metric_and_no_error() -> None:
+    async with running_api("redis://127.0.0.1:1/0") as api, client_of(api) as client:
+        assert await scrape(client) == {("redis_up",): 0}
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [("application/openmetrics-text; version=1.0.0", "application/openmetrics-text"), ("*/*", "text/plain")],
+)
+async def test_the_format_is_what_was_asked_for(client: httpx.AsyncClient, accept: str, kind: str) -> None:
+    response = await client.get("/metrics", headers={"accept": accept})
+    assert response.headers["content-type"].startswith(kind)
+    assert response.text.endswith("# EOF\n") is (kind == "application/openmetrics-text")
+
+
+async def test_where_there_are_keys_a_reader_s_is_needed(redis_url: str) -> None:
+    reader, reads = make_key("prometheus", [KeyScope.READ])
+    submitter, submits = make_key("job", [KeyScope.SUBMIT])
+    keys = f"{reads.entry()} {submits.entry()}"
+    async with running_api(redis_url, rolloutpool_api_keys=keys) as api, client_of(api) as client:
+        assert (await client.get("/metrics")).status_code == 401
+        refused = await client.get("/metrics", headers={"authorization": f"Bearer {submitter}"})
+        assert refused.status_code == 403
+        assert (await scrape(client, authorization=f"Bearer {reader}"))["redis_up",] == 1

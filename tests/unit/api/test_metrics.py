@@ -1,0 +1,42 @@
+"""Every metric is documented, and no label says more than our own words."""
+
+import re
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+
+from rolloutpool_api.metrics import encode, families, outage
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import QueueDepth, Standing
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def of(**totals: int) -> list[Metric]:
+    standing = Standing({k.replace("__", ":"): n for k, n in totals.items()}, 0, 0, 0, 0, dict.fromkeys(Priority, 1.5))
+    return list(families(standing, dict.fromkeys(Priority, QueueDepth(1, 2)), []))
+
+
+def test_the_document_lists_every_metric_with_its_labels() -> None:
+    documented = {}
+    for row in re.findall(r"^\| (`rolloutpool_.+?) \| (.*?) ?\| .+ \|$", DOCUMENT.read_text(), flags=re.MULTILINE):
+        for name in re.findall(r"`(rolloutpool_\w+)`", row[0]):
+            if "==" not in row[0] and ">" not in row[0]:
+                documented[name] = {label for label in row[1].split(", ") if label}
+    known = {sample.name: set(sample.labels) for family in of(drift__a=1, warning__b=1) for sample in family.samples}
+    assert documented == known
+
+
+def test_each_process_of_an_outage_says_so() -> None:
+    assert encode(outage(), "")[0].splitlines()[-1] == b"rolloutpool_redis_up 0.0"
+
+
+def test_totals_that_are_unknown_here_are_left_out() -> None:
+    text = encode(of(new__thing=3, drift__a=2), "")[0].decode()
+    assert 'rolloutpool_drifted_turns_total{label="a"} 2.0' in text
+    assert "thing" not in text
+
+
+def test_a_category_may_hold_a_colon_and_a_quote() -> None:
+    text = encode(of(**{'failure__infra__a:"b': 1}), "")[0].decode()
+    assert 'rolloutpool_rollout_failures_total{category="a:\\"b",kind="infra"} 1.0' in text
