@@ -1,6 +1,7 @@
 """A rollout that kills every worker that runs it ends alone, and takes none of its neighbours along."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.conftest import TINY
 
@@ -21,7 +22,9 @@ def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
         pool.client() as client,
         serve_callback(app, [0]) as served,
     ):
-        rollouts = [{"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(24)]
+        rollouts: list[dict[str, Any]] = [
+            {"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(24)
+        ]
         rollouts[5]["agent"] = "deadly"
         batch = client.submit(rollouts, defaults={"tokenizer_name": TINY, "idempotent": True}, trainer=served.url)
         results = {result.index: result for result in batch.results()}

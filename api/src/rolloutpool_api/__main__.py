@@ -13,11 +13,11 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from rolloutpool_api import logs
 from rolloutpool_api.app import create_app
 from rolloutpool_api.head import BoundedHead
 from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.logs import configure_logs
 from rolloutpool_common.store import SecretsFileInvalid
 
 __all__ = ["ApiServer", "PortTaken", "main"]
@@ -84,7 +84,7 @@ def main() -> int:
     except (SettingsInvalid, SecretsFileInvalid, PortTaken) as error:
         print(f"rolloutpool api: {error.message}", file=sys.stderr)
         return 2
-    logs.configure(settings)
+    configure_logs(settings.rolloutpool_log_level, settings.rolloutpool_log_format)
     server = ApiServer(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises a signal again once it has stopped, and the default would turn that into a failure.

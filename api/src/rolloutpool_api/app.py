@@ -22,7 +22,7 @@ from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.pool import Pool
-from rolloutpool_api.routes import batches, health, metrics, rollouts, tools
+from rolloutpool_api.routes import batches, health, metrics, operations, rollouts, tools
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import BatchStillRunning, IdempotencyConflict, StoreError, StoreFull
@@ -55,7 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
     # Added last, so the first that a request meets.
     app.add_middleware(Gate, settings=settings)
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
-    for module in (batches, rollouts, tools, metrics):
+    for module in (batches, operations, rollouts, tools, metrics):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
     app.add_exception_handler(ApiError, _api_error)

@@ -10,6 +10,8 @@
         ├── Conflict             409
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
+        ├── QueueFull            429
+        ├── MemoryShort          503
         ├── NotReady             503
         └── ShuttingDown         503
 
@@ -36,8 +38,10 @@ __all__ = [
     "ErrorDetail",
     "Forbidden",
     "MalformedBody",
+    "MemoryShort",
     "NotFound",
     "NotReady",
+    "QueueFull",
     "Rejected",
     "ShuttingDown",
     "Unauthorized",
@@ -170,6 +174,20 @@ class Rejected(ApiError):
     def extra(self) -> dict[str, Any]:
         """As `ApiError.extra`."""
         return {"faults": [fault.model_dump() for fault in self.faults], "total_faults": self.total}
+
+
+class QueueFull(ApiError):
+    """As many rollouts are open as this pool takes (ROLLOUTPOOL_MAX_OPEN); submit again when some have ended."""
+
+    status = 429
+    retry_after_s = 5
+
+
+class MemoryShort(ApiError):
+    """Redis has no room for the results of more rollouts; submit again later, purge batches, or raise maxmemory."""
+
+    status = 503
+    retry_after_s = 30
 
 
 class NotReady(ApiError):

@@ -5,20 +5,19 @@ that nothing is lost by asking again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from rolloutpool_api.errors import ShuttingDown
+from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.settings import Settings
+from rolloutpool_common import failpoints
 from rolloutpool_common.publishing import Publisher
-from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, Watch
-
-__all__ = ["Pool", "PoolDep"]
+from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, TooManyOpen, Watch
 
 __all__ = ["Pool", "PoolDep"]
 
@@ -61,11 +60,25 @@ class Pool:
         return self._stopping.is_set()
 
     async def submit(self, new: NewBatch) -> Submitted:
-        """Makes a batch durable and has it published."""
-        submitted = await self.store.batches.submit(new)
+        """Makes a batch durable and has it published; raises `QueueFull` or `MemoryShort` where there is no room."""
+        settings = self.settings
+        capacity = await self.store.batches.capacity()
+        if capacity.max_bytes:
+            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.rolloutpool_reserve_kb * 1024
+            if capacity.used_bytes + promised > capacity.max_bytes:
+                raise MemoryShort
+        try:
+            submitted = await self.store.batches.submit(new, max_open=settings.rolloutpool_max_open)
+        except TooManyOpen as full:
+            raise QueueFull(full.message) from None
+        failpoints.hit("api.commit_before_answer")
         if submitted.created:
             self._reconciler.publish_soon()
         return submitted
+
+    async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
+        """Has a worker try callback endpoints."""
+        await self._publisher.ask_preflight(request_id, urls)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
         """Whether something happened within the time; raises `ShuttingDown`."""

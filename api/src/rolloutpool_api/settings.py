@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rolloutpool_common.addresses import ALLOWED_TARGETS, Network, Targets, is_loopback, parse_networks
 from rolloutpool_common.api_keys import ApiKey, parse_keys
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.logs import LogFormat
 
 __all__ = ["Settings", "SettingsInvalid"]
 
@@ -41,6 +42,10 @@ class Settings(BaseSettings):
     rolloutpool_max_body_mb: int = Field(default=256, ge=1)
     rolloutpool_max_messages: int = Field(default=10_000, ge=1)
     """Messages that a rollout may begin with."""
+    rolloutpool_max_open: int = Field(default=200_000, ge=1)
+    """Rollouts that may be accepted and not ended; more are refused with 429."""
+    rolloutpool_reserve_kb: int = Field(default=64, ge=0)
+    """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
     rolloutpool_api_keys: str = Field(default="", repr=False)
     """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
     rolloutpool_api_keys_file: Path | None = None
@@ -52,7 +57,7 @@ class Settings(BaseSettings):
     rolloutpool_secrets_file: Path | None = None
     """Keys with which secrets are kept in Redis; the workers need the same."""
     rolloutpool_log_level: Literal["debug", "info", "warning", "error"] = "info"
-    rolloutpool_log_format: Literal["auto", "json", "console"] = "auto"
+    rolloutpool_log_format: LogFormat = "auto"
     """`auto`: console on a terminal, JSON elsewhere."""
 
     @field_validator("rolloutpool_redis_url", "rolloutpool_broker_url")

@@ -5,6 +5,7 @@ The rollouts are validated one by one and the rest around them, so that no fault
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,14 @@ from pydantic import ValidationError
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.rules import Rules
-from rolloutpool_common.protocol.batch import MAX_ROLLOUTS, BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
+from rolloutpool_common.protocol.batch import (
+    MAX_ROLLOUTS,
+    BatchRequest,
+    GroupPolicy,
+    RolloutItem,
+    TrainerPorts,
+    TrainerUrls,
+)
 from rolloutpool_common.store import WorkerInfo
 
 __all__ = ["Catalog", "CheckedBatch", "canonical", "check_batch"]
@@ -80,6 +88,8 @@ def check_batch(document: Any, catalog: Catalog | None, rules: Rules) -> Checked
     for index, value in enumerate(raw):
         _check_names(_object(value), ("rollouts", index), catalog, faults)
     _check_ids(raw, items, faults)
+    if batch is not None and batch.group is not None:
+        _check_groups(batch.group, items, faults)
     _check_complete(document, raw, faults)
     rules.check_batch(document, raw, faults)
     digest = _digest(document, raw, faults)
@@ -192,6 +202,26 @@ def _check_ids(raw: list[Any], items: list[RolloutItem | None], faults: Faults) 
                 )
     if total > MAX_ROLLOUTS:
         faults.add("rollouts", f"{total} rollouts with `n` counted, at most {MAX_ROLLOUTS}; send several batches")
+
+
+def _check_groups(policy: GroupPolicy, items: list[RolloutItem | None], faults: Faults) -> None:
+    """Every group can have what the policy asks of it."""
+    sizes: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for index, item in enumerate(items):
+        if item is None or (item.group is None and item.n == 1):
+            continue
+        name = item.group or f"rollouts[{index}]"
+        sizes[name] += item.n
+        first.setdefault(name, index)
+    for name, size in sizes.items():
+        path = f"rollouts[{first[name]}].group"
+        if policy.size is not None and size != policy.size:
+            faults.add(path, f"group {name[:64]!r} has {size} rollouts, group.size says {policy.size}")
+        elif size < policy.min_usable:
+            faults.add(
+                path, f"group {name[:64]!r} has {size} rollouts, fewer than group.min_usable {policy.min_usable}"
+            )
 
 
 def expanded_ids(rollout_id: str, n: int) -> list[str]:

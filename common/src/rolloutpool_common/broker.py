@@ -13,9 +13,10 @@ from kombu import Queue
 
 from rolloutpool_common.protocol.batch import Priority
 
-__all__ = ["KEY_PREFIX", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
+__all__ = ["KEY_PREFIX", "PREFLIGHT_NAME", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
 
 TASK_NAME = "rolloutpool.ticket"
+PREFLIGHT_NAME = "rolloutpool.preflight"
 KEY_PREFIX = "rollouts:"
 """In front of all of Celery's keys, so that an ACL can tell them from ours."""
 

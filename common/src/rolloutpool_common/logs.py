@@ -1,48 +1,66 @@
-"""Logs: JSON lines in production, readable on a terminal; ids and counts, never prompts or secrets.
+"""Logs: one JSON object per line in containers, readable lines on a terminal; our own and every library's alike.
 
-Values are rendered as JSON or as Python literals, so that no text from outside can start a line of its own.
+Control characters never reach the output as they are, so that an id with a line break or a terminal escape in it
+can't forge a line. What is logged are ids and counts, never prompts, bodies or secrets.
 """
 
 import logging
 import sys
+from typing import Any, Literal
 
 import structlog
 
-__all__ = ["configure_logs"]
+__all__ = ["LogFormat", "configure_logs"]
+
+LogFormat = Literal["auto", "json", "console"]
+"""`auto`: readable on a terminal, JSON elsewhere."""
+
+QUIET = ("httpx", "httpcore", "uvicorn.access", "celery.app.trace", "celery.worker.strategy")
+"""Their line per request says nothing that ours don't, and costs milliseconds per rollout."""
 
 
-def configure_logs(*, level: str, json: bool) -> None:
-    """Sends all logging of this process to standard error, through one formatter."""
+def configure_logs(level: str, form: LogFormat) -> None:
+    """Sends all logging of this process to standard error, from `level` on."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "logger", "event"], sort_keys=True)
-    )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+    on_terminal = sys.stderr.isatty()
+    last: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if form == "json" or (form == "auto" and not on_terminal)
+        else [_escape, structlog.dev.ConsoleRenderer(colors=on_terminal)]
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    # Per-request lines of libraries say nothing that our own lines don't, and cost milliseconds per rollout.
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "celery.app.trace", "celery.worker.strategy"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    root.handlers = [handler]
+    root.setLevel(logging.getLevelNamesMapping()[level.upper()])
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _escape(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What JSON does by itself: the console renderer passes terminal escapes on."""
+    return {key: _printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

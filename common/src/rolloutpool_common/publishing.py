@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from kombu.exceptions import KombuError, OperationalError
 
-from rolloutpool_common.broker import KEY_PREFIX, TASK_NAME, make_celery, queue_name
+from rolloutpool_common.broker import KEY_PREFIX, PREFLIGHT_NAME, TASK_NAME, make_celery, queue_name
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
@@ -66,6 +66,27 @@ class Publisher:
         if moved:
             _log.warning("%d tickets were lost on their way into the broker and are published again", moved)
         return moved
+
+    async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
+        """Has a worker try callback endpoints; it leaves its answer with `store.preflights`."""
+        now = await self._store.outbox.now_ms()
+        await asyncio.to_thread(self._send_preflight, request_id, list(urls), now)
+
+    def _send_preflight(self, request_id: str, urls: list[str], now: float) -> None:
+        with self._wire:
+            try:
+                self._celery.send_task(
+                    PREFLIGHT_NAME,
+                    args=(request_id, urls),
+                    queue=queue_name(Priority.HIGH),
+                    argsrepr=f"preflight={request_id} endpoints={len(urls)}",
+                    kwargsrepr="",
+                    ignore_result=True,
+                    headers={HEADER_PUBLISHED: now},
+                    expires=30,
+                )
+            except (OperationalError, KombuError, OSError) as error:
+                raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 
     def close(self) -> None:
         """Closes the connections to the broker."""

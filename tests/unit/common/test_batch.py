@@ -5,15 +5,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rolloutpool_common.protocol.batch import (
-    BatchRequest,
-    Delivery,
-    RolloutItem,
-    RolloutSpec,
-    TrainerPorts,
-    TrainerUrls,
-    check_callback_host,
-)
+from rolloutpool_common.protocol.batch import BatchRequest, Delivery, RolloutItem, TrainerPorts, TrainerUrls
+from rolloutpool_common.protocol.options import RolloutSpec, check_callback_host
 
 ITEM: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
 

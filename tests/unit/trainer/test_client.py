@@ -46,6 +46,9 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
         priority="high",
         labels={"run": "1"},
         delivery={"callback_url": "http://h/push", "secret": "12345678"},
+        run="job7",
+        weight=3,
+        group={"min_usable": 2},
         idempotency_key="k",
     )
     (request,) = pool.requests
@@ -62,6 +65,9 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
         "priority": "high",
         "labels": {"run": "1"},
         "delivery": {"callback_url": "http://h/push", "secret": "12345678"},
+        "run": "job7",
+        "weight": 3,
+        "group": {"min_usable": 2},
     }
 
 

@@ -55,7 +55,7 @@ async def test_a_session_that_samples_stays() -> None:
 
     async def sampling() -> Reply:
         await gate.wait()
-        return Reply(b"", None)
+        return Reply(b"", {})
 
     busy.running = RunningTurn(1, "digest", asyncio.create_task(sampling()))
     clock.now = 100.0

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from rolloutpool_common.protocol.batch import ContextLimit, OnLimit
+from rolloutpool_common.protocol.options import ContextLimit, OnLimit
 from rolloutpool_worker.context import RESUME, SUMMARISE, keep_within
 from rolloutpool_worker.conversation import Conversation, SampledTurn
 

@@ -5,7 +5,7 @@ import pytest
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.ledger import EchoKind
 from rolloutpool_common.outcomes import FailureKind
-from rolloutpool_common.protocol.batch import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_worker import masks
 from rolloutpool_worker.masks import Kinds, MaskPlan, TrainerKind
 

@@ -15,7 +15,7 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.ledger import TokenLedger
-from rolloutpool_common.protocol.batch import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, render_plain
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.channel import Reply

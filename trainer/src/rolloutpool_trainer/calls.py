@@ -18,14 +18,15 @@ from rolloutpool_common.protocol.batch import (
     BatchStatus,
     Delivery,
     Fault,
+    GroupPolicy,
     Priority,
     RolloutItem,
-    RolloutOptions,
     RolloutView,
     TrainerPorts,
     TrainerUrls,
 )
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
+from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
 from rolloutpool_trainer import errors
@@ -144,6 +145,9 @@ def submit(
     priority: Priority | str,
     labels: Mapping[str, str] | None,
     delivery: Delivery | Mapping[str, Any] | None,
+    run: str | None = None,
+    weight: int = 1,
+    group: GroupPolicy | Mapping[str, Any] | None = None,
 ) -> Call[BatchAccepted]:
     """`POST /v1/batches`. Nothing is checked here: the pool lists every fault at once, with its path."""
     if isinstance(trainer, str):
@@ -157,6 +161,9 @@ def submit(
         "priority": priority,
         "labels": dict(labels or {}),
         "delivery": None if delivery is None else _document(delivery),
+        "run": run,
+        "weight": weight,
+        "group": None if group is None else _document(group),
     }
     return Call(
         method="POST",
@@ -222,6 +229,36 @@ def tools() -> Call[list[ToolDefinition]]:
 def workers() -> Call[list[dict[str, Any]]]:
     """`GET /v1/workers`: what each worker announces, as it is."""
     return Call(method="GET", path="/v1/workers", read=lambda response: _objects(response, "workers"))
+
+
+def groups(batch_id: str) -> Call[list[dict[str, Any]]]:
+    """`GET /v1/batches/{id}/groups`."""
+    return Call(
+        method="GET",
+        path=f"{_path('batches', batch_id)}/groups",
+        read=lambda response: _objects(response, "groups"),
+    )
+
+
+def preflight(server_urls: Sequence[str]) -> Call[list[dict[str, Any]]]:
+    """`POST /v1/preflight`."""
+    return Call(
+        method="POST",
+        path="/v1/preflight",
+        headers=_JSON,
+        body=_json({"server_urls": list(server_urls)}),
+        read=lambda response: _objects(response, "endpoints"),
+    )
+
+
+def dead_letters() -> Call[dict[str, Any]]:
+    """`GET /v1/dead-letters`."""
+    return Call(method="GET", path="/v1/dead-letters", read=_object)
+
+
+def requeue(uid: str) -> Call[BatchAccepted]:
+    """`POST /v1/dead-letters/{uid}/requeue`."""
+    return Call(method="POST", path=f"{_path('dead-letters', uid)}/requeue", read=_model(BatchAccepted))
 
 
 def health() -> Call[dict[str, Any]]:

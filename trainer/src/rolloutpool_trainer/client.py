@@ -18,14 +18,15 @@ from rolloutpool_common.protocol.batch import (
     BatchState,
     BatchStatus,
     Delivery,
+    GroupPolicy,
     Priority,
     RolloutItem,
-    RolloutOptions,
     RolloutView,
     TrainerPorts,
     TrainerUrls,
 )
 from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
 from rolloutpool_trainer import calls
 from rolloutpool_trainer.connection import DEFAULT_TIMEOUT, connection_settings, timeouts
@@ -67,6 +68,10 @@ class Batch:
     def status(self) -> BatchStatus:
         """Counts by state, progress, rates."""
         return self._client.ask(calls.status(self.batch_id))
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Groups and their verdicts; empty without a group policy."""
+        return self._client.ask(calls.groups(self.batch_id))
 
     def cancel(self) -> None:
         """End every rollout of it that has not ended; their results say `cancelled`."""
@@ -120,6 +125,9 @@ class RolloutClient:
         priority: Priority | str = Priority.DEFAULT,
         labels: Mapping[str, str] | None = None,
         delivery: Delivery | Mapping[str, Any] | None = None,
+        run: str | None = None,
+        weight: int = 1,
+        group: GroupPolicy | Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Batch:
         """Hand over a batch; when this returns, it is durable.
@@ -131,6 +139,9 @@ class RolloutClient:
             priority: Which queue it waits in.
             labels: Free; shown with the batch.
             delivery: Where results are pushed, besides being kept for reading.
+            run: Which training run it belongs to; runs share the workers by `weight`.
+            weight: How many of its rollouts start for each one of a run with weight 1.
+            group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
             idempotency_key: The same key with the same batch gives the same batch. Made up where absent, so that a
                 request that was lost on the way is sent again without running twice.
 
@@ -146,6 +157,9 @@ class RolloutClient:
             priority=priority,
             labels=labels,
             delivery=delivery,
+            run=run,
+            weight=weight,
+            group=group,
         )
         accepted = self.ask(call)
         return Batch(self, accepted.batch_id, accepted)
@@ -173,6 +187,19 @@ class RolloutClient:
     def workers(self) -> list[dict[str, Any]]:
         """What each worker announces of itself."""
         return self.ask(calls.workers())
+
+    def preflight(self, server_urls: Sequence[str]) -> list[dict[str, Any]]:
+        """Whether a worker reaches these callback endpoints; each with `server_url`, `ok` and `detail`."""
+        return self.ask(calls.preflight(server_urls))
+
+    def dead_letters(self) -> dict[str, Any]:
+        """Uids of rollouts that killed their workers, and of pushes that were given up."""
+        return self.ask(calls.dead_letters())
+
+    def requeue(self, uid: str) -> Batch:
+        """Runs a dead rollout once more, as a batch of its own."""
+        accepted = self.ask(calls.requeue(uid))
+        return Batch(self, accepted.batch_id, accepted)
 
     def health(self) -> dict[str, Any]:
         """Answers as soon as the API runs, whatever else does."""

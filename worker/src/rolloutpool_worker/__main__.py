@@ -26,9 +26,7 @@ def main() -> None:
             shown = name.upper() if name.isupper() else f"ROLLOUTPOOL_{name.upper()}"
             print(f"rolloutpool worker: {shown}: {fault['msg']}", file=sys.stderr)
         sys.exit(2)
-    level = settings.log_level.upper()
-    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
-    configure_logs(level=level, json=as_json)
+    configure_logs(settings.log_level, settings.log_format)
     # Imports transformers, which takes a second or two: only now that the settings hold.
     from rolloutpool_worker.solo import OPTION, serve_one
     from rolloutpool_worker.tasks import WorkerProcess, load_plugins
@@ -51,7 +49,7 @@ def main() -> None:
                 f"--concurrency={settings.worker_slots}",
                 "--without-gossip",
                 "--without-mingle",
-                f"--loglevel={level}",
+                f"--loglevel={settings.log_level.upper()}",
                 f"--hostname=worker-{os.getpid()}@{socket.gethostname()}",
             ]
         )

@@ -7,7 +7,7 @@ and is fed from the journal. It lets errors pass; who called it turns them into 
 from typing import Protocol
 
 from rolloutpool_common.outcomes import FinishReason
-from rolloutpool_common.protocol.batch import RolloutSpec
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.context import keep_within
 from rolloutpool_worker.conversation import Conversation, SampledTurn
 from rolloutpool_worker.registry import Registry

@@ -7,7 +7,7 @@ would not shorten the history is not made; then the conversation goes on as it i
 from collections.abc import Sequence
 from typing import Any
 
-from rolloutpool_common.protocol.batch import ContextLimit, OnLimit
+from rolloutpool_common.protocol.options import ContextLimit, OnLimit
 from rolloutpool_worker.conversation import Conversation
 
 __all__ = ["keep_within"]

@@ -56,6 +56,9 @@ class Delivery:
                 await asyncio.gather(*(self._push(push) for push in due))
             except StoreError as error:
                 _log.warning("delivery: %s", error.message)
+            except Exception:
+                # Of whatever kind: the pushes stay due, and nobody else would notice that this worker makes none.
+                _log.exception("delivery: unexpected error")
             if taken < AT_ONCE:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopped.wait(), LOOK_EVERY)

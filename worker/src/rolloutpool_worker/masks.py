@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.ledger import EchoKind
-from rolloutpool_common.protocol.batch import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 
 __all__ = ["Kinds", "MaskPlan", "TrainerKind", "check_accepted", "impossible", "learn", "plan"]
 

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rolloutpool_common.addresses import Targets
+from rolloutpool_common.logs import LogFormat
 
 __all__ = ["WorkerSettings"]
 
@@ -64,7 +65,7 @@ class WorkerSettings(BaseSettings):
     )
     """The calculator waits so long at random, `0` or `10-100`, to stand in for slow tools."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: LogFormat = "auto"
     """`auto`: console on a terminal, JSON elsewhere. The API takes the same words: a pool has one environment."""
 
     @property

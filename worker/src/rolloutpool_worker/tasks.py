@@ -11,10 +11,11 @@ from celery import Celery
 from celery.exceptions import Reject
 from celery.signals import worker_shutdown, worker_shutting_down
 
-from rolloutpool_common.broker import TASK_NAME, make_celery
+from rolloutpool_common.broker import PREFLIGHT_NAME, TASK_NAME, make_celery
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker import agent, termination
 from rolloutpool_worker.event_loop import EventLoop
+from rolloutpool_worker.preflight import try_endpoints
 from rolloutpool_worker.registry import import_plugins
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
@@ -42,6 +43,10 @@ class WorkerProcess:
         @app.task(name=TASK_NAME, acks_late=True, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> list[str]:
             return self._run(refs)
+
+        @app.task(name=PREFLIGHT_NAME, ignore_result=True)
+        def preflight(request_id: str, urls: list[str]) -> None:
+            self._loop.run(try_endpoints(self._runtime, request_id, urls))
 
         worker_shutting_down.connect(self._drain, weak=False)
         worker_shutdown.connect(self.stop, weak=False)

@@ -20,7 +20,7 @@ from rolloutpool_common.errors import (
     WorkerFault,
 )
 from rolloutpool_common.outcomes import Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import RolloutSpec
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
 from rolloutpool_worker.agent import AGENTS

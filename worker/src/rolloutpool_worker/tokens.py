@@ -20,7 +20,7 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.ledger import EchoComparison, EchoKind, TokenLedger
-from rolloutpool_common.protocol.batch import MaskMode, OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, StopToken
 from rolloutpool_common.rendering import (
     ChatTokenizer,

@@ -98,7 +98,7 @@ def _unknown(batch_id: str) -> NotFound:
     response_model=BatchAccepted,
     responses={
         200: {"model": BatchAccepted, "description": "This Idempotency-Key brought this very batch before"},
-        **errors(400, 409, 413, 415, 422),
+        **errors(400, 409, 413, 415, 422, 429),
     },
     openapi_extra=_BODY,
 )

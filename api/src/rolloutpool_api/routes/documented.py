@@ -15,7 +15,8 @@ _TEXTS = {
     413: "The body is too large",
     415: "The body is not plain JSON",
     422: "Rejected; `faults` lists every reason with its path",
-    503: "Redis does not answer, or this process stops; try again after `Retry-After` seconds",
+    429: "Too many rollouts are open; submit again after `Retry-After` seconds",
+    503: "Redis does not answer or is nearly full, or this process stops; try again after `Retry-After` seconds",
 }
 
 Responses = dict[int | str, dict[str, Any]]

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.rollout import check_rollout_id, check_server_url
-from rolloutpool_common.protocol.sampling import BatchSamplingParams
+from rolloutpool_common.protocol.options import RolloutOptions, check_callback_host
+from rolloutpool_common.protocol.rollout import check_rollout_id
 
 __all__ = [
     "MAX_ROLLOUTS",
@@ -22,26 +22,16 @@ __all__ = [
     "BatchRequest",
     "BatchState",
     "BatchStatus",
-    "ContextLimit",
-    "DeclaredTokenizer",
     "Delivery",
     "Fault",
     "GroupPolicy",
     "LateRollouts",
-    "MaskMode",
-    "OnAmbiguousTurn",
-    "OnDrift",
-    "OnInjection",
-    "OnLimit",
     "Priority",
     "Rates",
     "RolloutItem",
-    "RolloutOptions",
-    "RolloutSpec",
     "RolloutView",
     "TrainerPorts",
     "TrainerUrls",
-    "check_callback_host",
 ]
 
 MAX_ROLLOUTS = 10_000
@@ -50,136 +40,12 @@ Label = Annotated[str, StringConstraints(max_length=256)]
 Labels = Annotated[dict[Label, Label], Field(max_length=32)]
 
 
-def check_callback_host(value: str) -> str:
-    """As `check_server_url`, and the URL must name a host."""
-    url = check_server_url(value)
-    if not url.partition("://")[2].split("/", 1)[0]:
-        raise ValueError(f"server_url names no host: {value}")
-    return url
-
-
 class Priority(StrEnum):
     """Which of the three queues a batch waits in."""
 
     HIGH = "high"
     DEFAULT = "default"
     LOW = "low"
-
-
-class MaskMode(StrEnum):
-    """How long the `response_mask` is that goes to the trainer. The result's own masks don't depend on it."""
-
-    AUTO = "auto"
-    """What this trainer counts: learned from its replies, tried in turn where both are possible."""
-    EXACT = "exact"
-    """The ids between the last sampled token and the next generation point; for a trainer that keeps sampled ids."""
-    RERENDER = "rerender"
-    """The difference of two renders, which a trainer counts that renders the whole history each turn."""
-
-
-class OnDrift(StrEnum):
-    """What to do when the trainer's prompt is not what was sampled."""
-
-    FORK = "fork"
-    """Seal the sample, open the next one from the trainer's prompt."""
-    FAIL = "fail"
-    """End the rollout with a failure."""
-
-
-class OnAmbiguousTurn(StrEnum):
-    """What to do about a model call that was in flight when its worker died, where the trainer is not idempotent."""
-
-    FAIL = "fail"
-    """End the rollout with a failure that is no data."""
-    RETRY = "retry"
-    """Ask again; the trainer may sample this turn twice."""
-
-
-class OnInjection(StrEnum):
-    """What to do when the trainer made control tokens of text that a tool or user typed."""
-
-    LABEL = "label"
-    """Keep what the policy saw, and say so in `drift`."""
-    FAIL = "fail"
-    """End the rollout with a failure."""
-
-
-class OnLimit(StrEnum):
-    """How a conversation that has become too long goes on."""
-
-    TRUNCATE = "truncate"
-    """With its first user message and its last exchange."""
-    SUMMARISE = "summarise"
-    """With its first user message and the policy's own summary."""
-
-
-class ContextLimit(BaseModel):
-    """Edit the history when the context reaches a length; each edit opens a new training sample."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    limit_tokens: int = Field(ge=16, le=10_000_000)
-    on_limit: OnLimit = OnLimit.TRUNCATE
-
-
-class DeclaredTokenizer(BaseModel):
-    """What the trainer says of its own tokenizer; the worker's must be the same where a field is given."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tokenizer_sha256: str | None = None
-    """Of tokenizer.json."""
-    template_sha256: str | None = None
-    """Of the chat template."""
-    transformers_version: str | None = None
-
-
-class RolloutOptions(BaseModel):
-    """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    server_url: str | None = None
-    """Base URL of the trainer's callback; wins over the batch's `trainer`."""
-    sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
-    tokenizer_name: str | None = None
-    """Hub name or a directory on the workers; required here or in `defaults`."""
-    tokenizer_revision: str | None = None
-    template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the chat template (enable_thinking, date_string …); must be what the trainer passes."""
-    max_turns: int = Field(default=10, ge=1, le=100)
-    max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    """Free; the hints max_assistant_turns, max_user_turns, budget_tokens, termination_strategy are honoured."""
-    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
-    """Bearer key of the trainer's callback."""
-    tools: list[str] | None = None
-    """Names of the tools that the policy may call; null allows all that the workers have."""
-    agent: str = Field(default="tool_calls", min_length=1, max_length=128)
-    """The agent loop, by its registered name."""
-    idempotent: bool = False
-    """The trainer promises that asking the same turn again (same Idempotency-Key) is safe."""
-    restartable: bool = False
-    """The trainer accepts a rollout that starts again from turn 1 under the same id."""
-    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
-    allow_unverified: bool = False
-    """Accept results of a trainer that echoes no prompt ids."""
-    allow_untrained: bool = False
-    """Accept completed rollouts without a single trained token."""
-    mask_mode: MaskMode = MaskMode.AUTO
-    on_drift: OnDrift = OnDrift.FORK
-    on_injection: OnInjection = OnInjection.LABEL
-    context: ContextLimit | None = None
-    """Truncate or summarise at a token limit; null lets the context grow."""
-    declared_tokenizer: DeclaredTokenizer | None = None
-    """Refuse to run with another tokenizer, template or transformers than the trainer's."""
-    deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
-    """Seconds from acceptance until the rollout expires, queueing included."""
-
-    @field_validator("server_url")
-    @classmethod
-    def _server_url(cls, value: str | None) -> str | None:
-        return None if value is None else check_callback_host(value)
 
 
 class RolloutItem(RolloutOptions):
@@ -299,47 +165,6 @@ class BatchRequest(BaseModel):
     group: GroupPolicy | None = None
     labels: Labels = Field(default_factory=dict)
     delivery: Delivery | None = None
-
-
-class RolloutSpec(BaseModel):
-    """One rollout as a worker runs it: defaults merged, endpoint and ids decided."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
-
-    rollout_id: str
-    server_url: str
-    messages: list[Message]
-    sampling_params: BatchSamplingParams
-    tokenizer_name: str
-    tokenizer_revision: str | None = None
-    template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int = 10
-    max_tokens_total: int = 8192
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    callback_api_key: str | None = Field(default=None, repr=False)
-    """Sealed as it is stored; in plain text only in the worker that calls the trainer."""
-    tools: list[str] | None = None
-    agent: str = "tool_calls"
-    idempotent: bool = False
-    restartable: bool = False
-    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
-    allow_unverified: bool = False
-    allow_untrained: bool = False
-    mask_mode: MaskMode = MaskMode.AUTO
-    on_drift: OnDrift = OnDrift.FORK
-    on_injection: OnInjection = OnInjection.LABEL
-    context: ContextLimit | None = None
-    declared_tokenizer: DeclaredTokenizer | None = None
-    group: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether a model call that may have been answered already may be made again."""
-        return self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY
-
-    v1: bool = False
-    """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 
 
 class Fault(BaseModel):

@@ -7,7 +7,7 @@ documents the keys.
 
 import time
 
-from rolloutpool_common.protocol.batch import RolloutSpec
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
@@ -21,11 +21,13 @@ from rolloutpool_common.store.errors import (
     store_errors,
 )
 from rolloutpool_common.store.outbox import Outbox
+from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.reconciliation import Reconciliation, Report
 from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
+    GroupState,
     NewBatch,
     NewRollout,
     QueueDepth,
@@ -46,6 +48,7 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ClaimRefused",
+    "GroupState",
     "IdempotencyConflict",
     "NewBatch",
     "NewRollout",
@@ -82,6 +85,7 @@ class Store:
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.pushes = Pushes(connection)
+        self.preflights = Preflights(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)

@@ -5,6 +5,7 @@ every moment, because only scripts move rollouts between states. Everything stag
 """
 
 import asyncio
+import uuid
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery,
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, TooManyOpen, store_errors
-from rolloutpool_common.store.records import Capacity, GroupState, NewBatch, ResultSlice, Submitted, expand
+from rolloutpool_common.store.records import Capacity, GroupState, NewBatch, NewRollout, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
 
@@ -153,6 +154,31 @@ class Batches:
             pipe.info("memory")
             open_rollouts, memory = await pipe.execute()
         return Capacity(int(open_rollouts or 0), int(memory["used_memory"]), int(memory.get("maxmemory", 0)))
+
+    async def copy_of(self, uid: str) -> NewBatch | None:
+        """A rollout as a new batch of one, under its owner's name; None where it is unknown."""
+        split = keys.split_uid(uid)
+        if split is None:
+            return None
+        batch_id, index = split
+        with store_errors():
+            scope, shared, priority, labels = await self._redis.hmget(
+                keys.batch(batch_id), "scope", "shared", "priority", "labels"
+            )
+            overrides = await self._redis.hget(keys.batch(batch_id, "items"), str(index))
+        if shared is None or overrides is None:
+            return None
+        spec = {**orjson.loads(shared), **orjson.loads(overrides)}
+        if spec.get("callback_api_key") is not None:
+            spec["callback_api_key"] = self._secrets.open(spec["callback_api_key"])
+        return NewBatch(
+            batch_id=f"b{uuid.uuid4().hex}",
+            scope=scope.decode(),
+            shared=orjson.dumps({key: spec.pop(key) for key in ("sampling_params", "metadata") if key in spec}),
+            rollouts=[NewRollout(rollout_id=spec.get("rollout_id"), overrides=orjson.dumps(spec))],
+            priority=Priority(priority.decode()),
+            labels={**orjson.loads(labels), "requeued_from": uid},
+        )
 
     async def was_submitted(self, scope: str, idempotency_key: str) -> bool:
         """Whether this key came before, with whatever content."""

@@ -22,6 +22,8 @@ __all__ = ["MAX_CRASHES", "Reconciliation", "Report"]
 _log = logging.getLogger(__name__)
 
 LEASE_MS = 5000
+OWN_END_MS = 10_000
+"""How long past its deadline a running rollout is left to its worker."""
 MAX_DEAD = 10_000
 MAX_CRASHES = 3
 """Workers that may die while they have one rollout. After two it runs alone in a process (`claim.lua`), so that a
@@ -89,13 +91,14 @@ class Reconciliation:
             requeued += 1
             if crashes >= MAX_CRASHES:
                 poisoned += 1
-                await self._dead_letter(uid)
+                await self.note_dead(uid)
                 await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
         await self._workers.bury(worker_id)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
 
-    async def _dead_letter(self, uid: str) -> None:
+    async def note_dead(self, uid: str) -> None:
+        """Puts a rollout on the list of those that killed their workers."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.lrem(keys.DEAD, 0, uid)
@@ -124,12 +127,16 @@ class Reconciliation:
     async def _expire(self) -> int:
         with store_errors():
             now_s, micros = await self._redis.time()
+            now_ms = now_s * 1000 + micros / 1000
             due = await self._redis.zrangebyscore(
-                keys.DEADLINES, "-inf", f"{now_s * 1000 + micros / 1000:.0f}", start=0, num=1000
+                keys.DEADLINES, "-inf", f"{now_ms:.0f}", start=0, num=1000, withscores=True
             )
         expired = 0
-        for raw in due:
+        for raw, deadline_ms in due:
             split = keys.split_uid(raw.decode())
+            # Who runs it ends it by its own clock, and delivers the turns that are proved.
+            if now_ms < deadline_ms + OWN_END_MS and await self._is_running(raw.decode()):
+                continue
             answer = (
                 "gone"
                 if split is None
@@ -140,6 +147,10 @@ class Reconciliation:
                 with store_errors():
                     await self._redis.zrem(keys.DEADLINES, raw)
         return expired
+
+    async def _is_running(self, uid: str) -> bool:
+        with store_errors():
+            return bool(await self._redis.hget(keys.rollout(uid), "s") == b"running")
 
     async def _delete(self) -> int:
         with store_errors():

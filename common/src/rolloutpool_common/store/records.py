@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, Priority, RolloutSpec
+from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, Priority
 from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 
 __all__ = [

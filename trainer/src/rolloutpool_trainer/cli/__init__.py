@@ -9,7 +9,7 @@ from typing import Any
 import typer
 import typer.core
 
-from rolloutpool_trainer.cli import actors, batches, demo, doctor, pool, rollouts, tokenizers
+from rolloutpool_trainer.cli import actors, batches, demo, doctor, operations, pool, rollouts, tokenizers
 
 __all__ = ["app"]
 
@@ -48,6 +48,9 @@ for command in (
     rollouts.show,
     rollouts.cancel,
     doctor.doctor,
+    operations.preflight,
+    operations.dead_letters,
+    operations.requeue,
     tokenizers.check_tokenizer,
     tokenizers.conformance,
     actors.api,

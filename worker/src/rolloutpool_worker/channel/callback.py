@@ -20,7 +20,6 @@ import orjson
 from pydantic import ValidationError
 
 from rolloutpool_common.errors import AmbiguousTurn, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
-from rolloutpool_common.protocol.batch import RolloutSpec
 from rolloutpool_common.protocol.completions import (
     HEADER_ATTEMPT,
     HEADER_DIGEST,
@@ -33,6 +32,7 @@ from rolloutpool_common.protocol.completions import (
     HEADER_POLICY_VERSION,
     CompletionsResponse,
 )
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.channel.breaker import Breakers
 
 __all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]

@@ -38,6 +38,7 @@ class Connector(httpcore.AsyncNetworkBackend):
         self._targets = targets
         self._resolve = resolve
         self._inner = httpcore.AnyIOBackend()
+        self._verdicts: dict[tuple[str, int], str | None] = {}
         self._known: dict[str, tuple[float, asyncio.Task[list[str]]]] = {}
 
     async def connect_tcp(
@@ -55,13 +56,12 @@ class Connector(httpcore.AsyncNetworkBackend):
         if not 0 < port < 65536:
             raise OverflowError(f"port {port}")
         start = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout):
-                addresses = await self._checked(host, port)
-        except TimeoutError:
-            raise httpcore.ConnectTimeout(f"no address of {host} within {timeout:g} s") from None
-        except OSError as error:
-            raise httpcore.ConnectError(f"no address of {host}: {error.strerror}") from error
+        if fault := self._refuse(host, port):
+            raise TargetRefused(fault)
+        if as_address(host) is not None:
+            addresses = [host]
+        else:
+            addresses = await self._checked(host, port, timeout)
         for left in range(len(addresses), 0, -1):
             # An address that is silent may not use up the time of the others.
             share = None if timeout is None else max(timeout - (time.monotonic() - start), 0.001) / left
@@ -87,12 +87,22 @@ class Connector(httpcore.AsyncNetworkBackend):
         """As asyncio's."""
         await asyncio.sleep(seconds)
 
-    async def _checked(self, host: str, port: int) -> list[str]:
-        if fault := self._targets.refuse_host(host, port):
-            raise TargetRefused(fault)
-        if as_address(host) is not None:
-            return [host]
-        found = await self._addresses(host)
+    def _refuse(self, host: str, port: int) -> str | None:
+        """As `Targets.refuse_host`, once: this is asked again for each connection to the same few hosts."""
+        if (host, port) not in self._verdicts:
+            if len(self._verdicts) >= MAX_NAMES:
+                self._verdicts.clear()
+            self._verdicts[host, port] = self._targets.refuse_host(host, port)
+        return self._verdicts[host, port]
+
+    async def _checked(self, host: str, port: int, timeout: float | None) -> list[str]:
+        try:
+            async with asyncio.timeout(timeout):
+                found = await self._addresses(host)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"no address of {host} within {timeout:g} s") from None
+        except OSError as error:
+            raise httpcore.ConnectError(f"no address of {host}: {error.strerror}") from error
         for text in found:
             address = as_address(text)
             fault = "its zone is unknown" if address is None else self._targets.refuse_address(address, port)

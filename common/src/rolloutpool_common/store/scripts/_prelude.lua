@@ -95,6 +95,7 @@ local function end_rollout(b, index, status, result, counts, retention_ms)
   if ended == tonumber(meta[2]) then
     redis.call('HSET', k_batch(b), 'finished_ms', str(now))
     redis.call('LREM', k_run(meta[1], meta[8]), 0, b)
+    if redis.call('EXISTS', k_run(meta[1], meta[8])) == 0 then redis.call('LREM', k_runs(meta[1]), 0, meta[8]) end
     redis.call('ZADD', P .. 'ended', str(now + retention_ms), b)
     if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or str(retention_ms)) end
   end

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from rolloutpool_api import logs
-from rolloutpool_api.settings import Settings
+from rolloutpool_common.logs import configure_logs
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def configured() -> Iterator[None]:
 
 @pytest.mark.usefixtures("configured")
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings(rolloutpool_redis_url="redis://x", rolloutpool_log_format="json"))
+    configure_logs("info", "json")
     forged = 'x\n{"event": "forged"}\x1b[0m'
     structlog.stdlib.get_logger("ours").info("rollout", rollout_id=forged)
     logging.getLogger("theirs").warning("said %s", forged)
@@ -37,7 +36,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("configured")
 def test_console_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings(rolloutpool_redis_url="redis://x", rolloutpool_log_format="console"))
+    configure_logs("info", "console")
     structlog.stdlib.get_logger("ours").info("rollout", rollout_id="x\nforged \x1b[31m", batch_id="\x1b[2J")
     logging.getLogger("theirs").warning("said %s", "x\nforged\x1b[31m")
     said = capsys.readouterr().err

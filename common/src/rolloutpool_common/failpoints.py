@@ -1,0 +1,58 @@
+"""Failpoints: named places at which a process ends as by kill -9, so that tests can crash it exactly there.
+
+Off, and free, unless ROLLOUTPOOL_FAILPOINTS is set when the process starts: `name:0.01,name:3` ends it at a named place
+with this probability at each pass (below 1), or at that pass. Never set it where work matters.
+
+api.commit_before_answer      a batch is committed, its 202 is not sent
+worker.reply_before_turn      the trainer has answered, the turn is not in the journal
+worker.turn_before_tools      the turn is in the journal, its tools have not run
+worker.obs_before_call        the observation is in the journal, the next turn is not asked for
+worker.finish_before_ack      the result is stored, the ticket is not acknowledged
+delivery.pushed_before_mark   the receiver has taken a result, the pool has not noted it
+"""
+
+import os
+import random
+import signal
+
+__all__ = ["NAMES", "VARIABLE", "hit"]
+
+VARIABLE = "ROLLOUTPOOL_FAILPOINTS"
+NAMES = frozenset(
+    {
+        "api.commit_before_answer",
+        "worker.reply_before_turn",
+        "worker.turn_before_tools",
+        "worker.obs_before_call",
+        "worker.finish_before_ack",
+        "delivery.pushed_before_mark",
+    }
+)
+
+
+def _parse(text: str) -> dict[str, float] | None:
+    armed = {}
+    for part in filter(None, text.split(",")):
+        name, _, when = part.strip().partition(":")
+        if name not in NAMES:
+            raise ValueError(f"{VARIABLE}: no failpoint {name!r}; there are {sorted(NAMES)}")
+        armed[name] = float(when)
+    return armed or None
+
+
+_ARMED = _parse(os.environ.get(VARIABLE, ""))
+_passes: dict[str, int] = {}
+
+
+def hit(name: str) -> None:
+    """Passes a failpoint; does not return where it is armed and its time has come."""
+    if _ARMED is None:
+        return
+    when = _ARMED.get(name)
+    if when is None:
+        return
+    _passes[name] = _passes.get(name, 0) + 1
+    if (random.random() < when) if when < 1 else (_passes[name] == when):
+        # By hand: a logger may buffer, and this is the process's last word.
+        os.write(2, f"failpoint {name}\n".encode())
+        os.kill(os.getpid(), signal.SIGKILL)

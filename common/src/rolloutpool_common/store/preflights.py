@@ -1,0 +1,27 @@
+"""Preflights: what a worker found at callback endpoints, on its way back to the API process that asked."""
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+
+__all__ = ["Preflights"]
+
+KEEP_SECONDS = 60
+
+
+class Preflights:
+    """The answers that wait in one store; each is read once, and expires by itself."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._redis = connection.redis
+
+    async def answer(self, request_id: str, found: bytes) -> None:
+        """Leaves an answer (JSON)."""
+        with store_errors():
+            await self._redis.set(keys.preflight(request_id), found, ex=KEEP_SECONDS)
+
+    async def take(self, request_id: str) -> bytes | None:
+        """The answer, once; None while there is none."""
+        with store_errors():
+            found: bytes | None = await self._redis.getdel(keys.preflight(request_id))
+        return found

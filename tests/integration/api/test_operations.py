@@ -1,0 +1,104 @@
+"""Back-pressure, groups with a verdict, dead letters, and the preflight's manners without a worker."""
+
+import httpx
+import pytest
+import redis.asyncio
+from tests.integration.api.conftest import Api, ScriptedWorker, batch, client_of, result_of, running_api
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.store import Store
+
+
+async def test_beyond_the_queue_limit_is_429(redis_url: str) -> None:
+    async with running_api(redis_url, rolloutpool_max_open=5) as api, client_of(api) as client:
+        first = await client.post("/v1/batches", json=batch(3))
+        refused = await client.post("/v1/batches", json=batch(3))
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert "ROLLOUTPOOL_MAX_OPEN" in refused.json()["error"]["message"] or "of at most 5" in refused.text
+        await client.delete(first.headers["location"])
+        assert (await client.post("/v1/batches", json=batch(3))).status_code == 202
+
+
+async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as raw:
+        used = (await raw.info("memory"))["used_memory"]
+        # Room for some twenty rollouts with what is reserved for each.
+        await raw.config_set("maxmemory", used + 20 * 64 * 1024)
+        try:
+            refused = await client.post("/v1/batches", json=batch(40))
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await client.post("/v1/batches", json=batch(5))).status_code == 202
+        finally:
+            await raw.config_set("maxmemory", 0)
+
+
+async def test_groups_show_their_verdict(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    document = batch(0, group={"size": 3, "min_usable": 2, "late": "keep"})
+    message = [{"role": "user", "content": "Calculate 1 + 1"}]
+    document["rollouts"] = [{"group": name, "n": 3, "messages": message} for name in ("a", "b")]
+    accepted = await client.post("/v1/batches", json=document)
+    uids = accepted.json()["rollouts"]
+    for uid in uids[:2]:
+        await worker.end(uid)
+    for uid in uids[3:5]:
+        await client.delete(f"/v1/rollouts/{uid}")
+    groups = (await client.get(accepted.headers["location"] + "/groups")).json()["groups"]
+    assert [(g["group"], g["size"], g["completed"], g["cancelled"], g["verdict"]) for g in groups] == [
+        ("a", 3, 2, 0, "usable"),
+        ("b", 3, 0, 2, "dropped"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [
+        ({"size": 4, "min_usable": 2}, "has 3 rollouts, group.size says 4"),
+        ({"min_usable": 4}, "fewer than group.min_usable 4"),
+        ({"size": 2, "min_usable": 3}, "can't be reached"),
+    ],
+)
+async def test_a_group_that_cannot_be_is_a_fault(client: httpx.AsyncClient, policy: dict[str, int], fault: str) -> None:
+    document = batch(0, group=policy)
+    document["rollouts"] = [{"group": "a", "n": 3, "messages": [{"role": "user", "content": "x"}]}]
+    refused = await client.post("/v1/batches", json=document)
+    assert refused.status_code == 422
+    assert fault in refused.text
+
+
+async def test_a_dead_rollout_can_be_run_again(client: httpx.AsyncClient, store: Store, worker: ScriptedWorker) -> None:
+    accepted = (await client.post("/v1/batches", json=batch(1, labels={"run": "7"}))).json()
+    (uid,) = accepted["rollouts"]
+    await store.rollouts.settle(accepted["batch_id"], 0, RolloutStatus.FAILED, FinishReason.ERROR, None)
+    await store.reconciliation.note_dead(uid)
+    assert (await client.get("/v1/dead-letters")).json() == {"rollouts": [uid], "pushes": []}
+    again = await client.post(f"/v1/dead-letters/{uid}/requeue")
+    assert again.status_code == 202
+    (new,) = again.json()["rollouts"]
+    result = await worker.end(new)
+    assert result.messages[0].content == "Calculate 0 + 3"
+    status = (await client.get(f"/v1/batches/{again.json()['batch_id']}")).json()
+    assert status["labels"] == {"run": "7", "requeued_from": uid}
+    # What ended stays ended.
+    assert (await client.get(f"/v1/rollouts/{uid}")).json()["status"] == "failed"
+    assert (await client.post("/v1/dead-letters/b0-0/requeue")).status_code == 404
+
+
+async def test_evidence_is_for_people(client: httpx.AsyncClient, store: Store, worker: ScriptedWorker) -> None:
+    (uid,) = (await client.post("/v1/batches", json=batch(1))).json()["rollouts"]
+    assert (await client.get(f"/v1/rollouts/{uid}/evidence")).status_code == 404
+    claim = await worker.claim(uid)
+    await store.rollouts.keep_evidence(claim, result_of(claim))
+    kept = await client.get(f"/v1/rollouts/{uid}/evidence")
+    assert kept.json()["uid"] == uid
+
+
+async def test_a_preflight_without_a_worker_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutpool_api.routes.operations.PREFLIGHT_SECONDS", 0.3)
+    async with client_of(api) as client:
+        answer = await client.post("/v1/preflight", json={"server_urls": ["http://127.0.0.1:8081"]})
+        assert answer.status_code == 503
+        assert "no worker" in answer.json()["error"]["message"]
+        wrong = await client.post("/v1/preflight", json={"server_urls": ["ftp://x"]})
+        assert wrong.status_code == 422

@@ -1,0 +1,50 @@
+"""Commands for who runs a pool: can it reach its trainers, and what was given up."""
+
+from typing import Annotated
+
+import typer
+
+from rolloutpool_trainer.cli import options
+
+__all__ = ["dead_letters", "preflight", "requeue"]
+
+DEFAULT_URL = "http://127.0.0.1:9000"
+
+Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.")]
+
+
+def preflight(
+    server_urls: Annotated[list[str], typer.Argument(help="Callback endpoints, e.g. http://trainer:8081")],
+    url: options.Url = DEFAULT_URL,
+    api_key: options.ApiKey = None,
+) -> None:
+    """Ask a worker whether it reaches these callback ports."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        found = client.preflight(server_urls)
+    for endpoint in found:
+        console.line(f"{'ok  ' if endpoint['ok'] else 'FAIL'} {endpoint['server_url']}  {endpoint['detail']}")
+    if not all(endpoint["ok"] for endpoint in found):
+        raise typer.Exit(1)
+
+
+def dead_letters(url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+    """List rollouts that killed their workers, and pushes that were given up."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        letters = client.dead_letters()
+    for kind, name in (("rollouts", "rollout"), ("pushes", "push")):
+        for uid in letters[kind]:
+            console.line(f"{name} {uid}")
+    if not any(letters.values()):
+        console.line("none")
+
+
+def requeue(uid: Uid, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+    """Run a dead rollout once more, as a batch of its own."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        console.line(f"batch {client.requeue(uid).batch_id}")
