@@ -10,7 +10,7 @@ from tests.integration.support.inside import InsideWorker
 from tests.integration.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
 
 from rolloutpool_common.outcomes import Category, RolloutStatus
-from rolloutpool_common.protocol.batch import MaskMode
+from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 

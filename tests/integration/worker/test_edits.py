@@ -7,7 +7,7 @@ from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_
 from tests.integration.support.lines import ADD, ADD_COMPACT, Line, Tapped, tapped_trainer
 
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import MaskMode, OnLimit
+from rolloutpool_common.protocol.options import MaskMode, OnLimit
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.context import RESUME, SUMMARISE

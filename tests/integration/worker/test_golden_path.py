@@ -18,8 +18,8 @@ from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.batch import MaskMode
 from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering.conformance import tokenizer_name
 from rolloutpool_worker import ticket

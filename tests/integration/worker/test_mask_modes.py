@@ -17,7 +17,7 @@ from tests.integration.support.lines import ADD, ADD_COMPACT, Exchange, Line, Ta
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.batch import MaskMode, OnDrift, OnInjection
+from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, StopToken
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
