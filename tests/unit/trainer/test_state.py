@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
@@ -13,6 +14,11 @@ from rolloutpool_trainer.state import State, default_state
 
 HOLD = "import sys; from pathlib import Path; from rolloutpool_trainer.state import State; \
 state = State(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+
+
+def auth() -> str:
+    """As Flower's."""
+    return f"user:{token_hex(16)}"
 
 
 def hold(path: Path) -> subprocess.Popen[str]:
@@ -57,7 +63,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with State(tmp_path / "new") as state:
-            state.secret(state.flower_auth, "user:")
+            state.secret(state.flower_auth, auth)
             files = [state.path, *state.path.rglob("*")]
             assert {file: oct(stat.S_IMODE(file.stat().st_mode) & 0o077) for file in files} == dict.fromkeys(
                 files, "0o0"
@@ -68,9 +74,9 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 
 def test_secrets_are_kept(tmp_path: Path) -> None:
     with State(tmp_path) as state:
-        first = state.secret(state.flower_auth, "user:")
+        first = state.secret(state.flower_auth, auth)
     with State(tmp_path) as state:
-        assert state.secret(state.flower_auth, "user:") == first
+        assert state.secret(state.flower_auth, auth) == first
     assert first.startswith("user:")
     assert len(first) > 30
 

@@ -30,7 +30,7 @@ from rolloutpool_common.protocol.messages import ToolDefinition
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
 from rolloutpool_trainer import calls
-from rolloutpool_trainer.connection import DEFAULT_TIMEOUT, connection_settings, timeouts
+from rolloutpool_trainer.connection import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
 from rolloutpool_trainer.patience import Patience, status_delays
 from rolloutpool_trainer.progress import BatchProgress
 from rolloutpool_trainer.reading import FinishedRollout, Reader
@@ -109,12 +109,12 @@ class AsyncRolloutClient:
 
         Args:
             base_url: Where the pool's API is, e.g. `http://pool:9000`.
-            api_key: Sent as bearer token.
+            api_key: Sent as bearer token; ROLLOUTPOOL_API_KEY where None.
             timeout: Seconds for which a pool that does not answer is asked again.
         """
         self.base_url = base_url.rstrip("/")
         self._timeout = timeout
-        self._settings = connection_settings(self.base_url, api_key)
+        self._settings = connection_settings(self.base_url, api_key or key_from_environment())
         self._idle: list[httpx.AsyncClient] = []
 
     async def submit(

@@ -35,6 +35,7 @@ from rolloutpool_common.protocol.completions import (
 from rolloutpool_common.protocol.messages import Message, ToolDefinition
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.asks import Ask, message_digest, read_ask
+from rolloutpool_trainer.connection import key_from_environment
 from rolloutpool_trainer.generation import Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.prompts import Prompt, Prompter, ToolSource
 from rolloutpool_trainer.refusals import MaskMismatch, Refusal, check_mask
@@ -244,6 +245,7 @@ def callback_app(
     strict: bool = True,
     keeps_ids: bool = True,
     api_key: str | None = None,
+    pool_api_key: str | None = None,
     template_kwargs: dict[str, Any] | None = None,
     parse: Callable[[str], Message] = parse_tool_calls,
     policy_version: str | None = None,
@@ -259,6 +261,7 @@ def callback_app(
         strict: answer 422 to a wrong `response_mask`; otherwise count it in `Session.mismatches`.
         keeps_ids: continue the ids that were sampled; otherwise render the whole history again each turn.
         api_key: demanded as bearer token, where set.
+        pool_api_key: for `tools` by URL, if that pool wants a key; ROLLOUTPOOL_API_KEY where None.
         template_kwargs: for the chat template; must be what the rollouts' `template_kwargs` are.
         parse: from a turn's text, without its stop token, to the assistant message that the agent gets.
         policy_version: sent as X-Policy-Version with turns whose generation names none.
@@ -272,7 +275,7 @@ def callback_app(
     return CallbackApp(
         generate,
         prompter=Prompter(loaded, keeps_ids, dict(template_kwargs or {})),
-        tools=ToolSource(tools),
+        tools=ToolSource(tools, pool_api_key or key_from_environment()),
         strict=strict,
         api_key=api_key,
         parse=parse,

@@ -1,5 +1,6 @@
 """How both clients connect: no proxies from the environment, no redirects, one connection per HTTP client."""
 
+import os
 import ssl
 from typing import Any
 
@@ -7,9 +8,14 @@ import httpx
 
 from rolloutpool_trainer import calls
 
-__all__ = ["DEFAULT_TIMEOUT", "connection_settings", "timeouts"]
+__all__ = ["DEFAULT_TIMEOUT", "connection_settings", "key_from_environment", "timeouts"]
 
 DEFAULT_TIMEOUT = 60.0
+
+
+def key_from_environment() -> str | None:
+    """The key of a pool's API that this process is given; never sent to any other address than the API's."""
+    return os.environ.get("ROLLOUTPOOL_API_KEY") or None
 
 
 def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@
         │   └── PromptMismatch
         ├── ExportRefused            a rollout that is no training data
         └── LocalPoolError           a pool on this machine could not start or go on
+            ├── KeysMissing
             ├── StateInUse
             ├── PortTaken
             ├── RedisMissing
@@ -42,6 +43,7 @@ __all__ = [
     "ClientError",
     "ExportRefused",
     "IdempotencyConflict",
+    "KeysMissing",
     "LocalPoolError",
     "MaskInvalid",
     "MathsError",
@@ -160,6 +162,10 @@ class ExportRefused(TrainerError, ValueError):
 
 class LocalPoolError(TrainerError):
     """The pool on this machine cannot run."""
+
+
+class KeysMissing(LocalPoolError):
+    """Make a key with `rolloutpool make-key NAME` and put its entry into ROLLOUTPOOL_API_KEYS."""
 
 
 class StateInUse(LocalPoolError):

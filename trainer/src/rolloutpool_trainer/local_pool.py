@@ -9,6 +9,8 @@ block ends, they end; with a `state` directory, accepted work goes on when a poo
 
 import asyncio
 import importlib.util
+import os
+import secrets
 import signal
 import socket
 import sys
@@ -19,13 +21,15 @@ from typing import Self
 
 import httpx
 
+from rolloutpool_common.addresses import is_loopback
+from rolloutpool_common.api_keys import KeyScope, make_key
 from rolloutpool_trainer.async_client import AsyncRolloutClient
 from rolloutpool_trainer.client import RolloutClient
 from rolloutpool_trainer.connection import connection_settings
 from rolloutpool_trainer.embedded_redis import start_redis
-from rolloutpool_trainer.errors import LocalPoolError, MissingExtra, PoolUnavailable
+from rolloutpool_trainer.errors import KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
 from rolloutpool_trainer.ports import check_port, free_port
-from rolloutpool_trainer.state import State
+from rolloutpool_trainer.state import State, new_secrets_key
 from rolloutpool_trainer.supervisor import Child, ChildSpec, Role, Supervisor
 
 __all__ = ["LocalPool"]
@@ -78,6 +82,7 @@ class LocalPool:
         self._given_redis_url = redis_url
         self._redis_url = redis_url
         self._env = dict(env or {})
+        self._api_key: str | None = None
         if tokenizers:
             self._env["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizers)
         self._supervisor = Supervisor(report)
@@ -99,7 +104,7 @@ class LocalPool:
     def flower_auth(self) -> str:
         """Flower's `user:password`."""
         state = self._running()
-        return state.secret(state.flower_auth, "rolloutpool:")
+        return state.secret(state.flower_auth, lambda: f"rolloutpool:{secrets.token_hex(16)}")
 
     @property
     def redis_url(self) -> str:
@@ -114,22 +119,32 @@ class LocalPool:
         return self._running()
 
     @property
+    def secrets_file(self) -> Path:
+        """File with the keys for callers' secrets, which workers that are added by hand need: the state's, or given."""
+        if given := self._setting("ROLLOUTPOOL_SECRETS_FILE"):
+            return Path(given)
+        state = self._running()
+        state.secret(state.secrets_file, new_secrets_key)
+        return state.secrets_file
+
+    @property
     def workers(self) -> list[Child]:
         """The worker processes in the order in which they were started, stopped ones included."""
         return list(self._started_workers)
 
     def client(self, *, timeout: float = 60.0) -> RolloutClient:
-        """A client of this pool."""
-        return RolloutClient(self.url, timeout=timeout)
+        """A client of this pool; where the pool has keys, with one of its own that may do everything."""
+        return RolloutClient(self.url, self._api_key, timeout=timeout)
 
     def async_client(self, *, timeout: float = 60.0) -> AsyncRolloutClient:
-        """A client of this pool for asyncio."""
-        return AsyncRolloutClient(self.url, timeout=timeout)
+        """As `client`, for asyncio."""
+        return AsyncRolloutClient(self.url, self._api_key, timeout=timeout)
 
     def start(self) -> Self:
         """Start everything; returns when the API answers and all workers have announced themselves.
 
         Raises:
+            KeysMissing: It would listen beyond this machine, and has no API keys.
             PortTaken: Something else listens on one of the ports.
             StateInUse: Another pool runs on this state.
             RedisMissing: There is no redis-server.
@@ -137,6 +152,7 @@ class LocalPool:
         """
         if self._state is not None:
             raise LocalPoolError("the pool is running already")
+        self._check_keys()
         self._state = State(self._state_path)
         try:
             self._take_ports()
@@ -190,6 +206,18 @@ class LocalPool:
         """End all processes at once; from a signal handler also while `stop` waits for a drain."""
         self._supervisor.kill()
 
+    def _setting(self, name: str) -> str | None:
+        """As the pool's processes will find it."""
+        return self._env.get(name) or os.environ.get(name) or None
+
+    def _check_keys(self) -> None:
+        given = self._setting("ROLLOUTPOOL_API_KEYS")
+        if given or self._setting("ROLLOUTPOOL_API_KEYS_FILE"):
+            self._api_key, own = make_key("local-pool", [KeyScope.ADMIN])
+            self._env["ROLLOUTPOOL_API_KEYS"] = f"{given or ''} {own.entry()}"
+        elif not is_loopback(self._host):
+            raise KeysMissing(f"on {self._host} anybody could use this pool. {KeysMissing.__doc__}")
+
     def _running(self) -> State:
         if self._state is None:
             raise LocalPoolError("the pool is not running: call start, or use it as a context manager")
@@ -213,7 +241,12 @@ class LocalPool:
             name=name,
             role=role,
             command=[sys.executable, "-m", module],
-            env={**self._env, "ROLLOUTPOOL_REDIS_URL": self.redis_url, **env},
+            env={
+                **self._env,
+                "ROLLOUTPOOL_REDIS_URL": self.redis_url,
+                "ROLLOUTPOOL_SECRETS_FILE": str(self.secrets_file),
+                **env,
+            },
             log=self._running().logs / f"{name}.log",
             # Flower watches; it must not slow down what it watches.
             niceness=10 if role is Role.FLOWER else 0,

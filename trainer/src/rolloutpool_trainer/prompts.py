@@ -80,8 +80,11 @@ class Prompter:
 class ToolSource:
     """The tools in the prompts: given, or asked of the pool once."""
 
-    def __init__(self, tools: Sequence[dict[str, Any] | ToolDefinition] | str | None) -> None:
-        """`tools`: definitions in OpenAI's form, or the pool's base URL."""
+    def __init__(
+        self, tools: Sequence[dict[str, Any] | ToolDefinition] | str | None, api_key: str | None = None
+    ) -> None:
+        """`tools`: definitions in OpenAI's form, or the pool's base URL, for which `api_key` is."""
+        self._api_key = api_key
         self._url = tools.rstrip("/") + "/tools" if isinstance(tools, str) else None
         self._tools = None if tools is None or isinstance(tools, str) else [_plain(tool) for tool in tools]
 
@@ -92,14 +95,15 @@ class ToolSource:
             Refusal: 503, the pool did not answer with its tools; the next call asks again.
         """
         if self._url is not None and self._tools is None:
-            self._tools = await _fetch(self._url)
+            self._tools = await _fetch(self._url, self._api_key)
         return self._tools or None
 
 
-async def _fetch(url: str) -> list[dict[str, Any]]:
+async def _fetch(url: str, api_key: str | None) -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         async with httpx.AsyncClient(timeout=TOOLS_TIMEOUT, trust_env=False) as client:
-            response = await client.get(url)
+            response = await client.get(url, headers=headers)
         response.raise_for_status()
         document = response.json()
         ToolsResponse.model_validate(document)
@@ -107,11 +111,15 @@ async def _fetch(url: str) -> list[dict[str, Any]]:
         raise Refusal(
             503,
             "tools_unavailable",
-            f"the pool's tools could not be read from {url} ({type(error).__name__}); is it up?",
+            f"the pool's tools could not be read from {url} ({_reason(error)}); is it up?",
         ) from error
     # As they came: another order of keys would be another prompt than the real trainer's.
     tools: list[dict[str, Any]] = document["tools"]
     return tools
+
+
+def _reason(error: Exception) -> str:
+    return str(error.response.status_code) if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
 
 
 def _plain(tool: dict[str, Any] | ToolDefinition) -> dict[str, Any]:

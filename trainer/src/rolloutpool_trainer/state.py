@@ -4,20 +4,27 @@ One pool per state: the lock is held by the pool and by its Redis, so that no se
 while a killed pool's one still ends. Everything in it is readable by its owner only.
 """
 
+import base64
 import fcntl
 import os
 import secrets
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from rolloutpool_trainer.errors import LocalPoolError, StateInUse
 
-__all__ = ["State", "default_state"]
+__all__ = ["State", "default_state", "new_secrets_key"]
 
 ENDING_SECONDS = 5.0
 """How long the processes of a killed pool may take to let go."""
+
+
+def new_secrets_key() -> str:
+    """One line of a file for ROLLOUTPOOL_SECRETS_FILE: a Fernet key."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
 
 
 def default_state() -> Path:
@@ -80,12 +87,17 @@ class State:
         """File with the URL of the pool's own Redis, for further workers on this machine."""
         return self.path / "redis.url"
 
-    def secret(self, file: Path, prefix: str = "") -> str:
+    @property
+    def secrets_file(self) -> Path:
+        """File with the keys for callers' secrets, which further workers on this machine need too."""
+        return self.path / "secrets.keys"
+
+    def secret(self, file: Path, make: Callable[[], str]) -> str:
         """The secret in this file; made at its first use and kept over restarts."""
         try:
             return file.read_text().strip()
         except FileNotFoundError:
-            value = prefix + secrets.token_hex(16)
+            value = make()
             self.write(file, value)
             return value
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 import typer.core
 
-from rolloutpool_trainer.cli import actors, batches, demo, doctor, operations, pool, rollouts, tokenizers
+from rolloutpool_trainer.cli import actors, batches, demo, doctor, keys, operations, pool, rollouts, tokenizers
 
 __all__ = ["app"]
 
@@ -57,5 +57,7 @@ for command in (
     actors.worker,
     actors.flower,
     actors.mock_trainer,
+    keys.make_secrets_key,
 ):
     app.command()(command)
+app.command("make-key")(keys.make_api_key)

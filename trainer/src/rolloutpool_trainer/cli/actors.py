@@ -75,6 +75,7 @@ def mock_trainer(
     tokenizer: Annotated[str, typer.Option(help="Whose tokens it samples.")] = "rolloutpool/tiny",
     pool: Annotated[str, typer.Option(help="Whose tools it renders into its prompts.")] = "http://127.0.0.1:9000",
     latency: Annotated[float, typer.Option(min=0, help="Seconds per model call.")] = 0.0,
+    api_key: options.ApiKey = None,
 ) -> None:
     """Run a scripted trainer, which plays calculator rollouts with real tokens."""
     import threading
@@ -89,7 +90,7 @@ def mock_trainer(
     from rolloutpool_trainer.serving import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
-    app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool)
+    app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool, pool_api_key=api_key)
     with stop_on_signals(lambda: os._exit(1), lambda: None), serve_callback(app, numbers, host) as served:
         console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")
         threading.Event().wait()

@@ -68,7 +68,7 @@ def doctor(
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[Finding]:
     """Each check's outcome; what depends on a failed one is left out."""
     from rolloutpool_trainer import calls
-    from rolloutpool_trainer.errors import ClientError
+    from rolloutpool_trainer.errors import ClientError, Unauthorized
 
     started = time.perf_counter()
     try:
@@ -79,7 +79,12 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         elapsed = (time.perf_counter() - started) * 1000
         yield Finding("API", Verdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
         yield _readiness(client.ask(calls.readiness()))
-        yield from _workers(client.workers())
+        try:
+            workers = client.workers()
+        except Unauthorized as error:
+            yield Finding("workers", Verdict.WARNING, f"not checked, which takes a key with the scope admin: {error}")
+        else:
+            yield from _workers(workers)
     if not callbacks:
         yield Finding("callbacks", Verdict.OK, "not checked; --callback URL checks one")
     for callback in callbacks:

@@ -50,6 +50,7 @@ def up(
                 **({"Flower": f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"} if flower else {}),
                 "workers": workers,
                 "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
+                "keys for secrets": pool.secrets_file,
                 "state": pool.state.path,
                 "logs": pool.state.logs,
             }

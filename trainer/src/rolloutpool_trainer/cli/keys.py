@@ -1,0 +1,38 @@
+"""`make-key` and `make-secrets-key`: what an operator makes before a pool listens beyond its own machine.
+
+Neither talks to a pool: an API key is known to the API by its hash alone, and printed here once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from rolloutpool_common.api_keys import KeyScope, make_key
+
+__all__ = ["make_api_key", "make_secrets_key"]
+
+
+def make_api_key(
+    name: Annotated[str, typer.Argument(help="Whose batches it sees; a second key of the same name sees the same.")],
+    scopes: Annotated[str, typer.Option(help="Some of submit, read, admin, separated by commas.")] = "submit,read",
+) -> None:
+    """Make an API key: the key, which is shown once, and the entry by which the API knows it."""
+    from rolloutpool_trainer.cli import console
+
+    try:
+        key, made = make_key(name, [KeyScope(scope.strip()) for scope in scopes.split(",")])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    console.pairs({"key": key, "entry": made.entry()})
+    console.note(
+        "key: for whoever submits, as ROLLOUTPOOL_API_KEY; it is kept nowhere. "
+        "entry: for the API, in ROLLOUTPOOL_API_KEYS or a line of ROLLOUTPOOL_API_KEYS_FILE"
+    )
+
+
+def make_secrets_key() -> None:
+    """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers keep callers' secrets in Redis."""
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.state import new_secrets_key
+
+    console.line(new_secrets_key())
