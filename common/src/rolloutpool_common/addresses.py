@@ -120,7 +120,8 @@ class Targets:
             return "is no URL that can be called"
         if "@" in parts.netloc:
             return "must not hold user and password; a callback's key is `callback_api_key`"
-        if not host or "\\" in parts.netloc or not host.isprintable():
+        # What is not printable, `urlsplit` leaves out in silence.
+        if not host or not url.isprintable():
             return "is no URL that can be called"
         return self.refuse_host(host, _DEFAULT_PORTS.get(parts.scheme, 0) if port is None else port)
 
@@ -130,6 +131,8 @@ class Targets:
         if literal is not None:
             return self.refuse_address(literal, port, listed=True)
         name = host.lower().removesuffix(".")
+        if not _NAME.fullmatch(name) or "*" in name:
+            return f"{name[:100]!r} is neither a host name in ASCII nor an address"
         if any(known.fits(name, port) for known in self._names):
             return None
         return f"{name[:100]}:{port} is not in {ALLOWED_TARGETS}; the operator lists it, for API and workers alike"

@@ -49,6 +49,8 @@ class ApiKey:
 
 def make_key(name: str, scopes: Iterable[KeyScope]) -> tuple[str, ApiKey]:
     """A new key and what the API is told of it; raises ValueError for a name that no entry can have."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r}: a name is made of letters, digits, `.`, `_` and `-`, at most 64")
     key = f"rpk_{secrets.token_urlsafe(32)}"
     made = ApiKey(name, frozenset(scopes), _digest(key))
     _parse(made.entry())
