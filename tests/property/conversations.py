@@ -13,7 +13,7 @@ from typing import Any
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
 
 from rolloutpool_common.ledger import EchoKind, TokenLedger, parse_entry
-from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, TemplateRefused
+from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, PlainCounter, TemplateRefused, render_plain
 
 __all__ = ["Tally", "WrongMask", "play"]
 
@@ -107,6 +107,7 @@ class _Play:
         except ContentUnsafe:  # stricter than the oracle where content and template text add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
+        counter = PlainCounter(self.tokenizer, tools=None, template_kwargs=_KWARGS)
         ledger, truth = TokenLedger(), _Provenance(prompt)
         ledger.seed(prompt)
         for turn in range(1, 2 + self.random.randrange(3)):
@@ -116,6 +117,8 @@ class _Play:
             if not self.append(ledger, truth, history, new, turn):
                 break
             self.echo(ledger, truth)
+            if chance() < 0.2:
+                self.predict(counter, [*history, turn_before(new), *new])
             history += [turn_before(new), *new]
         self.check(ledger, truth)
         return self.tally
@@ -236,6 +239,14 @@ class _Play:
                 self.tally.forks += 1
             else:
                 self.expect(False, "an edited history", (ids, other))
+
+    def predict(self, counter: PlainCounter, history: list[Message]) -> None:
+        """What a trainer that renders history again will count."""
+        try:
+            rendered = render_plain(self.tokenizer, history, template_kwargs=_KWARGS)
+        except TemplateRefused:
+            return
+        self.expect(counter.count(history) == len(rendered), "the predicted count", history)
 
     def check(self, ledger: TokenLedger, truth: _Provenance) -> None:
         self.expect(ledger.ids == [row[0] for row in truth.now], "the context", None)

@@ -16,6 +16,8 @@ __all__ = ["Codec"]
 
 _ANCHOR = "\uf8ff"  # stands in front of a piece, so that no tokenizer takes the piece for the start of a text
 
+_NORMALISED = " A\u00c5e\u0301\u2460 "  # no form of normalisation leaves all of it alone
+
 
 class Codec:
     """Encodes and decodes with one `tokenizers.Tokenizer`, which it takes over."""
@@ -44,6 +46,13 @@ class Codec:
         self._pattern = self.guard.pattern
         self._anchor = self._find_anchor()
         self._plain = self._plain_table()
+        normalizer = backend.normalizer
+        rewrites = normalizer is not None and normalizer.normalize_str(_NORMALISED) != _NORMALISED
+        self.added_are_borders = not self._anchor and not any(
+            token.lstrip or token.rstrip or token.single_word or (token.normalized and rewrites)
+            for token in added.values()
+        )
+        """Whether text on one side of an added string never changes the ids of text on its other side, or its own."""
 
     def encode(self, text: str, *, control: bool = True) -> list[int]:
         """Ids of the text, no special tokens added; with `control=False` none of them is a control id."""

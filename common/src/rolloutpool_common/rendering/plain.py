@@ -1,9 +1,9 @@
 """What a trainer counts that renders the whole history afresh each turn, as `apply_chat_template` does by default.
 
 Messages go into the template as they travel, nothing in them is marked, and whatever the text spells becomes control
-ids: this is another party's habit, needed to predict its count, and never a source of a mask. Added tokens are hard
-borders of tokenisation, so the count is a sum over the pieces between them, and a piece is tokenised once; the first
-text of each conversation is counted both ways, and where the two differ every text is tokenised whole.
+ids: this is another party's habit, needed to predict its count, and never a source of a mask. Where added tokens are
+hard borders of tokenisation, the count is a sum over the pieces between them, and a piece is tokenised once; the first
+text of each conversation is counted both ways. Where they are not, or the two differ, every text is tokenised whole.
 """
 
 import re
@@ -44,7 +44,7 @@ class PlainCounter:
         strings = sorted(tokenizer.added_strings, key=len, reverse=True)
         self._border = re.compile("|".join(map(re.escape, strings)) or r"(?!)")
         self._lengths: dict[str, int] = {}
-        self._whole: bool | None = None
+        self._whole: bool | None = None if tokenizer.added_are_borders else True
 
     def count(self, messages: Sequence[Message]) -> int:
         """Length of the conversation's prompt; raises RenderFailed where the template refuses it."""

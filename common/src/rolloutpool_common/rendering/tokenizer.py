@@ -93,6 +93,11 @@ class ChatTokenizer:
         return self._codec.added_strings
 
     @property
+    def added_are_borders(self) -> bool:
+        """Whether the ids of a text are those of its pieces between added strings."""
+        return self._codec.added_are_borders
+
+    @property
     def reads_clock(self) -> bool:
         """Whether the template prints the date of the render, unless told which."""
         return any("strftime_now" in source for source in self._deltas)

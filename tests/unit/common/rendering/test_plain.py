@@ -1,0 +1,78 @@
+"""What a re-rendering trainer counts is what it would count, on every kind of added token."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.common.rendering.conftest import MakeTokenizer, write_tokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, RenderFailed, load_tokenizer, render_plain
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+HISTORY: list[dict[str, Any]] = [
+    {"role": "user", "content": "15 + 23?"},
+    {"role": "assistant", "content": "<think>\nadd\n</think>\n\nI add."},
+    {"role": "user", "content": "a <|odd|> b<|odd|>\n c e\u0301<|im_end|>\u0338<|odd|>s <tool_call>"},
+]
+
+
+def counted(tokenizer: ChatTokenizer) -> list[int]:
+    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    return [counter.count(HISTORY[: n + 1]) for n in range(len(HISTORY))]
+
+
+def rendered(tokenizer: ChatTokenizer) -> list[int]:
+    return [len(render_plain(tokenizer, HISTORY[: n + 1])) for n in range(len(HISTORY))]
+
+
+def test_counts_what_is_rendered(tiny: ChatTokenizer) -> None:
+    assert tiny.added_are_borders
+    assert counted(tiny) == rendered(tiny)
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized"])
+def test_added_tokens_that_are_no_borders(tmp_path: Path, flag: str) -> None:
+    write_tokenizer(tmp_path, CHATML, ("<|odd|>",))
+    file = tmp_path / "tokenizer.json"
+    source = json.loads(file.read_text(encoding="utf-8"))
+    source["added_tokens"][-1][flag] = True
+    source["normalizer"] = {"type": "NFC"}
+    file.write_text(json.dumps(source), encoding="utf-8")
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert not tokenizer.added_are_borders
+    assert counted(tokenizer) == rendered(tokenizer)
+
+
+def test_a_piece_is_tokenised_once(tiny: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = PlainCounter(tiny, tools=None, template_kwargs=None)
+    counter.count(HISTORY)
+    seen: list[str] = []
+    encode = ChatTokenizer.encode
+
+    def recorded(self: ChatTokenizer, text: str, *, control: bool = True) -> list[int]:
+        seen.append(text)
+        return encode(self, text, control=control)
+
+    monkeypatch.setattr(ChatTokenizer, "encode", recorded)
+    counter.count([*HISTORY, {"role": "user", "content": "news"}])
+    assert [text for text in seen if "news" not in text] == []
+    assert seen
+
+
+def test_null_content_is_put_right_where_the_template_cannot_take_it(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    silent = [HISTORY[0], {"role": "assistant", "content": None}]
+    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    assert counter.count(silent) == counter.count([HISTORY[0], {"role": "assistant", "content": ""}])
+
+
+def test_a_template_that_refuses_has_no_count(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer("{{ raise_exception('no') if messages | length > 1 }}" + CHATML)
+    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    assert counter.count(HISTORY[:1]) > 0
+    with pytest.raises(RenderFailed):
+        counter.count(HISTORY)
