@@ -98,9 +98,11 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
     uid, neighbour = await submit(store, 2)
     for crash in range(1, MAX_CRASHES + 1):
         # After two crashes only a worker that runs nothing else gets it.
-        name = f"w{crash}" if crash < MAX_CRASHES else f"solo-{crash}"
-        if crash == MAX_CRASHES:
+        name = f"w{crash}" if crash <= 2 else f"solo-{crash}"
+        if crash > 2:
             assert await store.rollouts.claim(uid, "w9") == ClaimRefused("solo")
+            # One process for it is enough.
+            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("taken")
         await announce(store, name)
         assert (await claim(store, uid, name)).crashes == crash - 1
         if crash == 1:
@@ -118,6 +120,53 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
     assert not failure["retryable"]
     assert (await claim(store, neighbour, "w9")).crashes == 1
     assert await store.rollouts.claim(uid, "w9") == ClaimRefused("ended")
+
+
+async def die_further_on(store: Store, raw: redis.asyncio.Redis, uid: str, name: str) -> None:
+    """A worker claims the rollout, gets one record further, and dies in the next step."""
+    await announce(store, name)
+    claimed = await claim(store, uid, name)
+    records = await store.rollouts.read_journal(uid)
+    await store.rollouts.journal(claimed, [*records, {"n": len(records)}], turns=len(records))
+    await fall_silent(raw, name)
+    assert (await store.reconciliation.run_once()).requeued == 1
+
+
+async def test_a_rollout_that_gets_on_is_no_suspect(store: Store, raw: redis.asyncio.Redis, settled: None) -> None:
+    """Else whoever kills workers often enough kills innocent rollouts with them."""
+    (uid,) = await submit(store)
+    for number in range(9):
+        await die_further_on(store, raw, uid, f"w{number}")
+    assert (await claim(store, uid, "w9")).crashes == 1
+
+
+async def test_a_rollout_that_gets_on_and_kills_each_time_is_one_in_the_end(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    (uid,) = await submit(store)
+    for number in range(10):
+        await die_further_on(store, raw, uid, f"w{number}")
+    assert await store.rollouts.claim(uid, "w10") == ClaimRefused("solo")
+
+
+async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    (uid,) = await submit(store)
+    for name in ("w1", "w2"):
+        assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
+        await announce(store, name)
+        await claim(store, uid, name)
+        await fall_silent(raw, name)
+        await store.reconciliation.run_once()
+    (ticket,) = await store.outbox.reserve(Priority.DEFAULT, 9)
+    assert await store.rollouts.claim(uid, "w3") == ClaimRefused("solo")
+    # Not lost on its way into the broker: it would be published again while its process starts.
+    assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1) == 0
+    assert (await store.reconciliation.run_once()).resumed == 0
+    await store.rollouts.postpone(uid, 0)
+    assert (await store.reconciliation.run_once()).resumed == 1
+    assert [again.index for again in await store.outbox.reserve(Priority.DEFAULT, 9)] == [ticket.index]
 
 
 async def test_a_drain_is_no_crash(store: Store) -> None:

@@ -1,6 +1,6 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
-With `--solo UID`, which only a worker says: one rollout, alone in the process.
+With `--solo UID PARENT`, which only a worker says: one rollout, alone in the process.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def main() -> None:
     try:
         if sys.argv[1:2] == [OPTION]:
             load_plugins(settings)
-            asyncio.run(serve_one(settings, sys.argv[2]))
+            asyncio.run(serve_one(settings, sys.argv[2], int(sys.argv[3])))
         process = WorkerProcess(settings)
     except RolloutPoolError as error:
         print(f"rolloutpool worker: {error.message}", file=sys.stderr)

@@ -25,9 +25,9 @@ LEASE_MS = 5000
 OWN_END_MS = 10_000
 """How long past its deadline a running rollout is left to its worker."""
 MAX_DEAD = 10_000
-MAX_CRASHES = 3
-"""Workers that may die while they have one rollout. After two it runs alone in a process (`claim.lua`), so that a
-third death is its own doing and none of its neighbours'."""
+MAX_CRASHES = 4
+"""Workers that may die while they have one rollout and it gets nowhere. After two it runs alone in a process
+(`claim.lua`), so that a further death is none of its neighbours' doing; two of those, because machines die as well."""
 
 
 class Report(NamedTuple):

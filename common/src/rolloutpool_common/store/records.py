@@ -163,7 +163,7 @@ class Claim:
     attempt: int
     """From 1."""
     crashes: int
-    """How often a worker died while it had this rollout."""
+    """How often a worker died while it had this rollout, since it last got anywhere."""
     retries: int
     """How often it was given back after an infra failure."""
     parks: int

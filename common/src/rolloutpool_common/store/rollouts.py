@@ -191,6 +191,13 @@ class Rollouts:
         )
         return bool(answer >= 0)
 
+    async def postpone(self, uid: str, seconds: float) -> None:
+        """Lets a rollout that may only run alone be tried again soon, where no process for it can be started now."""
+        with store_errors():
+            now_s, micros = await self._redis.time()
+            at = now_s * 1000 + micros / 1000 + seconds * 1000
+            await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
+
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people; it goes with its batch."""
         with store_errors():

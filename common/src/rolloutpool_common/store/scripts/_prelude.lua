@@ -20,6 +20,12 @@ local function count(name, n) redis.call('HINCRBY', P .. 'totals', name, n or 1)
 
 local TERMINAL = { completed = true, failed = true, cancelled = true, expired = true }
 
+-- How many workers a rollout is suspected of having killed: those that died with it since it last got anywhere, and
+-- most of all that ever did, because one that dies a little later each time would never end.
+local function suspicion(crashes, deaths)
+  return math.max(tonumber(crashes or '0'), tonumber(deaths or '0') - 8)
+end
+
 -- Forget who ran it: claims, stop hints and the published ticket.
 local function detach(uid, worker, priority)
   if worker and worker ~= '' then

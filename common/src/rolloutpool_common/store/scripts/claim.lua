@@ -8,19 +8,23 @@ local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared',
 local overrides = redis.call('HGET', k_batch(b, 'items'), index)
 if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries', 'parks')
+local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries', 'parks', 'deaths')
 if TERMINAL[state[1] or ''] then return { 'ended' } end
--- Two workers died while they had it: a third must run nothing else.
-if tonumber(state[3] or '0') >= 2 and string.sub(worker, 1, 5) ~= 'solo-' then return { 'solo' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
 -- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.
 redis.call('ZREM', k_published(meta[1]), uid)
-redis.call('ZREM', P .. 'delayed', uid)
 if state[1] == 'running' and not again then return { 'taken' } end
 local now = now_ms()
 local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
 if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
+-- Two workers died while they had it: a third must run nothing else. Until that claims it nobody has it; should it
+-- never, the rollout is queued again.
+if suspicion(state[3], state[8]) >= 2 and string.sub(worker, 1, 5) ~= 'solo-' then
+  local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + 30000), uid)
+  return { leased == 1 and 'solo' or 'taken' }
+end
+redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(state[2] or '0')
 if not again then
   attempt = attempt + 1

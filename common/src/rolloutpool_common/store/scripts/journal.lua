@@ -7,4 +7,6 @@ if length < expected then return { 'gap', length } end
 -- Longer than expected: this very record arrived before and its answer was lost.
 if length > expected then return { 'ok', length } end
 redis.call('HSET', k_rollout(uid), 'turns', ARGV[4])
+-- It got further than where its last workers died, so it was not what killed them.
+redis.call('HDEL', k_rollout(uid), 'crashes')
 return { 'ok', redis.call('RPUSH', k_rollout(uid, 'journal'), ARGV[5]) }

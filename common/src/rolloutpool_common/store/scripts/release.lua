@@ -1,7 +1,7 @@
 -- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or '',
 -- 1 clean | 0 a model call may be in flight, ms until it may run again.
 -- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
--- -> the counter's new value, 0 without counter, -1 fenced
+-- -> the counter's new value (of crashes: how many it is suspected of), 0 without counter, -1 fenced
 local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local uid = b .. '-' .. index
 local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
@@ -21,4 +21,7 @@ else
   to_outbox(b, index, priority)
 end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
-return counter ~= '' and redis.call('HINCRBY', k_rollout(uid), counter, 1) or 0
+if counter == '' then return 0 end
+local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
+if counter ~= 'crashes' then return counted end
+return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))
