@@ -24,6 +24,7 @@ from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.pool import Pool
 from rolloutpool_api.routes import batches, health, metrics, operations, rollouts, tools
 from rolloutpool_api.settings import Settings
+from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import BatchStillRunning, IdempotencyConflict, StoreError, StoreFull
 
@@ -60,6 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(SecretUnreadable, _unreadable)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(Exception, _unforeseen)
@@ -78,6 +80,11 @@ async def _store_error(request: Request, error: Exception) -> Response:
         return answer(request.url.path, 409, error.message)
     retry_after_s = 30 if isinstance(error, StoreFull) else 2
     return answer(request.url.path, 503, error.message, headers={"Retry-After": str(retry_after_s)})
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SecretUnreadable)
+    return answer(request.url.path, 409, error.message)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

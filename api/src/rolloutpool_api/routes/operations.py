@@ -9,7 +9,8 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, field_validator
 
 from rolloutpool_api.access import Admin, Reader, Submitter
-from rolloutpool_api.errors import NotFound, NotReady
+from rolloutpool_api.errors import NotFound, NotReady, Rejected
+from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.documented import errors
@@ -126,6 +127,12 @@ class Preflight(BaseModel):
 @router.post("/v1/preflight", summary="Whether a worker reaches callback ports", responses=errors(422, 503))
 async def preflight(request: PreflightRequest, pool: PoolDep, _: Submitter) -> Preflight:
     """Asks a worker to call `GET /health` at each endpoint; any answer shows that the port is reachable."""
+    faults = Faults()
+    for index, url in enumerate(request.server_urls):
+        if verdict := pool.rules.targets.refuse_url(url):
+            faults.add(path("server_urls", index), verdict)
+    if faults.total:
+        raise Rejected(faults.listed, faults.total)
     request_id = uuid.uuid4().hex
     await pool.ask_preflight(request_id, request.server_urls)
     deadline = asyncio.get_running_loop().time() + PREFLIGHT_SECONDS

@@ -169,7 +169,7 @@ class Batches:
         if shared is None or overrides is None:
             return None
         spec = {**orjson.loads(shared), **orjson.loads(overrides)}
-        if spec.get("callback_api_key") is not None:
+        if spec.get("callback_api_key"):
             spec["callback_api_key"] = self._secrets.open(spec["callback_api_key"])
         return NewBatch(
             batch_id=f"b{uuid.uuid4().hex}",

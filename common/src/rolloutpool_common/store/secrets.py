@@ -85,7 +85,7 @@ class SecretStore:
         try:
             if key is not None:
                 return key.decrypt(token).decode()
-        except InvalidToken:
+        except (InvalidToken, ValueError):
             raise SecretUnreadable(f"a secret sealed with key {name} was changed since; submit it again") from None
         raise SecretUnreadable(
             f"a secret was sealed with key {name[:8]} by the API, and this process ({self._source}) has "

@@ -1,0 +1,109 @@
+"""What this pool does not take is refused with the place where it stands."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_api.errors import Rejected
+from rolloutpool_api.rules import Rules
+from rolloutpool_api.validation import check_batch
+from rolloutpool_common.addresses import Targets
+from rolloutpool_common.protocol.rollout import RolloutRequest
+
+RULES = Rules(Targets.parse("good,*.good,10.0.0.0/8:8081-8082"), keeps_secrets=False, max_messages=2)
+KEEPS = Rules(RULES.targets, keeps_secrets=True, max_messages=2)
+MESSAGE = {"role": "user", "content": "x"}
+
+
+def document(*rollouts: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    items = [{"messages": [MESSAGE], **rollout} for rollout in rollouts or ({},)]
+    return {"defaults": {"tokenizer_name": "t", "server_url": "http://good"}, "rollouts": items, **changes}
+
+
+def faults(value: dict[str, Any], rules: Rules = RULES) -> dict[str, str]:
+    with pytest.raises(Rejected) as raised:
+        check_batch(value, None, rules)
+    found = raised.value.faults
+    assert len({fault.path for fault in found}) == len(found) == raised.value.total
+    return {fault.path: fault.message for fault in found}
+
+
+def without_default(**changes: Any) -> dict[str, Any]:
+    return document(**{"defaults": {"tokenizer_name": "t"}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        (document({"server_url": "http://bad"}, {}, {"server_url": "http://bad/"}), [0, 2]),
+        (document(defaults={"tokenizer_name": "t", "server_url": "http://10.0.0.1:9"}), ["defaults.server_url"]),
+        (
+            without_default(trainer={"server_urls": ["http://a.good", "http://169.254.169.254", "http://8.8.8.8"]}),
+            ["trainer.server_urls[1]", "trainer.server_urls[2]"],
+        ),
+        (without_default(trainer={"host": "10.0.0.1", "workers": 4}), ["trainer.host"]),
+        (without_default(trainer={"host": "bad", "workers": 1000}), ["trainer.host"]),
+        (document({"server_url": "http://u:p@good"}), [0]),
+    ],
+)
+def test_hosts_that_are_not_listed(value: dict[str, Any], paths: list[Any]) -> None:
+    expected = {f"rollouts[{where}].server_url" if isinstance(where, int) else where for where in paths}
+    assert faults(value).keys() == expected
+
+
+def test_a_fault_says_what_to_do() -> None:
+    assert (
+        "is not in ROLLOUTPOOL_ALLOWED_TARGETS"
+        in faults(document({"server_url": "http://bad"}))["rollouts[0].server_url"]
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        document(),
+        document({"server_url": "http://x.good:1"}),
+        without_default(trainer={"host": "10.1.1.1", "workers": 2}),
+        without_default(trainer={"server_urls": ["http://good", "http://10.1.1.1:8082"]}),
+        document(defaults={"tokenizer_name": "t", "server_url": "http://good", "callback_api_key": ""}),
+    ],
+)
+def test_what_is_listed_passes(value: dict[str, Any]) -> None:
+    assert check_batch(value, None, RULES).digest
+
+
+def test_pushes_go_to_listed_hosts_only() -> None:
+    delivery = {"callback_url": "http://bad/x", "secret": "long enough"}
+    assert faults(document(delivery=delivery), KEEPS).keys() == {"delivery.callback_url"}
+    assert check_batch(document(delivery={**delivery, "callback_url": "https://good/x?y"}), None, KEEPS).digest
+
+
+def test_secrets_are_refused_where_they_cannot_be_kept() -> None:
+    value = document(
+        {"callback_api_key": "MARKER"},
+        defaults={"tokenizer_name": "t", "server_url": "http://good", "callback_api_key": "MARKER"},
+        delivery={"callback_url": "http://good", "secret": "MARKER-MARKER"},
+    )
+    found = faults(value)
+    assert found.keys() == {"rollouts[0].callback_api_key", "defaults.callback_api_key", "delivery.secret"}
+    assert all("ROLLOUTPOOL_SECRETS_FILE" in message for message in found.values())
+    assert "MARKER" not in str(found)
+    assert check_batch(value, None, KEEPS).digest
+
+
+def test_too_many_messages() -> None:
+    found = faults(document({"messages": [MESSAGE] * 3}, {"messages": [MESSAGE] * 2}))
+    assert found == {"rollouts[0].messages": "has 3 messages, at most 2; raise ROLLOUTPOOL_MAX_MESSAGES"}
+
+
+def test_v1_by_the_same_rules() -> None:
+    def v1(**changes: Any) -> dict[str, str]:
+        fields = {"rollout_id": "r", "server_url": "http://good/", "messages": [MESSAGE], "sampling_params": {}}
+        return dict(RULES.check_v1(RolloutRequest.model_validate({**fields, "tokenizer_name": "t", **changes})))
+
+    assert v1() == v1(callback_api_key="", tool_server_url="http://bad") == {}
+    assert v1(server_url="http://bad", callback_api_key="k", messages=[MESSAGE] * 3).keys() == {
+        "server_url",
+        "callback_api_key",
+        "messages",
+    }
