@@ -24,7 +24,7 @@ def main() -> None:
         for fault in error.errors(include_url=False, include_input=False):
             name = str(fault["loc"][0])
             shown = name.upper() if name.isupper() else f"ROLLOUTPOOL_{name.upper()}"
-            print(f"rolloutpool worker: {shown}: {fault['msg']}", file=sys.stderr)
+            print(f"rolloutpool worker: {shown}: {fault['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         sys.exit(2)
     configure_logs(settings.log_level, settings.log_format)
     # Imports transformers, which takes a second or two: only now that the settings hold.

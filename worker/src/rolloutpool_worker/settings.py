@@ -83,6 +83,11 @@ class WorkerSettings(BaseSettings):
         """Hosts that this worker may be made to call."""
         return Targets.parse(self.allowed_targets) if self.allowed_targets else Targets.loopback()
 
+    @field_validator("secrets_file", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return value or None
+
     @field_validator("allowed_targets")
     @classmethod
     def _are_targets(cls, value: str) -> str:

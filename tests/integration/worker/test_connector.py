@@ -1,0 +1,288 @@
+"""Connections go to the address that was checked, whatever name servers, redirects and environments say."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from rolloutpool_common.addresses import Targets
+from rolloutpool_common.errors import TargetRefused
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind
+from rolloutpool_worker.channel import ClientPool, Connector, connector
+
+HERE, THERE = "127.0.0.1", "127.0.0.2"
+"""Two hosts on one machine: the tests allow one of them."""
+
+
+@dataclass
+class Server:
+    """What listens at an address."""
+
+    host: str
+    port: int
+    heads: list[str] = field(default_factory=list)
+    """The request heads that came."""
+
+
+@contextlib.asynccontextmanager
+async def server(
+    host: str, port: int = 0, *, answer: str = "200 OK", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    """Answers each connection once and closes it."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            made.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(handle, host, port, ssl=tls)
+    made = Server(host, listening.sockets[0].getsockname()[1])
+    try:
+        yield made
+    finally:
+        listening.close()
+        await listening.wait_closed()
+
+
+class Names:
+    """A resolver by script: each question gets the next answer, and the last one again and again."""
+
+    def __init__(self, *answers: Iterable[str]) -> None:
+        self.asked: list[str] = []
+        self._answers = [list(answer) for answer in answers]
+
+    async def __call__(self, name: str) -> list[str]:
+        self.asked.append(name)
+        await asyncio.sleep(0)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if not answer:
+            raise OSError(None, "no such name")
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def calling(listed: str, names: Names) -> AsyncIterator[ClientPool]:
+    pool = ClientPool(Connector(Targets.parse(listed), names), timeout=5)
+    yield pool
+    await pool.close()
+
+
+async def call(pool: ClientPool, url: str) -> int:
+    async with pool.client(url) as client:
+        return (await client.post(url)).status_code
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a name server said is forgotten at once."""
+    monkeypatch.setattr(connector, "FRESH_SECONDS", -1.0)
+
+
+@pytest.mark.usefixtures("stale")
+@pytest.mark.parametrize("later", [[HERE], ["169.254.169.254"], ["::ffff:127.0.0.1"], [THERE, HERE], ["fe80::1%lo"]])
+async def test_a_name_that_is_rebound_leads_nowhere(later: list[str]) -> None:
+    async with server(THERE) as good, server(HERE, good.port) as inner:
+        names = Names([THERE], later)
+        async with calling(f"*,{THERE}", names) as pool:
+            url = f"http://rebinding.example:{good.port}"
+            assert await call(pool, url) == 200
+            with pytest.raises(TargetRefused, match="resolves to an address that may not be called"):
+                await call(pool, url)
+        assert len(good.heads) == 1
+        assert inner.heads == []
+        assert len(names.asked) == 2
+
+
+@pytest.mark.usefixtures("stale")
+async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
+    """A name server that answers every other question with the inner address is asked once per connection."""
+    async with server(THERE) as good, server(HERE, good.port) as inner:
+        names = Names([THERE], [HERE])
+        async with calling(f"*,{THERE}", names) as pool:
+            assert await call(pool, f"http://flipping.example:{good.port}") == 200
+        assert names.asked == ["flipping.example"]
+        assert (len(good.heads), len(inner.heads)) == (1, 0)
+        # The server is told the name, as it must be.
+        assert f"host: flipping.example:{good.port}\r\n" in good.heads[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("listed", "host"),
+    [
+        ("*", HERE),
+        ("trainer.example", "other.example"),
+        ("10.0.0.0/8", HERE),
+        ("127.0.0.1:1", HERE),
+        ("*,0.0.0.0/0,::/0", "169.254.169.254"),
+        ("*,0.0.0.0/0,::/0", "[::ffff:169.254.169.254]"),
+        ("*,0.0.0.0/0,::/0", "0.0.0.0"),
+        ("*,0.0.0.0/0,::/0", "[::]"),
+        ("*", "[::1]"),
+        ("*", "[::ffff:127.0.0.1]"),
+    ],
+)
+async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
+    names = Names([HERE])
+    async with server(HERE) as inner, calling(listed, names) as pool:
+        with pytest.raises(TargetRefused) as raised:
+            await call(pool, f"http://{host}:{inner.port}")
+        assert inner.heads == []
+    assert names.asked == []
+    failure = raised.value.failure(1)
+    assert (failure.kind, failure.boundary, failure.category) == (
+        FailureKind.REQUEST,
+        Boundary.TRAINER,
+        Category.TARGET_REFUSED,
+    )
+    assert not failure.retryable
+
+
+@pytest.mark.parametrize("spelling", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
+async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(spelling: str) -> None:
+    async with server(HERE) as inner:
+        pool = ClientPool(Connector(Targets.parse("*")), timeout=5)
+        with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
+            await call(pool, f"http://{spelling}:{inner.port}")
+        await pool.close()
+        assert inner.heads == []
+
+
+async def test_ipv6_is_called_where_it_is_listed() -> None:
+    async with server("::1") as listening, calling("::1", Names([])) as pool:
+        assert await call(pool, f"http://[::1]:{listening.port}") == 200
+
+
+async def test_the_systems_own_resolver_is_used() -> None:
+    async with server(HERE) as listening:
+        pool = ClientPool(Connector(Targets.loopback()), timeout=5)
+        assert await call(pool, f"http://localhost:{listening.port}") == 200
+        await pool.close()
+
+
+async def test_redirects_are_not_followed() -> None:
+    async with server(HERE) as inner:
+        moved = f"307 Temporary Redirect\r\nLocation: http://{HERE}:{inner.port}/"
+        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as pool:
+            assert await call(pool, f"http://{HERE}:{outer.port}") == 307
+        assert inner.heads == []
+
+
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server(HERE) as proxy, server(HERE) as listening:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://{HERE}:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with calling(HERE, Names([])) as pool:
+            assert await call(pool, f"http://{HERE}:{listening.port}/x") == 200
+        assert proxy.heads == []
+        assert listening.heads[0].startswith("POST /x ")
+
+
+async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> None:
+    async with server(HERE) as listening:
+        begun, release = asyncio.Event(), asyncio.Event()
+        asked: list[str] = []
+
+        async def slow(name: str) -> list[str]:
+            asked.append(name)
+            begun.set()
+            await release.wait()
+            return [HERE]
+
+        pool = ClientPool(Connector(Targets.parse(f"*,{HERE}"), slow), timeout=30)
+        calls = [asyncio.create_task(call(pool, f"http://slow.example:{listening.port}")) for _ in range(20)]
+        await begun.wait()
+        calls[0].cancel()
+        release.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(answers[0], asyncio.CancelledError)
+        assert answers[1:] == [200] * 19
+        assert asked == ["slow.example"]
+        await pool.close()
+
+
+async def test_an_answer_that_failed_is_asked_for_again() -> None:
+    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as pool:
+        url = f"http://late.example:{listening.port}"
+        with pytest.raises(httpx.ConnectError, match="no such name"):
+            await call(pool, url)
+        assert await call(pool, url) == 200
+        assert len(names.asked) == 2
+
+
+async def test_the_next_address_is_tried_where_one_is_dead() -> None:
+    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as pool:
+        assert await call(pool, f"http://two.example:{listening.port}") == 200
+
+
+async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
+    async def silent(name: str) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    pool = ClientPool(Connector(Targets.parse("*"), silent), timeout=0.05)
+    with pytest.raises(httpx.ConnectTimeout):
+        await call(pool, "http://silent.example")
+    await pool.close()
+
+
+def certificate(name: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for this name that is its own authority, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(THERE))]), False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / f"{name}.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(built.public_bytes(serialization.Encoding.PEM) + private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return file, context
+
+
+async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, context = certificate("trainer.example", tmp_path)
+    asked: list[str | None] = []
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as pool:
+        assert await call(pool, f"https://trainer.example:{listening.port}") == 200
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await call(pool, f"https://other.example:{listening.port}")
+    assert asked == ["trainer.example", "other.example"]
+
+
+async def test_clients_of_many_origins_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutpool_worker.channel.clients.MAX_ORIGINS", 2)
+    async with server(HERE) as listening, calling(f"*,{HERE}", Names([HERE])) as pool:
+        for name in ("a", "b", "c", "a"):
+            assert await call(pool, f"http://{name}.example:{listening.port}/some/path") == 200
+        assert len(pool._idle) == 2

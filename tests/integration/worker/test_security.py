@@ -1,0 +1,118 @@
+"""What a worker process does with hosts that it may not call, and with secrets that it cannot read."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from tests.integration.support.bad_trainer import Received, bad_trainer, completion, raw, send
+from tests.integration.support.batches import NOWHERE
+from tests.integration.support.pool import Pool, opened_pool
+from tests.integration.support.workers import started_worker
+from tests.integration.worker.test_delivery import answering, end, settled
+
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.rendering import ChatTokenizer
+
+
+@pytest.mark.parametrize("v1", [False, True])
+@pytest.mark.parametrize("host", ["10.0.0.1:8081", "169.254.169.254", "[::ffff:169.254.169.254]", "[fe80::1]:80"])
+async def test_a_host_that_may_not_be_called_fails_the_rollout_for_good(pool: Pool, host: str, v1: bool) -> None:
+    (result,) = await pool.run(shared={"server_url": f"http://{host}", "v1": v1})
+    assert result.status is RolloutStatus.FAILED
+    failure = result.failure
+    assert failure is not None
+    assert (failure.kind, failure.boundary) == (FailureKind.REQUEST, Boundary.TRAINER)
+    assert failure.category is Category.TARGET_REFUSED
+    assert not failure.retryable
+    assert result.attempt == 1
+    assert to_v1(result, tokenizer_name="t", timeout_seconds=1.0).status == "ERROR"
+
+
+async def test_a_push_to_such_a_host_is_given_up_at_once(pool: Pool) -> None:
+    (uid,) = await end(pool, "http://169.254.169.254/latest")
+    assert await settled(pool, uid) == {"dead": 1}
+
+
+async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool) -> None:
+    async def endless(_: Received, writer: asyncio.StreamWriter) -> None:
+        await raw(writer, b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            await raw(writer, b"x" * 65536)
+
+    async with bad_trainer(endless) as receiver:
+        (uid,) = await end(pool, receiver.url)
+        assert await settled(pool, uid) == {"delivered": 1}
+        assert len(receiver.requests) == 1
+
+
+async def test_a_push_is_not_redirected(pool: Pool) -> None:
+    async with bad_trainer(answering(200)) as inner:
+
+        async def moved(_: Received, writer: asyncio.StreamWriter) -> None:
+            await send(writer, 308, headers=(("Location", inner.url),))
+
+        async with bad_trainer(moved) as outer:
+            (uid,) = await end(pool, outer.url, attempts=7)
+            assert await settled(pool, uid) == {"dead": 1}
+        assert inner.requests == []
+
+
+async def test_a_worker_without_the_key_names_both_sides(
+    redis_url: str, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 500, str(completion(tokenizer, request)).encode())
+
+    other = tmp_path / "keys"
+    other.touch(0o600)
+    other.write_text(Fernet.generate_key().decode())
+    shared: dict[str, Any] = {"callback_api_key": "MARKER"}
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        for secrets_file, has in (
+            (str(other), f"ROLLOUTPOOL_SECRETS_FILE={other}"),
+            ("", "no ROLLOUTPOOL_SECRETS_FILE"),
+        ):
+            settings = {"ROLLOUTPOOL_SECRETS_FILE": secrets_file, "ROLLOUTPOOL_INFRA_RETRIES": "0"}
+            with started_worker(redis_url, [], **settings) as worker:
+                await worker.announced(pool.store)
+                (result,) = await pool.run(shared={**shared, "server_url": trainer.url})
+                log = worker.log()
+            failure = result.failure
+            assert failure is not None
+            assert (failure.kind, failure.boundary) == (FailureKind.INFRA, Boundary.WORKER)
+            assert "by the API" in failure.message
+            assert has in failure.message
+            assert "MARKER" not in failure.message + log
+        assert trainer.requests == []
+
+
+async def test_a_worker_calls_loopback_alone_unless_told(redis_url: str) -> None:
+    async with opened_pool(redis_url) as pool:
+        with started_worker(redis_url, ROLLOUTPOOL_ALLOWED_TARGETS="", ROLLOUTPOOL_TRAINER_ATTEMPTS="1") as worker:
+            await worker.announced(pool.store)
+            here, there, name = await pool.run(
+                [{"server_url": url} for url in (NOWHERE, "http://8.8.8.8", "http://trainer.example")],
+                shared={"v1": True},
+            )
+    found = [result.failure.category for result in (here, there, name) if result.failure]
+    assert found == [Category.NETWORK_ERROR, Category.TARGET_REFUSED, Category.TARGET_REFUSED]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ROLLOUTPOOL_SECRETS_FILE": "/no/such/file"}, "ROLLOUTPOOL_SECRETS_FILE: /no/such/file cannot be read"),
+        (
+            {"ROLLOUTPOOL_ALLOWED_TARGETS": "a,http://b"},
+            "ROLLOUTPOOL_ALLOWED_TARGETS: 'http://b' is neither",
+        ),
+    ],
+)
+async def test_settings_that_cannot_be_used_end_the_worker(redis_url: str, settings: dict[str, str], said: str) -> None:
+    with started_worker(redis_url, [], **settings) as worker:
+        assert await worker.ended() == 2
+        assert said in worker.log()
+        assert "Traceback" not in worker.log()
