@@ -15,6 +15,8 @@ from tests.integration.api.conftest import SCOPE, ScriptedWorker, batch, client_
 
 from rolloutpool_common.store import Store
 
+ENTRY = f"job:submit+read:{'ab' * 32}"
+
 
 @contextlib.asynccontextmanager
 async def process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -136,3 +138,22 @@ async def test_ids_cannot_forge_log_lines(redis_url: str, level: str, worker: Sc
     assert not [line for line in lines if line.startswith('{"event": "forged"')]
     assert "\x1b" not in log.decode()
     assert any("v1 rollout" in line for line in lines) == (level == "debug")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "ROLLOUTPOOL_API_KEYS is not set, and with ROLLOUTPOOL_API_HOST=0.0.0.0 anybody could use this API"),
+        ({"ROLLOUTPOOL_API_KEYS": ENTRY}, "ROLLOUTPOOL_SECRETS_FILE is not set, and beyond loopback it is needed"),
+        ({"ROLLOUTPOOL_API_KEYS": ENTRY, "ROLLOUTPOOL_SECRETS_FILE": "/no/such/file"}, "/no/such/file cannot be read"),
+        ({"ROLLOUTPOOL_API_KEYS": "rpk_MARKER"}, "ROLLOUTPOOL_API_KEYS: an entry must be name:scopes:sha256"),
+    ],
+)
+async def test_it_does_not_start_open_to_others(redis_url: str, settings: dict[str, str], said: str) -> None:
+    address = {"ROLLOUTPOOL_API_HOST": "0.0.0.0", "ROLLOUT_SERVER_PORT": "0"}
+    async with process(ROLLOUTPOOL_REDIS_URL=redis_url, **address, **settings) as api:
+        _, stderr = await api.communicate()
+    assert api.returncode == 2
+    assert said in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+    assert "MARKER" not in stderr.decode()
