@@ -20,12 +20,14 @@ from rolloutpool_worker.conversation import Conversation
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.ticket import run_rollout
-from rolloutpool_worker.tools import TOOLS
+from rolloutpool_worker.tools import TOOLS, calculator
 
 __all__ = ["REPLAY", "InsideWorker", "inside_worker", "sampled_with_mask_1"]
 
 REPLAY = "tests.replay"
 
+# As in a real worker: without the built-in tools a call's answer is a longer text, whatever test ran before.
+calculator.set_delay(0, 0)
 TOOLS.load_entry_points()
 
 

@@ -43,7 +43,7 @@ def edits(trainer: Tapped) -> list[str]:
 async def test_truncation(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool, tells: bool) -> None:
     lines = (Line(ADD), Line("Again. " + ADD_COMPACT), Line("And again. " + ADD_COMPACT), Line())
     with tapped_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
-        context = {"limit_tokens": 120, "on_limit": OnLimit.TRUNCATE}
+        context = {"limit_tokens": 95, "on_limit": OnLimit.TRUNCATE}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context)
         check(result, trainer)
         # The first exchange is all there is, so there is nothing to leave out before turn 3.
@@ -62,7 +62,7 @@ async def test_truncation(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_
 async def test_a_summary(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool, tells: bool) -> None:
     lines = (Line(ADD), Line("Again.\n" + ADD), Line("15 + 23 is 38."), Line("It is 38."))
     with tapped_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
-        context = {"limit_tokens": 120, "on_limit": OnLimit.SUMMARISE}
+        context = {"limit_tokens": 95, "on_limit": OnLimit.SUMMARISE}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context)
         check(result, trainer)
         assert edits(trainer) == ["4"]
