@@ -17,8 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.dockerfile import stages
+from tests.support.secrets import secrets_file
 from tests.support.waiting import eventually
 
+from rolloutpool_common.api_keys import KeyScope, make_key
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import RolloutClient, callback_app
 from rolloutpool_trainer.serving import serve_callback
@@ -109,12 +111,15 @@ def test_images_run_a_rollout(images: dict[str, Image], redis_url: str, tmp_path
     api_port, flower_port = free_port(), free_port()
     url, flower = f"http://127.0.0.1:{api_port}", f"http://127.0.0.1:{flower_port}"
     redis = {"ROLLOUTPOOL_REDIS_URL": redis_url}
+    key, entry = make_key("tests", [KeyScope.SUBMIT, KeyScope.READ])
+    shared = {"ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()), "ROLLOUTPOOL_ALLOWED_TARGETS": "127.0.0.1"}
     tokenizer = load_tokenizer(TINY)
     with ExitStack() as stack:
         start = stack.enter_context
         # As in their images they listen on all addresses.
-        start(images["api"].running(tmp_path / "api.log", ROLLOUT_SERVER_PORT=str(api_port), **redis))
-        start(images["worker"].running(tmp_path / "worker.log", ROLLOUTPOOL_TOKENIZERS=TINY, **redis))
+        keys = {"ROLLOUTPOOL_API_KEYS": entry.entry()}
+        start(images["api"].running(tmp_path / "api.log", ROLLOUT_SERVER_PORT=str(api_port), **keys, **shared, **redis))
+        start(images["worker"].running(tmp_path / "worker.log", ROLLOUTPOOL_TOKENIZERS=TINY, **shared, **redis))
         start(
             images["flower"].running(
                 tmp_path / "flower.log",
@@ -124,12 +129,12 @@ def test_images_run_a_rollout(images: dict[str, Image], redis_url: str, tmp_path
             )
         )
         eventually(lambda: answers(f"{url}/readyz"), seconds=60)
-        app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=url)
+        app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=url, pool_api_key=key)
         trainer = start(serve_callback(app, [0]))
-        client = start(RolloutClient(url))
+        client = start(RolloutClient(url, key))
         batch = client.submit(
             [{"rollout_id": "image", "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}]}],
-            defaults={"tokenizer_name": TINY},
+            defaults={"tokenizer_name": TINY, "callback_api_key": "sealed by one image, opened by another"},
             trainer=trainer.urls,
         )
         (result,) = batch.results()

@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     """Further entries, one a line."""
     rolloutpool_v1_networks: Annotated[tuple[Network, ...], NoDecode] = ()
     """From where `POST /rollout` and `GET /tools` need no key, where the API listens on other than loopback."""
-    rolloutpool_allowed_targets: str | None = None
+    rolloutpool_allowed_targets: str = ""
     """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback if the API is there."""
     rolloutpool_secrets_file: Path | None = None
     """Keys with which secrets are kept in Redis; the workers need the same."""
@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     @cached_property
     def targets(self) -> Targets:
         """Hosts that the pool may be made to call; raises ValueError for what is no entry."""
-        if self.rolloutpool_allowed_targets is None:
+        if not self.rolloutpool_allowed_targets:
             return Targets.loopback() if is_loopback(self.rolloutpool_api_host) else Targets.nobody()
         try:
             return Targets.parse(self.rolloutpool_allowed_targets)
