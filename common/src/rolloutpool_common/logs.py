@@ -1,7 +1,8 @@
 """Logs: one JSON object per line in containers, readable lines on a terminal; our own and every library's alike.
 
 Control characters never reach the output as they are, so that an id with a line break or a terminal escape in it
-can't forge a line. What is logged are ids and counts, never prompts, bodies or secrets.
+can't forge a line; each line of a traceback begins with a bar, because an exception's text may come from outside. What
+is logged are ids and counts, never prompts, bodies or secrets.
 """
 
 import logging
@@ -29,7 +30,7 @@ def configure_logs(level: str, form: LogFormat) -> None:
     ]
     on_terminal = sys.stderr.isatty()
     last: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [structlog.processors.JSONRenderer()]
         if form == "json" or (form == "auto" and not on_terminal)
         else [_escape, structlog.dev.ConsoleRenderer(colors=on_terminal)]
     )
@@ -37,7 +38,12 @@ def configure_logs(level: str, form: LogFormat) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                # For the console too: its own tracebacks show local variables, where prompts and secrets are.
+                structlog.processors.format_exc_info,
+                *last,
+            ],
         )
     )
     root = logging.getLogger()
@@ -59,7 +65,10 @@ def configure_logs(level: str, form: LogFormat) -> None:
 
 def _escape(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """What JSON does by itself: the console renderer passes terminal escapes on."""
-    return {key: _printable(value) if isinstance(value, str) else value for key, value in event.items()}
+    shown = {key: _printable(value) if isinstance(value, str) else value for key, value in event.items()}
+    if "exception" in event:
+        shown["exception"] = "\n".join(f"| {_printable(line)}" for line in str(event["exception"]).splitlines())
+    return shown
 
 
 def _printable(text: str) -> str:

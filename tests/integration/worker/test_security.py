@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from cryptography.fernet import Fernet
 from tests.integration.support.bad_trainer import Received, bad_trainer, completion, raw, send
@@ -116,3 +117,26 @@ async def test_settings_that_cannot_be_used_end_the_worker(redis_url: str, setti
         assert await worker.ended() == 2
         assert said in worker.log()
         assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+async def test_ids_cannot_forge_lines_in_a_workers_log(redis_url: str, tokenizer: ChatTokenizer, form: str) -> None:
+    forged = 'x"}\r\n{"event": "forged"}\n2026-01-01T00:00:00Z [info     ] forged\x1b[31m\u2028'
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    settings = {"ROLLOUTPOOL_LOG_LEVEL": "debug", "ROLLOUTPOOL_LOG_FORMAT": form}
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url, [], **settings) as worker:
+            await worker.announced(pool.store)
+            # In every place that a caller names something.
+            fields = {"rollout_id": forged, "labels": {forged: forged}, "metadata": {"who": forged}}
+            good, bad = await pool.run(
+                [fields, {**fields, "agent": forged}], shared={"server_url": trainer.url}, groups=[forged, forged]
+            )
+            log = worker.log()
+    assert [good.status, bad.status] == [RolloutStatus.COMPLETED, RolloutStatus.FAILED]
+    assert good.uid in log
+    assert "\x1b" not in log
+    assert not [line for line in log.splitlines() if line.startswith(('{"event": "forged"', "2026-01-01"))]

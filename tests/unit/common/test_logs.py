@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from rolloutpool_common.logs import configure_logs
+from rolloutpool_common.logs import LogFormat, configure_logs
 
 
 @pytest.fixture
@@ -42,3 +42,29 @@ def test_console_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 2
     assert "\x1b" not in said
+
+
+def fail(secret: str) -> None:
+    headers = {"Authorization": f"Bearer {secret}"}
+    raise RuntimeError(f"{len(headers)}\n2026-01-01T00:00:00Z [info] forged\x1b[31m\r\u2028forged")
+
+
+@pytest.mark.usefixtures("configured")
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_tracebacks_forge_nothing_and_show_no_variables(capsys: pytest.CaptureFixture[str], form: LogFormat) -> None:
+    configure_logs("info", form)
+    try:
+        # Not as one word: a traceback quotes this very line.
+        fail("MAR" + "KER")
+    except RuntimeError:
+        logging.getLogger("theirs").exception("it failed")
+        structlog.stdlib.get_logger("ours").exception("it failed")
+    said = capsys.readouterr().err
+    assert "MARKER" not in said
+    assert "\x1b" not in said
+    assert said.count("in fail") == 2
+    first, *rest = said.splitlines()
+    if form == "json":
+        assert [json.loads(line)["event"] for line in (first, *rest)] == ["it failed"] * 2
+    else:
+        assert len([line for line in (first, *rest) if not line.startswith("| ")]) == 2
