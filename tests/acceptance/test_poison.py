@@ -32,5 +32,6 @@ def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
     assert poison.failure is not None
     assert (poison.status, poison.failure.category) == (RolloutStatus.FAILED, Category.POISON)
     assert {result.status for result in results.values()} == {RolloutStatus.COMPLETED}
-    assert poison.attempt == 3
-    assert max(result.attempt for result in results.values()) <= 3
+    # Two deaths in company, two alone.
+    assert poison.attempt == 4
+    assert max(result.attempt for result in results.values()) <= 4
