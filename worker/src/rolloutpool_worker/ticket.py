@@ -281,9 +281,10 @@ def _is_retried(claim: Claim, result: RolloutResult, retries: int) -> bool:
 def _check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
     """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
     declared = {} if spec.declared_tokenizer is None else spec.declared_tokenizer.model_dump(exclude_none=True)
+    known = {**ours, "revision": spec.tokenizer_revision}
     for what, theirs in declared.items():
-        if ours[what] != theirs:
+        if known[what] != theirs:
             raise TokenizerMismatch(
-                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {ours[what]!r}; give both "
-                "the same files and versions"
+                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {known[what]!r}; give "
+                "both the same files and versions"
             )

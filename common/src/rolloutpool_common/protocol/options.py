@@ -101,6 +101,8 @@ class DeclaredTokenizer(BaseModel):
     template_sha256: str | None = None
     """Of the chat template."""
     transformers_version: str | None = None
+    revision: str | None = None
+    """The revision that the trainer loaded; the rollout's `tokenizer_revision` must say the same."""
 
 
 class RolloutOptions(BaseModel):
