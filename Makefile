@@ -13,6 +13,10 @@ TOKENIZERS := build/tokenizers/.complete
 DISTRIBUTIONS := common api worker trainer
 # Machines behind an inspecting proxy have its certificate in the system's store only.
 export UV_NATIVE_TLS := true
+SYSTEM_CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
+ifneq ($(SYSTEM_CERTIFICATES),)
+export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
+endif
 KEEP ?=
 ARGS ?=
 
