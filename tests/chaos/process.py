@@ -1,0 +1,105 @@
+"""A child process that is started again whenever it ends, by whatever means, until it is stopped for good.
+
+It dies with this process, even by kill -9, as do the children of the pool's own supervisor.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rolloutpool_trainer import launch
+
+__all__ = ["Process"]
+
+PAUSE = 0.3
+"""Seconds from an end to the next start: long enough for a port to be free, short enough to be always busy."""
+STEADY = 4.0
+"""Seconds after which a process counts as doing its work."""
+LAST_WORDS = 400
+"""Bytes at a log's end in which a process says at which failpoint it ended."""
+_FAILPOINT = re.compile(rb"^failpoint (\S+)$", re.MULTILINE)
+
+
+class Process:
+    """One supervised process."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        on_end: Callable[["Process", int, str | None], None],
+    ) -> None:
+        """Not started yet. `on_end(process, exit code, failpoint at which it ended)` is called at each end."""
+        self.name = name
+        self.pid: int | None = None
+        """None while it does not run."""
+        self.log = folder / f"{name}.log"
+        self._command, self._env = command, env
+        self._since = 0.0
+        self._on_end = on_end
+        self._ending = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has run for long enough to be worth hurting."""
+        return self.pid is not None and time.monotonic() - self._since > STEADY
+
+    def start(self) -> None:
+        """Starts it, and again from now on."""
+        self._task = asyncio.create_task(self._keep(), name=self.name)
+
+    def send(self, number: signal.Signals) -> bool:
+        """Whether there was a process to send it to. To the process alone, as an operator or the kernel would."""
+        if self.pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        return True
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM, patience: float = 20.0) -> None:
+        """Ends it for good."""
+        self._ending = True
+        if self._task is None:
+            return
+        self.send(signal.SIGCONT)
+        self.send(number)
+        _, late = await asyncio.wait({self._task}, timeout=patience)
+        if late:
+            self.send(signal.SIGKILL)
+            await self._task
+
+    async def _keep(self) -> None:
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "0"]
+        while not self._ending:
+            with self.log.open("ab") as log:
+                begin = log.tell()
+                child = await asyncio.create_subprocess_exec(
+                    *launcher,
+                    *self._command,
+                    env={**os.environ, **self._env},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self.pid, self._since = child.pid, time.monotonic()
+            code = await child.wait()
+            self.pid = None
+            self._on_end(self, code, self._failpoint(begin))
+            if not self._ending:
+                await asyncio.sleep(PAUSE)
+
+    def _failpoint(self, begin: int) -> str | None:
+        with self.log.open("rb") as log:
+            log.seek(max(begin, log.seek(0, os.SEEK_END) - LAST_WORDS))
+            found = _FAILPOINT.search(log.read())
+        return found[1].decode() if found else None

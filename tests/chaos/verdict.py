@@ -1,0 +1,283 @@
+"""What a campaign proves, from the trainers' and the client's own logs; the pool's word counts for nothing here.
+
+The truth about a rollout's tokens is built from the prompts and ids that its trainer noted as it sampled them, with
+nothing of the pool's code: each turn's prompt either continues what was seen and sampled before, then what was added
+has mask 0, or it does not, then a further sample begins with it.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
+from tests.chaos.record import entries
+
+__all__ = ["Verdict", "judge", "truth"]
+
+Sample = dict[str, list[Any]]
+
+
+@dataclass
+class Verdict:
+    """The table, before it is one."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed_as_expected: int = 0
+    """Typed failures of rollouts whose trainer lied, was deaf or forgot."""
+    lost: list[str] = field(default_factory=list)
+    """Accepted and not completed, though the trainer was honest; or never delivered."""
+    delivered_twice: list[str] = field(default_factory=list)
+    """Read at two cursors, pushed under two ids, or delivered with two contents; or one key made two batches."""
+    sampled_twice: list[str] = field(default_factory=list)
+    """Turns, as uid/turn."""
+    wrong_masks: list[str] = field(default_factory=list)
+    """Delivered samples that are not what the trainer sampled, token by token; or data from a liar."""
+    resumed: int = 0
+    """Rollouts that had asked their trainer in one attempt and went on in a later one."""
+    pushed_again: int = 0
+    """Pushes that came once more under the same webhook-id with the same content; receivers drop these by it."""
+    kills: Counter[str] = field(default_factory=Counter)
+    kills_that_hit: Counter[str] = field(default_factory=Counter)
+    """Of those, with at least one rollout in flight in what was killed."""
+    failpoints: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    """Categories of all failures."""
+    recovery_s: list[float] = field(default_factory=list)
+    """From a worker's death to the next sign of each of its rollouts."""
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was broken."""
+        return not (self.lost or self.delivered_twice or self.sampled_twice or self.wrong_masks)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**vars(self), "clean": self.clean}
+
+
+def truth(turns: Sequence[dict[str, Any]]) -> list[Sample]:
+    """The training samples of a rollout, from what its trainer noted of each turn."""
+    samples: list[Sample] = []
+    seen: list[int] = []
+    for turn in turns:
+        prompt, ids = turn["prompt"], turn["ids"]
+        if not samples or prompt[: len(seen)] != seen:
+            samples.append({"prompt_ids": prompt, "response_ids": [], "response_mask": [], "response_logprobs": []})
+            added = []
+        else:
+            added = prompt[len(seen) :]
+        last = samples[-1]
+        last["response_ids"] += [*added, *ids]
+        last["response_mask"] += [0] * len(added) + [1] * len(ids)
+        last["response_logprobs"] += [0.0] * len(added) + turn["logprobs"]
+        seen = [*prompt, *ids]
+    return samples
+
+
+def judge(folder: Path) -> Verdict:
+    """Reads all logs."""
+    trainers = {path.stem: list(entries(path)) for path in sorted(folder.glob("trainer-*.jsonl"))}
+    client = list(entries(folder / "client.jsonl"))
+    campaign = list(entries(folder / "campaign.jsonl"))
+    verdict = Verdict()
+    manners, pushed = _accepted(client, verdict)
+    sampled = _sampled(trainers.values(), verdict)
+    results = _delivered(client, pushed, manners, verdict)
+    for uid, manner in manners.items():
+        _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict)
+    asks = _asks(trainers, campaign)
+    _resumptions(asks, results, manners, campaign, verdict)
+    _kills(asks, results, trainers, campaign, verdict)
+    verdict.faults = Counter(
+        entry["kind"] for entry in campaign if entry["event"] == "fault" and entry["kind"] != "kill"
+    )
+    begin = next((entry["at"] for entry in campaign if entry["event"] == "begin"), 0.0)
+    end = next((entry["at"] for entry in reversed(campaign) if entry["event"] == "end"), begin)
+    verdict.seconds = end - begin
+    return verdict
+
+
+def _accepted(client: Sequence[dict[str, Any]], verdict: Verdict) -> tuple[dict[str, Manner], set[str]]:
+    """The manner of each rollout's port, and which have to be pushed."""
+    batches: dict[str, str] = {}
+    manners: dict[str, Manner] = {}
+    pushed: set[str] = set()
+    for entry in client:
+        if entry["event"] != "accepted":
+            continue
+        if batches.setdefault(entry["key"], entry["batch"]) != entry["batch"]:
+            verdict.delivered_twice.append(f"key {entry['key']}")
+        manners.update(zip(entry["rollouts"], map(Manner, entry["manners"]), strict=True))
+        if entry["pushed"]:
+            pushed.update(entry["rollouts"])
+    verdict.submitted = len(manners)
+    return manners, pushed
+
+
+def _sampled(logs: Iterable[Sequence[dict[str, Any]]], verdict: Verdict) -> dict[str, dict[int, dict[str, Any]]]:
+    found: defaultdict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for log in logs:
+        for entry in log:
+            if entry["event"] == "sampled":
+                if entry["turn"] in found[entry["uid"]]:
+                    verdict.sampled_twice.append(f"{entry['uid']}/{entry['turn']}")
+                found[entry["uid"]][entry["turn"]] = entry
+    return found
+
+
+def _delivered(
+    client: Sequence[dict[str, Any]], pushed: set[str], manners: dict[str, Manner], verdict: Verdict
+) -> dict[str, dict[str, Any]]:
+    """The read results by uid, each with the time `at` which it came."""
+    results: dict[str, dict[str, Any]] = {}
+    ids: dict[str, str] = {}
+    contents: dict[str, Any] = {}
+    for entry in client:
+        if entry["event"] not in ("result", "push"):
+            continue
+        uid, result = entry["uid"], entry["result"]
+        twice = contents.setdefault(uid, result) != result or uid not in manners
+        if entry["event"] == "result":
+            twice = twice or uid in results
+            results[uid] = {**result, "at": entry["at"]}
+        else:
+            twice = twice or ids.get(uid, entry["id"]) != entry["id"]
+            verdict.pushed_again += uid in ids
+            ids[uid] = entry["id"]
+        if twice:
+            verdict.delivered_twice.append(uid)
+    verdict.lost += [f"{uid} (not pushed)" for uid in sorted(pushed - ids.keys())]
+    return results
+
+
+def _judge_one(
+    uid: str, manner: Manner, result: dict[str, Any] | None, turns: dict[int, dict[str, Any]], verdict: Verdict
+) -> None:
+    if result is None:
+        verdict.lost.append(uid)
+        return
+    completed = result["status"] == "completed"
+    verdict.completed += completed
+    if result["failure"] is not None:
+        verdict.failures[f"{manner}: {result['failure']['category']}"] += 1
+    if completed and manner in MUST_FAIL:
+        verdict.wrong_masks.append(uid)
+    elif not completed and manner in MUST_COMPLETE:
+        reason = result["failure"]["category"] if result["failure"] else result["status"]
+        verdict.lost.append(f"{uid} ({manner}: {reason})")
+    elif not completed:
+        verdict.failed_as_expected += 1
+    numbers = range(1, result["num_llm_calls"] + 1)
+    if completed and turns.keys() != set(numbers):
+        verdict.wrong_masks.append(uid)
+    elif result["samples"] or completed:
+        expected = truth([turns[number] for number in numbers if number in turns])
+        kept = [{name: sample[name] for name in expected[0]} for sample in result["samples"]] if expected else None
+        if kept != expected:
+            verdict.wrong_masks.append(uid)
+
+
+@dataclass(frozen=True)
+class _Ask:
+    at: float
+    attempt: int
+    worker: str | None
+
+
+def _asks(trainers: dict[str, list[dict[str, Any]]], campaign: Sequence[dict[str, Any]]) -> dict[str, list[_Ask]]:
+    """Who asked for each rollout, in order. The worker is known by the connection that it asked over."""
+    connections: defaultdict[int, list[tuple[float, str | None]]] = defaultdict(list)
+    for entry in campaign:
+        if entry["event"] == "connected":
+            connections[entry["port"]].append((entry["at"], entry["worker"]))
+    found: defaultdict[str, list[_Ask]] = defaultdict(list)
+    for log in trainers.values():
+        for entry in log:
+            if entry["event"] == "ask":
+                known = connections[entry["port"]]
+                place = bisect_right(known, entry["at"], key=lambda connection: connection[0])
+                worker = known[place - 1][1] if place else None
+                found[entry["uid"]].append(_Ask(entry["at"], entry["attempt"], worker))
+    for asks in found.values():
+        asks.sort(key=lambda ask: ask.at)
+    return found
+
+
+def _resumptions(
+    asks: dict[str, list[_Ask]],
+    results: dict[str, dict[str, Any]],
+    manners: dict[str, Manner],
+    campaign: Sequence[dict[str, Any]],
+    verdict: Verdict,
+) -> None:
+    deaths: defaultdict[str, list[float]] = defaultdict(list)
+    for entry in campaign:
+        if entry["event"] == "ended" and entry["code"] == -9:
+            deaths[entry["name"]].append(entry["at"])
+    for uid, mine in asks.items():
+        result = results.get(uid)
+        last = max([ask.attempt for ask in mine] + ([result["attempt"]] if result else []))
+        verdict.resumed += last > mine[0].attempt
+        steps = list(mine)
+        if result is not None:
+            steps.append(_Ask(result["at"], result["attempt"], None))
+        for before, after in pairwise(steps):
+            # Where the trainer refuses, a rollout waits because of that, not because of the death.
+            if after.attempt <= before.attempt or before.worker is None or manners[uid] not in MUST_COMPLETE:
+                continue
+            death = next((at for at in deaths[before.worker] if before.at <= at < after.at), None)
+            if death is not None:
+                verdict.recovery_s.append(after.at - death)
+
+
+def _kills(
+    asks: dict[str, list[_Ask]],
+    results: dict[str, dict[str, Any]],
+    trainers: dict[str, list[dict[str, Any]]],
+    campaign: Sequence[dict[str, Any]],
+    verdict: Verdict,
+) -> None:
+    verdict.failpoints = Counter(entry["failpoint"] for entry in campaign if entry.get("failpoint"))
+    # From the first call to the result: in the pool's hands.
+    spans = [(mine[0].at, results[uid]["at"] if uid in results else float("inf")) for uid, mine in asks.items()]
+    for entry in campaign:
+        if entry["event"] != "fault" or entry["kind"] != "kill":
+            continue
+        at, target = entry["at"], entry["target"]
+        kind = target.partition("-")[0]
+        verdict.kills[kind] += 1
+        if kind == "trainer":
+            hit = _calls_open(trainers[target], at)
+        elif kind == "worker":
+            hit = any(_lost_its_worker(mine, results.get(uid), target, at) for uid, mine in asks.items())
+        else:
+            hit = any(begin < at < end for begin, end in spans)
+        verdict.kills_that_hit[kind] += hit
+
+
+def _lost_its_worker(mine: Sequence[_Ask], result: dict[str, Any] | None, worker: str, at: float) -> bool:
+    """Whether its last call before this time came from this worker, and another attempt had to go on."""
+    before = [ask for ask in mine if ask.at <= at]
+    if not before or before[-1].worker != worker:
+        return False
+    last = max(mine[-1].attempt, result["attempt"] if result else 0)
+    return last > before[-1].attempt
+
+
+def _calls_open(log: Sequence[dict[str, Any]], at: float) -> bool:
+    calls: Counter[tuple[str, int]] = Counter()
+    for entry in log:
+        if entry["at"] > at:
+            break
+        if entry["event"] == "start":
+            calls.clear()
+        elif entry["event"] in ("ask", "answer"):
+            calls[entry["uid"], entry["turn"]] += 1 if entry["event"] == "ask" else -1
+    return any(count > 0 for count in calls.values())
