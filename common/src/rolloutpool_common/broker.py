@@ -1,8 +1,8 @@
 """Celery's settings, shared by who publishes tickets and who runs them.
 
 A ticket carries ids only: no prompt, no key, no secret. Results never travel through Celery (own keys are ten times
-cheaper). Recovery is the worker's heartbeat, so a long visibility time-out only keeps kombu from redelivering what
-still runs.
+cheaper). A ticket is acknowledged when it is taken: recovery is the worker's heartbeat, so a long visibility time-out
+only keeps kombu from redelivering what is on its way.
 """
 
 from typing import Any
@@ -53,10 +53,9 @@ def _settings() -> dict[str, Any]:
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_ignore_result": True,
-        "task_acks_late": True,
-        "task_reject_on_worker_lost": True,
-        "task_acks_on_failure": True,
-        "task_acks_on_timeout": True,
+        # Early: who has what stands in the claims, and a ticket that is lost before its claim is published again. Late,
+        # kombu puts all that is in work back at each lost connection, and ends the worker where Redis is still away.
+        "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         # Reserves no more tickets than there are slots (Redis only).
         "worker_disable_prefetch": True,

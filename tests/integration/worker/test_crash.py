@@ -41,6 +41,16 @@ async def kill_in_full_swing(pool: Pool, worker: Worker, uids: list[str]) -> Non
     worker.kill()
 
 
+async def all_in_calls(app: CallbackApp, count: int) -> None:
+    """Returns when each rollout has finished turns and waits for another one."""
+
+    async def waiting() -> bool:
+        sessions = [app.sessions.named(f"r{i}") for i in range(count)]
+        return all(s is not None and s.turns >= 1 and s.running is not None for s in sessions)
+
+    await until(waiting)
+
+
 async def declared_dead(redis_url: str) -> None:
     """Lets the silence of all workers have lasted long enough, as soon as Redis has been up for long enough."""
     async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as raw:
@@ -90,7 +100,8 @@ async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
             with started_worker(redis_url) as first:
                 await first.announced(pool.store)
                 uids = await pool.submit(asks(4, idempotent=False), shared={"server_url": served.url})
-                await kill_in_full_swing(pool, first, uids)
+                await all_in_calls(app, 4)
+                first.kill()
             await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():

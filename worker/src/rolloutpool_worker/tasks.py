@@ -8,7 +8,6 @@ import asyncio
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Reject
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from rolloutpool_common.broker import PREFLIGHT_NAME, TASK_NAME, make_celery
@@ -40,7 +39,7 @@ class WorkerProcess:
     def _make_app(self, settings: WorkerSettings) -> Celery:
         app = make_celery(settings.celery_url)
 
-        @app.task(name=TASK_NAME, acks_late=True, ignore_result=True)
+        @app.task(name=TASK_NAME, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> list[str]:
             return self._run(refs)
 
@@ -55,7 +54,8 @@ class WorkerProcess:
     def _run(self, refs: list[list[Any]]) -> list[str]:
         """Runs the rollouts of one ticket; returns what became of each."""
         if self._runtime.drain.begun:
-            raise Reject("draining", requeue=True)
+            # Never claimed, so it is published again.
+            return ["draining"] * len(refs)
         return self._loop.run(_run_all(self._runtime, [uid_of(batch_id, index) for batch_id, index in refs]))
 
     def _drain(self, **_: Any) -> None:

@@ -5,6 +5,7 @@ world has moved on. No worker is declared dead within `DEAD_AFTER_SECONDS` + two
 none of them could beat while Redis was away.
 """
 
+import asyncio
 import logging
 import uuid
 from typing import NamedTuple
@@ -22,6 +23,7 @@ __all__ = ["MAX_CRASHES", "Reconciliation", "Report"]
 _log = logging.getLogger(__name__)
 
 LEASE_MS = 5000
+REQUEUED_AT_ONCE = 64
 OWN_END_MS = 10_000
 """How long past its deadline a running rollout is left to its worker."""
 MAX_DEAD = 10_000
@@ -80,22 +82,27 @@ class Reconciliation:
         return float(info["uptime_in_seconds"])
 
     async def _bury(self, worker_id: str) -> tuple[int, int]:
-        requeued = poisoned = 0
-        for uid in await self._workers.claims(worker_id):
-            split = keys.split_uid(uid)
-            if split is None:
-                continue
-            crashes = await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0)
-            if crashes < 0:
-                continue
-            requeued += 1
-            if crashes >= MAX_CRASHES:
-                poisoned += 1
-                await self.note_dead(uid)
-                await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
+        uids = await self._workers.claims(worker_id)
+        crashes: list[int] = []
+        # Each waits for the disk, and together they wait once.
+        for start in range(0, len(uids), REQUEUED_AT_ONCE):
+            some = uids[start : start + REQUEUED_AT_ONCE]
+            crashes += await asyncio.gather(*(self._take_back(uid, worker_id) for uid in some))
         await self._workers.bury(worker_id)
+        requeued, poisoned = sum(n > 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
+
+    async def _take_back(self, uid: str, worker_id: str) -> int:
+        """Queues a dead worker's rollout again; returns how many it is suspected of, 0 where the worker had lost it."""
+        split = keys.split_uid(uid)
+        if split is None:
+            return 0
+        crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0))
+        if crashes >= MAX_CRASHES:
+            await self.note_dead(uid)
+            await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
+        return max(crashes, 0)
 
     async def note_dead(self, uid: str) -> None:
         """Puts a rollout on the list of those that killed their workers."""
