@@ -68,7 +68,9 @@ class Pool:
             if capacity.used_bytes + promised > capacity.max_bytes:
                 raise MemoryShort
         try:
-            submitted = await self.store.batches.submit(new, max_open=settings.rolloutpool_max_open)
+            submitted = await self.store.batches.submit(
+                new, max_open=settings.rolloutpool_max_open, retention_s=settings.rolloutpool_retention_hours * 3600
+            )
         except TooManyOpen as full:
             raise QueueFull(full.message) from None
         failpoints.hit("api.commit_before_answer")

@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     """Rollouts that may be accepted and not ended; more are refused with 429."""
     rolloutpool_reserve_kb: int = Field(default=64, ge=0)
     """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
+    rolloutpool_retention_hours: float = Field(default=24.0, gt=0, le=8760)
+    """How long after its end a batch is kept, with results, stream and idempotency key."""
     rolloutpool_api_keys: str = Field(default="", repr=False)
     """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
     rolloutpool_api_keys_file: Path | None = None

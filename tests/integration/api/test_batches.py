@@ -192,6 +192,28 @@ async def test_purge_needs_an_ended_batch(client: httpx.AsyncClient) -> None:
         assert (await client.get(gone)).status_code == 404
 
 
+async def test_an_ended_batch_is_kept_for_the_retention_and_no_longer(redis_url: str) -> None:
+    async with (
+        running_api(redis_url, rolloutpool_retention_hours=1e-6) as api,
+        running_api(redis_url) as patient,
+        client_of(api) as client,
+        client_of(patient) as other,
+    ):
+        ended, running = await submit(client, batch(), **{"Idempotency-Key": "k"}), await submit(client, batch())
+        kept = await submit(other, batch())
+        for url in (f"/v1/batches/{ended.batch_id}", f"/v1/batches/{kept.batch_id}"):
+            await client.delete(url)
+
+        async def gone() -> bool:
+            return (await other.get(f"/v1/batches/{ended.batch_id}")).status_code == 404
+
+        await until(gone, 30)
+        for left in (running, kept):
+            assert (await client.get(f"/v1/batches/{left.batch_id}")).status_code == 200
+        # The key went with it.
+        assert (await submit(client, batch(), **{"Idempotency-Key": "k"})).batch_id != ended.batch_id
+
+
 async def test_unknown_batches(client: httpx.AsyncClient) -> None:
     for name in ("b" + "0" * 32, "x", "%00", "b0%0a"):
         response = await client.get(f"/v1/batches/{name}")

@@ -25,6 +25,7 @@ __all__ = ["Batches"]
 
 CHUNK = 500
 MAX_OPEN = 1_000_000
+RETENTION_SECONDS = 24 * 3600.0
 STAGE_SECONDS = 3600
 CANCEL_AT_ONCE = 64
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
@@ -39,8 +40,12 @@ class Batches:
         self._rollouts = rollouts
         self._secrets = secrets
 
-    async def submit(self, new: NewBatch, *, max_open: int = MAX_OPEN) -> Submitted:
+    async def submit(
+        self, new: NewBatch, *, max_open: int = MAX_OPEN, retention_s: float = RETENTION_SECONDS
+    ) -> Submitted:
         """Stages the rollouts, then commits them at once. The same key and digest give the batch of the first time.
+
+        `retention_s` after its last rollout has ended, the batch is deleted.
 
         Raises `IdempotencyConflict` for the same key with another digest, `SecretsUnkept` where there are secrets and
         nothing to seal them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
@@ -52,6 +57,7 @@ class Batches:
         push = None if new.delivery is None else self._sealed_delivery(new.delivery)
         await self._stage(new, sealed)
         fields: list[Any] = ["scope", new.scope, "shared", shared, "labels", orjson.dumps(new.labels)]
+        fields += ["retention_ms", int(retention_s * 1000)]
         if push is not None:
             fields += ["push", push]
         if new.v1:

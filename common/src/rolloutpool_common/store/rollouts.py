@@ -27,10 +27,7 @@ from rolloutpool_common.store.records import (
     result_counts,
 )
 
-__all__ = ["RETENTION_SECONDS", "Rollouts", "new_token"]
-
-RETENTION_SECONDS = 24 * 3600
-"""How long an ended batch is kept."""
+__all__ = ["Rollouts", "new_token"]
 
 
 def new_token() -> str:
@@ -41,10 +38,9 @@ def new_token() -> str:
 class Rollouts:
     """The rollouts in one store."""
 
-    def __init__(self, connection: Connection, *, retention_s: float = RETENTION_SECONDS) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
-        self._retention_ms = int(retention_s * 1000)
 
     async def claim(self, uid: str, worker_id: str, *, token: str | None = None) -> Claim | ClaimRefused:
         """Makes this worker the only one that may run the rollout, or says why the ticket is void.
@@ -155,7 +151,6 @@ class Rollouts:
             token,
             result.status,
             compress(result.model_dump_json().encode()),
-            self._retention_ms,
             *result_counts(result),
         )
         return str(answer.decode())

@@ -71,10 +71,12 @@ local function count_in_group(b, index, status, min_usable, late)
 end
 
 -- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash and the totals.
-local function end_rollout(b, index, status, result, counts, retention_ms)
+local function end_rollout(b, index, status, result, counts)
   local uid = b .. '-' .. index
   local was = redis.call('HMGET', k_rollout(uid), 's', 'w')
-  local meta = redis.call('HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1', 'min_usable', 'late', 'run')
+  local meta = redis.call(
+    'HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1', 'min_usable', 'late', 'run', 'retention_ms'
+  )
   local now = now_ms()
   if was[1] == 'running' then redis.call('HINCRBY', k_batch(b), 'running', -1) end
   detach(uid, was[2], meta[1])
@@ -102,8 +104,8 @@ local function end_rollout(b, index, status, result, counts, retention_ms)
     redis.call('HSET', k_batch(b), 'finished_ms', str(now))
     redis.call('LREM', k_run(meta[1], meta[8]), 0, b)
     if redis.call('EXISTS', k_run(meta[1], meta[8])) == 0 then redis.call('LREM', k_runs(meta[1]), 0, meta[8]) end
-    redis.call('ZADD', P .. 'ended', str(now + retention_ms), b)
-    if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or str(retention_ms)) end
+    redis.call('ZADD', P .. 'ended', str(now + tonumber(meta[9])), b)
+    if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or meta[9]) end
   end
   redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'b', b)
 end

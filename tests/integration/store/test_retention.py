@@ -1,0 +1,158 @@
+"""Nothing grows for ever: what a batch left is deleted when its time is over, and the rest has a size of its own."""
+
+import asyncio
+from typing import Any
+
+from tests.integration.support.batches import SCOPE, announce, claim, new_batch, result_of, uids_of
+from tests.integration.support.waiting import until
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, LateRollouts, Priority
+from rolloutpool_common.store import NewBatch, Store
+
+BATCHES, ROLLOUTS, FATES = 25, 16, 8
+
+LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader"}
+"""Of the pool, not of a batch: capped lists, one hash of counters, one lock that expires."""
+
+
+async def keys_of(raw: Any) -> set[str]:
+    return {key async for key in raw.scan_iter("*", count=1000)}
+
+
+def busy_batch(number: int) -> NewBatch:
+    """With all that a batch can have beside its rollouts."""
+    return new_batch(
+        [{"rollout_id": f"b{number}-r{i}", "callback_api_key": "a key"} for i in range(ROLLOUTS)],
+        groups=[f"g{i % 4}" for i in range(ROLLOUTS)],
+        group_policy=GroupPolicy(min_usable=3, late=LateRollouts.CANCEL),
+        deadline_s=3600,
+        delivery=Delivery(callback_url="http://127.0.0.1:9/", secret="long enough"),
+        key=f"key {number}",
+        run=f"run {number % 3}",
+        priority=list(Priority)[number % len(Priority)],
+    )
+
+
+async def live(store: Store, uid: str, fate: int) -> None:
+    """One of the lives that a rollout can have; some are left to others."""
+    if fate == 0:
+        await store.rollouts.cancel(uid)
+        return
+    held = await claim(store, uid)
+    await store.rollouts.journal(held, [{"kind": "turn"}], turns=1)
+    match fate:
+        case 1:
+            await store.rollouts.cancel(uid)
+        case 2:
+            await store.rollouts.settle(held.batch_id, held.index, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
+        case 3:
+            await store.rollouts.keep_evidence(held, result_of(held))
+            await store.rollouts.finish(held, result_of(held, status=RolloutStatus.FAILED, samples=[]))
+            await store.reconciliation.note_dead(uid)
+        case 4:
+            await store.rollouts.give_back(held, clean=True, counter="retries", delay_s=60)
+        case 5:
+            assert await store.rollouts.release(held, clean=True)
+            again = await claim(store, uid)
+            await store.rollouts.finish(again, result_of(again))
+        case _:
+            await store.rollouts.finish(held, result_of(held))
+
+
+async def run_some_hundred(store: Store, retention_s: float) -> list[NewBatch]:
+    """Batches whose rollouts have ended in every way, some delivered, some not."""
+    batches = [busy_batch(number) for number in range(BATCHES)]
+    await announce(store, "w1")
+    for batch in batches:
+        await store.batches.submit(batch, retention_s=retention_s)
+        await store.outbox.reserve(batch.priority, 5)
+        for i, uid in enumerate(uids_of(batch)):
+            await live(store, uid, i % FATES)
+        await store.batches.cancel(batch.batch_id)
+    # As workers do that beat, deliver, and leave.
+    await store.workers.beat("w1", running=0, tokenizers={})
+    for n, push in enumerate(await store.pushes.take(200, lease_s=60)):
+        await store.pushes.settle(push.uid, ("delivered", "dead", "retry")[n % 3], retry_in_s=60)
+    await store.workers.leave("w1")
+    await store.preflights.answer("asked", b"{}")
+    assert await store.preflights.take("asked") == b"{}"
+    return batches
+
+
+async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Store, raw: Any) -> None:
+    batches = await run_some_hundred(store, retention_s=0.001)
+
+    async def all_deleted() -> bool:
+        await store.reconciliation.run_once()
+        return not await raw.exists("rp:ended")
+
+    await until(all_deleted)
+    left = await keys_of(raw)
+    assert left <= LASTING
+    # No trace of a name in what stays, but in the capped lists of what people should look at.
+    assert await raw.llen("rp:dead") == BATCHES * ROLLOUTS // FATES
+    totals = str(await raw.hgetall("rp:totals"))
+    assert all(batch.batch_id not in totals for batch in batches)
+    assert await store.batches.status(batches[0].batch_id, SCOPE) is None
+    assert await store.rollouts.find("b0-r1", SCOPE) is None
+    # The key is free again: what it stood for is gone.
+    assert (await store.batches.submit(busy_batch(0))).created
+
+
+async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store: Store, raw: Any) -> None:
+    batches = await run_some_hundred(store, retention_s=7200)
+    due = dict(await raw.zrange("rp:ended", 0, -1, withscores=True))
+    assert set(due) == {batch.batch_id for batch in batches}
+    now, _ = await raw.time()
+    assert all(now + 7200 - 600 < at / 1000 <= now + 7201 for at in due.values())
+    assert (await store.reconciliation.run_once()).deleted == 0
+    pool_wide = {"rp:ended", "rp:push:due", "rp:push:attempts", *LASTING}
+    for key in await keys_of(raw) - pool_wide:
+        if key.startswith("rp:idempotency:"):
+            assert 0 < await raw.pttl(key) <= 7_200_000, key
+        elif key.startswith("rp:name:"):
+            assert (await raw.get(key)).rpartition("-")[0] in due, key
+        else:
+            kind, _, rest = key.removeprefix("rp:").partition(":")
+            assert kind in ("batch", "rollout"), key
+            assert rest.partition(":")[0].partition("-")[0] in due, key
+            # A journal ends with its rollout.
+            assert not key.endswith(":journal"), key
+    assert {uid.partition("-")[0] for uid in await raw.zrange("rp:push:due", 0, -1)} <= set(due)
+    assert {uid.partition("-")[0] for uid in await raw.hkeys("rp:push:attempts")} <= set(due)
+
+
+async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, raw: Any) -> None:
+    short, long = new_batch(key="short"), new_batch(key="long")
+    await store.batches.submit(short, retention_s=0.001)
+    await store.batches.submit(long, retention_s=3600)
+    # An ended one alone: time begins with the end.
+    running = new_batch(key="running")
+    await store.batches.submit(running, retention_s=0.001)
+    for batch in (short, long):
+        await store.rollouts.cancel(uids_of(batch)[0])
+
+    async def gone() -> bool:
+        await store.reconciliation.run_once()
+        return await store.batches.status(short.batch_id, SCOPE) is None
+
+    await until(gone)
+    assert await store.batches.status(long.batch_id, SCOPE) is not None
+    assert await store.batches.status(running.batch_id, SCOPE) is not None
+    assert await raw.pttl("rp:idempotency:tests:running") == -1
+    assert not await store.batches.was_submitted(SCOPE, "short")
+    assert await store.batches.was_submitted(SCOPE, "long")
+
+
+async def test_the_stream_of_wake_ups_is_capped(store: Store, raw: Any) -> None:
+    """It would otherwise be the one thing that grows with each rollout."""
+    pipe = raw.pipeline(transaction=False)
+    for _ in range(12_000):
+        pipe.xadd("rp:finished", {"b": "b"})
+    await pipe.execute()
+    batch = new_batch(50)
+    await store.batches.submit(batch)
+    await asyncio.gather(*(store.rollouts.cancel(uid) for uid in uids_of(batch)))
+    # Redis trims by whole nodes of 100 entries.
+    assert await raw.xlen("rp:finished") < 10_200
