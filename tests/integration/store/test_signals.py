@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import redis
 from redis.asyncio import Redis
 from tests.integration.support.batches import claim, result_of, submit
 from tests.integration.support.waiting import until
@@ -107,6 +108,23 @@ async def test_after_a_lost_stream_every_waiter_looks_again(listening: Store, ot
         await watch.wait(0)
         await raw.delete(FINISHED)
         await finish(other, uid)
+        assert await watch.wait(20)
+
+
+async def test_a_reader_that_stood_still_wakes_those_whose_signals_were_trimmed(
+    listening: Store, other: Store, redis_url: str
+) -> None:
+    (uid,) = await submit(other)
+    batch_id = uid.rpartition("-")[0]
+    async with listening.signals.watch(batch_id) as watch:
+        await watch.wait(0)
+        with redis.Redis.from_url(redis_url) as busy:
+            # Nothing else runs in this loop meanwhile: the reader gets the first of these, and then what is left.
+            pipe = busy.pipeline(transaction=False)
+            for name in ("other", batch_id, *["other"] * 12_000):
+                pipe.xadd(FINISHED, {"b": name}, maxlen=10_000, approximate=True)
+            pipe.execute()
+            assert batch_id.encode() not in {entry[b"b"] for _, entry in busy.xrange(FINISHED)}
         assert await watch.wait(20)
 
 

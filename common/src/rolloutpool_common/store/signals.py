@@ -1,7 +1,7 @@
 """Wake-ups: one blocking reader per process tells all waiters that something of their batch ended.
 
 A signal carries no truth: a waiter reads the done-stream, waits, and reads again. Signals can be spurious (after a
-reconnect all waiters wake), but none is lost between two waits of the same watch.
+reconnect, or when the reader fell behind, all waiters wake), but none is lost between two waits of the same watch.
 """
 
 import asyncio
@@ -18,6 +18,9 @@ from rolloutpool_common.store.connection import Connection
 __all__ = ["Signals", "Watch"]
 
 _log = logging.getLogger(__name__)
+
+PAGE = 1000
+"""Signals per read. The stream keeps ten times as many, so a reader that missed some finds a full page."""
 
 
 class Watch:
@@ -90,8 +93,11 @@ class Signals:
                         last = newest[0][0] if newest else b"0"
                         self.wake_all()
                     # Half a minute, so that a connection that died without a word is noticed.
-                    for _, entries in await redis.xread({keys.FINISHED: last}, count=1000, block=30_000) or []:
+                    for _, entries in await redis.xread({keys.FINISHED: last}, count=PAGE, block=30_000) or []:
                         last = entries[-1][0]
+                        if len(entries) == PAGE:
+                            self.wake_all()
+                            continue
                         for batch_id in {fields[b"b"].decode() for _, fields in entries}:
                             for watch in self._watches.get(batch_id, ()):
                                 watch.wake()
