@@ -1,0 +1,130 @@
+"""Conversations whose every byte is known beforehand, so that the stub trainer computes nothing while it is measured.
+
+A rollout's id says which one it is: `turns.variant.latency_ms.serial`. The policy adds one number again and again, a
+call per turn, and says the result in the last turn. The ids are those of the tiny tokenizer, encoded as the template
+writes them: a trainer that keeps ids and one that renders history again count the same.
+"""
+
+import hashlib
+import json
+from array import array
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.protocol.completions import HEADER_ECHO_PREFIX, HEADER_FINGERPRINT, HEADER_KEEPS_IDS
+from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
+from rolloutpool_worker.tools import calculator
+
+__all__ = ["VARIANTS", "Turn", "conversation", "messages", "rollout_id"]
+
+VARIANTS = 8
+"""Different conversations of each length; enough that nothing is served from a cache of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the trainer answers in one turn."""
+
+    whole: bytes
+    """The HTTP response that echoes the whole prompt."""
+    digest: bytes
+    """Of the known prefix, in hex, as a pool offers it; empty on turn 1."""
+    delta: bytes
+    """The HTTP response that leaves this prefix out."""
+
+
+def rollout_id(turns: int, serial: int, latency_ms: int) -> str:
+    """The id by which the stub trainer knows what to answer."""
+    return f"{turns}.{serial % VARIANTS}.{latency_ms}.{serial}"
+
+
+def messages(turns: int, serial: int) -> list[dict[str, Any]]:
+    """The prompt of a rollout."""
+    start, step = _numbers(serial % VARIANTS)
+    return [{"role": "user", "content": f"Add {step} to {start}, {turns - 1} times, with a call each time."}]
+
+
+@lru_cache(maxsize=256)
+def conversation(turns: int, variant: int) -> list[Turn]:
+    """The replies of all turns. The first use takes up to a second."""
+    tokenizer = _tokenizer()
+    calculators = (calculator.ADD, calculator.SUBTRACT, calculator.MULTIPLY, calculator.DIVIDE)
+    tools = [tool.definition.model_dump() for tool in calculators]
+    prompt = tokenizer.render_prompt(messages(turns, variant), tools=tools)
+    value, step = _numbers(variant)
+    replies = []
+    known = 0
+    for turn in range(1, turns + 1):
+        last = turn == turns
+        text, message = _answer(value) if last else _call(value, step, turn)
+        sampled = tokenizer.encode(text)
+        if tokenizer.close_id is not None:
+            sampled.append(tokenizer.close_id)
+        replies.append(_turn(tokenizer, prompt, known, sampled, message))
+        if not last:
+            value += step
+            result = {"role": "tool", "content": str(value), "tool_call_id": f"call_{turn}", "name": "add"}
+            known = len(prompt) + len(sampled)
+            delta = tokenizer.render_delta([result], last_sampled_id=sampled[-1], tools=tools)
+            prompt = [*prompt, *sampled, *delta.close_ids, *delta.glue_ids]
+    return replies
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> ChatTokenizer:
+    return load_tokenizer(TINY)
+
+
+def _numbers(variant: int) -> tuple[int, int]:
+    return 11 + 7 * variant, 3 + 2 * variant
+
+
+def _call(value: int, step: int, turn: int) -> tuple[str, dict[str, Any]]:
+    arguments = json.dumps({"a": value, "b": step})
+    text = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
+    call = {"id": f"call_{turn}", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return text, {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def _answer(value: int) -> tuple[str, dict[str, Any]]:
+    text = f"The result is {value}."
+    return text, {"role": "assistant", "content": text}
+
+
+def _turn(tokenizer: ChatTokenizer, prompt: list[int], known: int, sampled: list[int], message: dict[str, Any]) -> Turn:
+    body = {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "model": "default",
+        "created": 0,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "token_ids": sampled,
+        # Of many digits, as real ones are: they are most of what has to be parsed.
+        "logprobs": [-0.001 - (id_ * 0.6180339887498949) % 3 for id_ in sampled],
+    }
+    ours = tokenizer.fingerprint
+    headers = {
+        HEADER_KEEPS_IDS: "true",
+        HEADER_FINGERPRINT: f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}",
+    }
+    whole = _response({**body, "prompt_token_ids": prompt}, headers)
+    if not known:
+        return Turn(whole, b"", whole)
+    # The digest is over little-endian uint32, which array("I") is on every machine that runs this.
+    digest = hashlib.blake2b(array("I", prompt[:known]).tobytes(), digest_size=16).hexdigest().encode()
+    shorter = _response({**body, "prompt_token_ids": prompt[known:]}, {**headers, HEADER_ECHO_PREFIX: str(known)})
+    return Turn(whole, digest, shorter)
+
+
+def _response(body: dict[str, Any], headers: dict[str, str]) -> bytes:
+    content = orjson.dumps(body)
+    lines = [
+        "HTTP/1.1 200 OK",
+        "content-type: application/json",
+        f"content-length: {len(content)}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join((*lines, "", "")).encode() + content

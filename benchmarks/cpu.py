@@ -1,0 +1,90 @@
+"""CPU time of this process and its children by role, from /proc: what a rollout costs, whoever else is busy.
+
+User and system time, children that have ended included (Redis rewrites its file in one). Resolution 10 ms: measure for
+seconds. Flower is watched by nobody here.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["POOL_ROLES", "Usage"]
+
+POOL_ROLES = ("api", "worker", "redis")
+"""What the pool's own cost is the sum of."""
+_ROLES = {
+    "rolloutpool_api": "api",
+    "rolloutpool_worker": "worker",
+    "redis": "redis",
+    "benchmarks.stub_trainer": "stub",
+    "benchmarks.founding": "founding",
+    "benchmarks.ideal": "ideal",
+}
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class _Process:
+    parent: int
+    name: str
+    seconds: float
+    ended_children: float
+
+
+class Usage:
+    """CPU seconds of each process at one moment."""
+
+    def __init__(self) -> None:
+        """Takes the time now."""
+        self._seconds = _by_process()
+
+    def since(self, earlier: "Usage") -> dict[str, float]:
+        """CPU seconds by role between two moments, of the processes that lived at both."""
+        spent: dict[str, float] = {}
+        for key, seconds in self._seconds.items():
+            if key in earlier._seconds:
+                role = key[1]
+                spent[role] = spent.get(role, 0.0) + seconds - earlier._seconds[key]
+        return spent
+
+
+def _by_process() -> dict[tuple[int, str], float]:
+    processes = {int(path.name): found for path in Path("/proc").iterdir() if (found := _read(path)) is not None}
+    own = os.getpid()
+    found = {(own, "load"): processes[own].seconds}
+    for pid, process in processes.items():
+        role = _role(pid, process.name)
+        if role is not None and _descends(pid, own, processes):
+            found[pid, role] = process.seconds + process.ended_children
+    return found
+
+
+def _read(path: Path) -> _Process | None:
+    if not path.name.isdecimal():
+        return None
+    try:
+        text = (path / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    user, system, ended_user, ended_system = (int(field) / _TICKS for field in fields[11:15])
+    return _Process(int(fields[1]), head.partition("(")[2], user + system, ended_user + ended_system)
+
+
+def _role(pid: int, name: str) -> str | None:
+    if name.startswith("redis"):
+        return "redis"
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # `python -m MODULE`
+    module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
+    return _ROLES.get(module)
+
+
+def _descends(pid: int, ancestor: int, processes: dict[int, _Process]) -> bool:
+    while pid in processes and pid != ancestor:
+        pid = processes[pid].parent
+    return pid == ancestor

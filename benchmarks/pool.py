@@ -1,0 +1,117 @@
+"""The pool under load: batches through the API, results read as a client reads them, by long-poll and cursor.
+
+As it is shipped: `appendfsync always` on the disk below `build/`, Celery events on, default log level; only Flower is
+not started. What this process does is kept small: bodies are made before the clock starts, and results are looked at
+after it has stopped.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+
+import httpx
+import orjson
+
+from benchmarks.conversations import VARIANTS, messages, rollout_id
+from benchmarks.cpu import Usage
+from benchmarks.load import Load, Measured
+from benchmarks.processes import ENVIRONMENT, ROOT
+from rolloutpool_common.rendering import TINY
+from rolloutpool_trainer import LocalPool
+
+__all__ = ["PoolUnderLoad", "running_pool"]
+
+PAGE = 200
+"""Results per page, as the trainer's client asks for."""
+
+
+class PoolUnderLoad:
+    """A pool that is up."""
+
+    def __init__(self, url: str, trainer: str) -> None:
+        self._http = httpx.Client(base_url=url, trust_env=False, timeout=120.0)
+        self._trainer = trainer
+        self._serial = 0
+
+    def measure(self, load: Load) -> Measured:
+        """Runs one batch; the clock runs from the POST to the last result. Raises AssertionError on a bad result."""
+        body = self._body(load)
+        before, start = Usage(), time.perf_counter()
+        accepted = self._http.post("/v1/batches", content=body, headers={"Content-Type": "application/json"})
+        accepted.raise_for_status()
+        pages = self._read(accepted.json()["batch_id"])
+        seconds = time.perf_counter() - start
+        spent = Usage().since(before)
+        _check(pages, load)
+        return Measured("pool", load, seconds, spent)
+
+    def _body(self, load: Load) -> bytes:
+        serials = range(self._serial, self._serial + load.rollouts)
+        self._serial += load.rollouts + (-load.rollouts) % VARIANTS
+        return orjson.dumps(
+            {
+                "rollouts": [
+                    {
+                        "messages": messages(load.turns, serial),
+                        "rollout_id": rollout_id(load.turns, serial, load.latency_ms),
+                    }
+                    for serial in serials
+                ],
+                "defaults": {
+                    "tokenizer_name": TINY,
+                    "max_turns": load.turns,
+                    "max_tokens_total": 1_000_000,
+                    "idempotent": True,
+                },
+                "trainer": {"server_urls": [self._trainer]},
+            }
+        )
+
+    def _read(self, batch_id: str) -> list[bytes]:
+        pages: list[bytes] = []
+        cursor, complete = "0", False
+        while not complete:
+            page = self._http.get(
+                f"/v1/batches/{batch_id}/results",
+                params={"cursor": cursor, "limit": PAGE, "wait": 25, "format": "ndjson"},
+            )
+            page.raise_for_status()
+            pages.append(page.content)
+            cursor, complete = page.headers["X-Next-Cursor"], page.headers["X-Batch-Complete"] == "true"
+        return pages
+
+    def close(self) -> None:
+        """Closes the connection to the pool."""
+        self._http.close()
+
+
+def _check(pages: list[bytes], load: Load) -> None:
+    results = [orjson.loads(line)["result"] for page in pages for line in page.splitlines()]
+    if len(results) != load.rollouts:
+        raise AssertionError(f"{load.rollouts} rollouts, but {len(results)} results")
+    for result in results:
+        if (result["status"], result["alignment"], result["num_llm_calls"]) != ("completed", "exact", load.turns):
+            raise AssertionError(f"not a clean rollout of {load.turns} turns: {result}")
+
+
+@contextmanager
+def running_pool(trainer: str, *, workers: int, in_flight: int, tickets_of: int) -> Iterator[PoolUnderLoad]:
+    """A pool of its own that runs `in_flight` rollouts at once, over all workers."""
+    env = {
+        **ENVIRONMENT,
+        # A slot is a ticket's.
+        "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers / tickets_of)),
+        "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
+    }
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (
+        TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
+        LocalPool(workers, flower=False, state=state, tokenizers=[TINY], env=env) as pool,
+    ):
+        under_load = PoolUnderLoad(pool.url, trainer)
+        try:
+            yield under_load
+        finally:
+            under_load.close()

@@ -1,0 +1,39 @@
+"""Child processes of a benchmark: each prints the port that it listens on, and ends with the benchmark."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import environ, getpid
+from pathlib import Path
+
+from rolloutpool_trainer import launch
+
+__all__ = ["ENVIRONMENT", "serving"]
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+"""For every process that is measured: one thread where libraries would start several."""
+
+
+@contextmanager
+def serving(module: str, *arguments: str) -> Iterator[int]:
+    """The port of `python -m module`, once it listens."""
+    launcher = [sys.executable, "-I", "-S", launch.__file__, str(getpid()), "0"]
+    process = subprocess.Popen(
+        [*launcher, sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{module} ended before it listened, with exit code {process.wait()}")
+        yield int(line)
+    finally:
+        process.kill()
+        process.communicate()
