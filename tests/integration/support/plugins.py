@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,13 @@ NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 async def hang(_: ToolContext) -> object:
     """Waits for ever."""
     return await asyncio.Event().wait()
+
+
+@tool("block_the_loop", "Lets nothing else run", NOTHING)
+async def block_the_loop(_: ToolContext) -> object:
+    """As a library does that waits in C; longer than any test lasts."""
+    time.sleep(600)  # noqa: ASYNC251  it is what this tool is for
+    return None
 
 
 @tool("refuse", "Refuses", NOTHING)

@@ -1,6 +1,7 @@
 """SIGTERM: calls in flight are awaited and journaled, rollouts go on elsewhere, no turn is sampled twice, exit 0."""
 
 import asyncio
+import signal
 from collections import Counter
 
 import orjson
@@ -8,7 +9,7 @@ from tests.integration.support.bad_trainer import Received, bad_trainer, complet
 from tests.integration.support.batches import SCOPE
 from tests.integration.support.pool import opened_pool
 from tests.integration.support.waiting import until
-from tests.integration.support.workers import started_worker
+from tests.integration.support.workers import ROOT, started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
@@ -122,7 +123,7 @@ async def test_a_pause_before_a_repeated_call_does_not_hold_up_the_drain(redis_u
             await until(lambda: _asked(trainer.requests))
             worker.terminate()
             # Well before the 30 seconds that the trainer asked for, and before the drain time.
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(25):
                 assert await worker.ended() == 0, worker.log()
         again = await pool.store.rollouts.claim(uid, "next")
         assert isinstance(again, Claim)
@@ -143,22 +144,77 @@ async def _asked(requests: list[Received]) -> bool:
     return bool(requests)
 
 
-async def test_a_second_signal_during_the_drain_changes_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    app = callback_app(ScriptedPolicy(tokenizer, latency=0.5, turns=3), tokenizer=tokenizer)
-    asks = [{"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(2)]
-    async with opened_pool(redis_url) as pool:
-        with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
+async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    """Neither for calls in flight nor for tools; what was in them goes on elsewhere, as after a crash."""
+    hang = True
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if hang:
+            await asyncio.Event().wait()
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="600") as worker:
             await worker.announced(pool.store)
-            uids = await pool.submit(asks, shared={"server_url": served.url})
-
-            async def running() -> bool:
-                return app.transcript.count(uids[0], 1) + app.transcript.count(uids[1], 1) == 2
-
-            await until(running)
+            uids = await pool.submit(4, shared={"server_url": trainer.url, "idempotent": True})
+            await until(lambda: _all_asked(trainer.requests, 4))
             worker.terminate()
+
+            async def draining() -> bool:
+                return "drains 4 rollouts" in worker.log()
+
+            await until(draining)
+            assert worker.process.poll() is None
             worker.terminate()
             assert await worker.ended() == 0, worker.log()
+            assert "was told twice to end" in worker.log()
+            assert "Traceback" not in worker.log()
+        # All given back by the worker itself: nobody has to find it dead first.
+        assert await pool.store.workers.known() == []
         for uid in uids:
-            claimed = await pool.store.rollouts.claim(uid, "next")
-            assert isinstance(claimed, Claim)
-            assert claimed.clean
+            view = await pool.store.rollouts.view(uid, SCOPE)
+            assert view is not None
+            assert (view.status, view.worker) == (RolloutStatus.QUEUED, None)
+        hang = False
+        with started_worker(redis_url):
+            async with pool.reconciled():
+                results = [await pool.result(uid) for uid in uids]
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert {result.attempt for result in results} == {2}
+    # Asked again under the same key, which the trainer has promised to be safe.
+    assert {len(trainer.of(uid)) for uid in uids} == {2}
+    assert {request.turn for request in trainer.requests} == {1}
+
+
+async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "block_the_loop", "arguments": "{}"}}
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
+
+    plugins = {"ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins"}
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        with started_worker(redis_url, [ROOT], **plugins) as worker:
+            await worker.announced(pool.store)
+            (uid,) = await pool.submit(shared={"server_url": trainer.url})
+
+            async def turned() -> bool:
+                view = await pool.store.rollouts.view(uid, SCOPE)
+                return view is not None and view.turns == 1
+
+            await until(turned)
+            worker.terminate()
+
+            async def noticed() -> bool:
+                return "Warm shutdown" in worker.log()
+
+            # Two signals that nobody has seen yet would be one.
+            await until(noticed)
+            worker.terminate()
+            # Ended by the kernel: no code of the worker had to run for it.
+            assert await worker.ended() == -signal.SIGALRM, worker.log()
+
+
+async def _all_asked(requests: list[Received], count: int) -> bool:
+    return len(requests) == count

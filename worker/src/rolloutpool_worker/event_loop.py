@@ -15,13 +15,35 @@ from typing import Any, TypeVar
 
 import uvloop
 
-__all__ = ["WEDGED_SECONDS", "EventLoop"]
+__all__ = ["WEDGED_SECONDS", "EventLoop", "watch"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WEDGED_SECONDS = 30.0
+TICK_SECONDS = 0.5
 EXIT_WEDGED = 70
+
+
+def watch(loop: asyncio.AbstractEventLoop) -> None:
+    """Ends this process once the loop has not run for `WEDGED_SECONDS`; call it from the loop's own thread."""
+    last_tick = time.monotonic()
+
+    def tick() -> None:
+        nonlocal last_tick
+        last_tick = time.monotonic()
+        loop.call_later(TICK_SECONDS, tick)
+
+    def look() -> None:
+        while not loop.is_closed():
+            time.sleep(TICK_SECONDS)
+            behind = time.monotonic() - last_tick
+            if behind > WEDGED_SECONDS and loop.is_running():
+                _log.critical("the event loop has not run for %.0f s: this worker ends itself", behind)
+                os._exit(EXIT_WEDGED)
+
+    tick()
+    threading.Thread(target=look, name="watchdog", daemon=True).start()
 
 
 class EventLoop:
@@ -29,11 +51,9 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
-        self._last_tick = time.monotonic()
-        self._stopped = threading.Event()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
         self._thread.start()
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts the coroutine on the loop; the future can be waited for in any other thread."""
@@ -45,27 +65,16 @@ class EventLoop:
 
     def stop(self) -> None:
         """Ends the loop; whatever still runs on it is cancelled."""
-        if not self._stopped.is_set():
-            self._stopped.set()
+        if not self._stopped:
+            self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._tick()
+        watch(self._loop)
         self._loop.run_forever()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
-
-    def _tick(self) -> None:
-        self._last_tick = time.monotonic()
-        self._loop.call_later(0.5, self._tick)
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(1.0):
-            behind = time.monotonic() - self._last_tick
-            if behind > WEDGED_SECONDS:
-                _log.critical("the event loop has not run for %.0f s: this worker ends itself", behind)
-                os._exit(EXIT_WEDGED)

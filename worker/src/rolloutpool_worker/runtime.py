@@ -78,6 +78,15 @@ class Runtime:
         ]
         _log.info("worker %s: %d slots, tools %s", self.worker_id, self.settings.worker_slots, TOOLS.names())
 
+    async def signalled(self) -> None:
+        """On SIGTERM: drains. On a second one: gives everything back as it is, calls in flight and all."""
+        if not self.drain.begun:
+            return await self.shut()
+        _log.warning("worker %s was told twice to end: it waits for none of %d", self.worker_id, len(self._running))
+        self.drain.hurry()
+        for task in self._running.values():
+            task.cancel()
+
     async def shut(self) -> None:
         """Drains: rollouts stop at their borders; what still runs after the drain time is cancelled."""
         if self.drain.begun:

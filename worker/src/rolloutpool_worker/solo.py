@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 
 from rolloutpool_common.store import StoreError
+from rolloutpool_worker.event_loop import watch
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.ticket import run_rollout
@@ -37,11 +38,13 @@ async def run_alone(runtime: Runtime, uid: str) -> str:
             stdin=asyncio.subprocess.DEVNULL,
         )
         ended = asyncio.ensure_future(child.wait())
-        draining = asyncio.ensure_future(runtime.drain.wait())
-        await asyncio.wait({ended, draining}, return_when=asyncio.FIRST_COMPLETED)
-        draining.cancel()
-        if not ended.done():
-            child.send_signal(signal.SIGTERM)
+        # The child hears what this process hears.
+        for told in (runtime.drain.wait, runtime.drain.wait_hurried):
+            telling = asyncio.ensure_future(told())
+            await asyncio.wait({ended, telling}, return_when=asyncio.FIRST_COMPLETED)
+            telling.cancel()
+            if not ended.done():
+                child.send_signal(signal.SIGTERM)
         return f"solo:{await ended}"
 
 
@@ -49,8 +52,9 @@ async def serve_one(settings: WorkerSettings, uid: str, parent: int) -> None:
     """The inside of that process; `parent` is the process that started it."""
     runtime = Runtime(settings, solo=True)
     loop = asyncio.get_running_loop()
+    watch(loop)
     stopping: list[asyncio.Task[None]] = []
-    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(runtime.shut())))
+    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(runtime.signalled())))
     await runtime.start()
     stopping.append(asyncio.create_task(_shut_without(parent, runtime)))
     try:

@@ -5,6 +5,7 @@ shutdown do nothing on threads (celery#10490), so deadlines, cancel and drain ar
 """
 
 import asyncio
+import signal
 from typing import Any
 
 from celery import Celery
@@ -24,6 +25,9 @@ from rolloutpool_worker.tools import TOOLS, calculator
 
 __all__ = ["WorkerProcess", "load_plugins"]
 
+HURRY_SECONDS = 5
+"""After the second SIGTERM."""
+
 
 class WorkerProcess:
     """The loop, runtime and Celery app of this process."""
@@ -31,7 +35,7 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings) -> None:
         """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
         load_plugins(settings)
-        self._stopped = False
+        self._stopped = self._draining = False
         self.app = self._make_app(settings)
         self._loop = EventLoop()
         self._runtime = self._loop.run(_started(settings))
@@ -59,8 +63,12 @@ class WorkerProcess:
         return self._loop.run(_run_all(self._runtime, [uid_of(batch_id, index) for batch_id, index in refs]))
 
     def _drain(self, **_: Any) -> None:
-        """On SIGTERM. Celery waits for its threads, and these for their rollouts."""
-        self._loop.submit(self._runtime.shut())
+        """On each SIGTERM. Celery waits for its threads, and these for their rollouts."""
+        if self._draining:
+            # Whatever does not even give back what it has, a wedged loop or a plug-in's thread, ends by this signal.
+            signal.alarm(HURRY_SECONDS)
+        self._draining = True
+        self._loop.submit(self._runtime.signalled())
 
     def stop(self, **_: Any) -> None:
         """After Celery's last thread has come back; a second time it does nothing."""
