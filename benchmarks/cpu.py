@@ -51,12 +51,12 @@ class Usage:
 def _by_process() -> dict[tuple[int, str], float]:
     processes = {int(path.name): found for path in Path("/proc").iterdir() if (found := _read(path)) is not None}
     own = os.getpid()
-    found = {(own, "load"): processes[own].seconds}
+    seconds = {(own, "load"): processes[own].seconds}
     for pid, process in processes.items():
         role = _role(pid, process.name)
         if role is not None and _descends(pid, own, processes):
-            found[pid, role] = process.seconds + process.ended_children
-    return found
+            seconds[pid, role] = process.seconds + process.ended_children
+    return seconds
 
 
 def _read(path: Path) -> _Process | None:

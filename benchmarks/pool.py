@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import orjson
-
 from benchmarks.conversations import VARIANTS, messages, rollout_id
 from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured
 from benchmarks.processes import ENVIRONMENT, ROOT
+
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 

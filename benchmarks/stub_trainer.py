@@ -1,4 +1,6 @@
-"""A trainer that costs next to nothing: it looks up what to answer. `python -m benchmarks.stub_trainer`
+"""A trainer that costs next to nothing, because it only looks up what to answer.
+
+    python -m benchmarks.stub_trainer
 
 Prints its port, then serves `/v1/chat/completions` until it is killed. What it answers is in `conversations`; a known
 prefix is left out of the echo where the digest that comes with the request is that of its own ids. It checks no mask:
@@ -11,7 +13,6 @@ import socket
 from typing import cast
 
 import uvloop
-
 from benchmarks.conversations import conversation
 
 __all__ = ["main"]
