@@ -1,8 +1,8 @@
 """Celery's settings, shared by who publishes tickets and who runs them.
 
 A ticket carries ids only: no prompt, no key, no secret. Results never travel through Celery (own keys are ten times
-cheaper). A ticket is acknowledged when it is taken: recovery is the worker's heartbeat, so a long visibility time-out
-only keeps kombu from redelivering what is on its way.
+cheaper). A ticket is gone from the broker when it is taken: recovery is the worker's heartbeat, and a ticket that is
+lost before its claim is published again.
 """
 
 from typing import Any
@@ -19,8 +19,6 @@ TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
 KEY_PREFIX = "rollouts:"
 """In front of all of Celery's keys, so that an ACL can tell them from ours."""
-
-VISIBILITY_SECONDS = 6 * 3600
 
 
 def queue_name(priority: Priority) -> str:
@@ -53,8 +51,7 @@ def _settings() -> dict[str, Any]:
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_ignore_result": True,
-        # Early: who has what stands in the claims, and a ticket that is lost before its claim is published again. Late,
-        # kombu puts all that is in work back at each lost connection, and ends the worker where Redis is still away.
+        # Late, kombu puts all that is in work back at each lost connection, and ends the worker where Redis is away.
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         # Reserves no more tickets than there are slots (Redis only).
@@ -63,9 +60,8 @@ def _settings() -> dict[str, Any]:
         "task_queues": [Queue(queue_name(priority)) for priority in Priority],
         "task_create_missing_queues": False,
         "broker_transport_options": {
-            "visibility_timeout": VISIBILITY_SECONDS,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
+            # What has been taken is not remembered a second time, in kombu's own keys: claims and outbox know it.
+            "ack_emulation": False,
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
             "socket_keepalive": True,

@@ -4,10 +4,14 @@ redis-py 8 would raise once 100 connections are out, and cut blocking reads afte
 readers that wait get a connection without time-out. A pool that is handed to a client retries nothing unless told
 to, and after a restart of Redis every pooled connection fails once; so ours are told to. A call may therefore reach
 Redis twice when its answer is lost: every script is written so that the second arrival changes nothing.
+
+Whoever connects first after a start of Redis raises the epoch. A start cuts every connection, so each of our commands
+is carried out in the epoch of its time.
 """
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
@@ -23,9 +27,11 @@ from redis.asyncio.connection import (
 )
 from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.scripting import Scripts
 
 __all__ = ["Connection"]
 
@@ -41,8 +47,8 @@ _SOURCES = {
 }
 
 
-class _Cancellable(AbstractConnection):
-    """Sends so that cancelling arrives.
+class _Ours(AbstractConnection):
+    """Sends so that cancelling arrives, and notices when Redis was started again.
 
     redis-py sends within `asyncio.wait_for`, which on Python 3.11 loses a cancellation that comes in the very round in
     which the sending is done: one in four, measured on a loop of PINGs. A background task would then never end.
@@ -60,16 +66,24 @@ class _Cancellable(AbstractConnection):
         finally:
             self.socket_timeout = limit
 
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """As redis-py's, then the epoch, before anything else is asked on this connection."""
+        await super().on_connect_check_health(check_health)
+        await self.send_command("EVAL", _SOURCES["epoch"], 0, check_health=False)
+        # A Redis that takes no writes now has nothing to tell apart by epochs; the reconciler will notice.
+        with suppress(ResponseError):
+            await self.read_response()
 
-class _Tcp(_Cancellable, TcpConnection):
+
+class _Tcp(_Ours, TcpConnection):
     pass
 
 
-class _Tls(_Cancellable, SSLConnection):
+class _Tls(_Ours, SSLConnection):
     pass
 
 
-class _Unix(_Cancellable, UnixDomainSocketConnection):
+class _Unix(_Ours, UnixDomainSocketConnection):
     pass
 
 
@@ -87,7 +101,7 @@ class Connection:
         self.url = url
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
         self.redis: Any = self._client(max_connections, socket_timeout=30)
-        self._scripts = {name: self.redis.register_script(source) for name, source in _SOURCES.items()}
+        self._scripts = Scripts(self.redis, _SOURCES)
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
         pool = BlockingConnectionPool.from_url(
@@ -109,7 +123,7 @@ class Connection:
     async def script(self, name: str, *args: Any) -> Any:
         """Runs `scripts/<name>.lua`; raises `StoreUnavailable` or `StoreFull`."""
         with store_errors():
-            return await self._scripts[name](args=args)
+            return await self._scripts.run(name, args)
 
     async def close(self) -> None:
         """Closes all connections."""
