@@ -1,5 +1,6 @@
 # One task runner. Everything runs from .venv, which holds exactly what requirements.lock names, checked by hash.
 # Nothing but Python 3.11+ with its venv module has to be on the machine.
+# All is compiled at once: a pool is five processes, and without bytecode half of each start would be compiling.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -37,8 +38,9 @@ $(BIN)/uv:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.requirements
 
 $(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e ./%)
+	$(BIN)/python -m compileall -q $(DISTRIBUTIONS:%=%/src)
 	@touch $@
 
 demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
