@@ -58,7 +58,12 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         ("reason",),
         ["crashes", "drains", "parks", "retries"],
     ),
-    "push": ("pushes", "Results that were pushed, or given up.", ("outcome",), ["dead", "delivered"]),
+    "push": (
+        "pushes",
+        "Results that were pushed, given up, or cancelled before.",
+        ("outcome",),
+        ["dead", "delivered", "stopped"],
+    ),
 }
 """Prefix of the totals' fields -> (name, help, labels, values that are always there)."""
 

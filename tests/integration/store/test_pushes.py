@@ -4,6 +4,7 @@ import asyncio
 
 from tests.integration.support.batches import SCOPE, claim, result_of, submit
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.records import DuePush
@@ -78,3 +79,33 @@ async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> No
     assert await store.pushes.dead() == [dead]
     # The result stays readable whatever became of its push.
     assert await store.rollouts.result(dead) is not None
+
+
+async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: Store) -> None:
+    first, leased, delivered = await finished(store, 1), await finished(store, 1), await finished(store, 1)
+    await store.pushes.settle(delivered[0], "delivered")
+    assert len(await store.pushes.take(10, lease_s=60)) == 2
+    for (uid,) in (first, leased, delivered):
+        # The outcome stands, and a second cancel changes nothing.
+        assert [await store.rollouts.cancel(uid) for _ in range(2)] == [RolloutStatus.COMPLETED] * 2
+    assert [await delivery_counts(store, uid) for (uid,) in (first, leased, delivered)] == [
+        {"stopped": 1},
+        {"stopped": 1},
+        {"delivered": 1},
+    ]
+    # What its worker says afterwards is of no interest any more.
+    await store.pushes.settle(first[0], "retry", retry_in_s=0)
+    await store.pushes.settle(leased[0], "delivered")
+    assert await delivery_counts(store, leased[0]) == {"stopped": 1}
+    assert (await store.totals.read()).totals["push:stopped"] == 2
+    assert (await store.totals.read()).pushes_pending == 0
+
+
+async def test_cancelling_a_batch_delivers_who_was_cancelled_and_no_earlier_end(store: Store) -> None:
+    done, open_ = await submit(store, 2, delivery=TO)
+    claimed = await claim(store, done)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    for _ in range(2):
+        await store.batches.cancel(done.rpartition("-")[0])
+    assert [push.uid for push in await store.pushes.take(10, lease_s=60)] == [open_]
+    assert await delivery_counts(store, done) == {"pending": 1, "stopped": 1}

@@ -88,7 +88,7 @@ async def view_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Reader) -
     responses=errors(404, 422),
 )
 async def cancel_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Submitter) -> RolloutCancelled:
-    """A rollout that had ended keeps its outcome; asking twice is harmless."""
+    """A rollout that had ended keeps its outcome, and is delivered no more; asking twice is harmless."""
     uid = await _uid(pool, rollout_id, caller)
     status = await pool.store.rollouts.cancel(uid)
     if status is None:

@@ -228,7 +228,7 @@ class BatchStatus(BaseModel):
     """All tokens of all finished samples, prompts included."""
     turns: int
     delivery: dict[str, int]
-    """Pushes by state (pending, delivered, dead); empty without `delivery`."""
+    """Pushes by state (pending, delivered, dead, stopped); empty without `delivery`."""
     priority: Priority
     labels: dict[str, str]
     created_at: datetime

@@ -265,7 +265,7 @@ class Batches:
         return Delivery.model_validate({**stored, "secret": self._secrets.open(stored["secret"])})
 
     async def cancel(self, batch_id: str) -> int:
-        """Ends every rollout that has not ended; returns how many that were."""
+        """Ends every rollout that has not ended, and stops the delivery of the others; returns how many it ended."""
         with store_errors():
             total = await self._redis.hget(keys.batch(batch_id), "total")
             if total is None:
@@ -279,7 +279,7 @@ class Batches:
         for start in range(0, int(total), CANCEL_AT_ONCE):
             answers = await asyncio.gather(
                 *(
-                    self._rollouts.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+                    self._rollouts.cancel_at(batch_id, index)
                     for index in range(start, min(start + CANCEL_AT_ONCE, int(total)))
                 )
             )

@@ -156,16 +156,22 @@ class Rollouts:
         return str(answer.decode())
 
     async def cancel(self, uid: str) -> RolloutStatus | None:
-        """Cancels it if it has not ended; returns its state afterwards, None where there is no such rollout."""
+        """Cancels it if it has not ended, else its delivery; returns its state afterwards, None where there is none."""
         split = keys.split_uid(uid)
-        answer = (
-            "gone"
-            if split is None
-            else await self.settle(*split, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
-        )
+        answer = "gone" if split is None else await self.cancel_at(*split)
         if answer == "gone":
             return None
         return RolloutStatus.CANCELLED if answer == "ok" else RolloutStatus(answer)
+
+    async def cancel_at(self, batch_id: str, index: int) -> str:
+        """As `cancel`; returns as `settle` does.
+
+        That it was cancelled is delivered all the same, however often it is.
+        """
+        answer = await self.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+        if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
+            await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", 0)
+        return answer
 
     async def release(self, claim: Claim, *, clean: bool) -> bool:
         """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's.

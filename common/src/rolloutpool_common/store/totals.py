@@ -10,7 +10,7 @@ drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
 requeued:{crashes | retries | parks | drains}    rollouts that went back to the queue
 republished, workers_lost        what the reconciler mended
-push:{delivered | dead}          results at their webhook, or given up
+push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
 """
 
 from typing import NamedTuple

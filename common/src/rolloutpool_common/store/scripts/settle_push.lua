@@ -1,4 +1,5 @@
--- Note what became of a leased push. ARGV: batch, uid, 'delivered' | 'dead' | 'retry', ms until the retry. -> 1 | 0
+-- Note what became of a push: of a leased one what its worker says, or that its rollout was cancelled too late.
+-- ARGV: batch, uid, 'delivered' | 'dead' | 'retry' | 'stopped', ms until the retry. -> 1 | 0 it was not due any more
 local b, uid, what = ARGV[1], ARGV[2], ARGV[3]
 if not redis.call('ZSCORE', P .. 'push:due', uid) then return 0 end
 if what == 'retry' then
