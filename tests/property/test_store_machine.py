@@ -38,7 +38,7 @@ from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 T = TypeVar("T")
 WORKERS = ("w1", "w2", "solo-w3")
 KEYS = ("first", "second")
-KEPT = ("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead")
+KEPT = ("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch")
 """What is bounded by itself, whatever was submitted."""
 
 

@@ -56,7 +56,7 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
-        ["crashes", "drains", "parks", "retries"],
+        ["crashes", "drains", "losses", "parks", "retries"],
     ),
     "push": (
         "pushes",

@@ -18,7 +18,7 @@ CHUNK = 100
 PAGE_BYTES = 32 * 1024 * 1024
 """A page ends here even if it has fewer results than asked for; the next begins where it ended."""
 
-_CURSOR = re.compile(r"0|[0-9]{1,15}-[0-9]{1,15}")
+_CURSOR = re.compile(r"0|[0-9]{1,15}\.[0-9]{1,15}-[0-9]{1,15}")
 
 
 def check_cursor(cursor: str) -> str:

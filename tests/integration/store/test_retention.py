@@ -12,7 +12,7 @@ from rolloutpool_common.store import NewBatch, Store
 
 BATCHES, ROLLOUTS, FATES = 25, 16, 8
 
-LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader"}
+LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch"}
 """Of the pool, not of a batch: capped lists, one hash of counters, one lock that expires."""
 
 

@@ -42,12 +42,14 @@ def test_ndjson() -> None:
     assert Page([], "0", False).ndjson() == b""
 
 
-@pytest.mark.parametrize("cursor", ["0", "1731-0", "1763700000000-12"])
+@pytest.mark.parametrize("cursor", ["0", "1.1731-0", "12.1763700000000-12"])
 def test_good_cursors(cursor: str) -> None:
     assert check_cursor(cursor) == cursor
 
 
-@pytest.mark.parametrize("cursor", ["", "1", "-", "+", "$", "0-", "1-0\n", "\u0661-0", "1" * 16 + "-0"])
+@pytest.mark.parametrize(
+    "cursor", ["", "1", "-", "+", "$", "0-", "1-0", ".1-0", "1.1", "1.1-0\n", "1.\u0661-0", "1" * 16 + ".1-0"]
+)
 def test_bad_cursors(cursor: str) -> None:
     with pytest.raises(BadCursor):
         check_cursor(cursor)

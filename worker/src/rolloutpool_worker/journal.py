@@ -8,7 +8,7 @@ answer, the write is held.
 from typing import Any
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.store import Claim, Store
+from rolloutpool_common.store import Claim, ClaimLost, Store
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.outage import held
 
@@ -30,6 +30,7 @@ class Journal:
         self._claim = claim
         self._records = records
         self._inherited = len(records)
+        self._turns = sum(record["kind"] == "turn" for record in records)
         self._at = 0
 
     @property
@@ -50,9 +51,18 @@ class Journal:
     async def write(self, record: Record, *, turns: int) -> None:
         """Appends a record; raises `ClaimLost` when the rollout is no longer this worker's."""
         self._records.append(record)
+        self._turns = turns
         self._at += 1
         await held(
             self._drain,
             self._claim.uid,
             lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),
         )
+
+    async def resend(self) -> None:
+        """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""
+        rollouts = self._store.rollouts
+        if self._records:
+            await rollouts.journal(self._claim, self._records, turns=self._turns)
+        elif not await rollouts.restore(self._claim, [], turns=0):
+            raise ClaimLost

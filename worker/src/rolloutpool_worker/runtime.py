@@ -11,16 +11,16 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
 from rolloutpool_common.publishing import Publisher
 from rolloutpool_common.rendering import TokenizerCache
-from rolloutpool_common.store import Claim, SecretStore, Store, StoreError
+from rolloutpool_common.store import Claim, ClaimLost, SecretStore, Store, StoreError, new_token
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import Breakers, ClientPool, Connector
+from rolloutpool_worker.channel import Breakers, Caller, Resolver, Transport
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.masks import Kinds
@@ -31,6 +31,8 @@ from rolloutpool_worker.tools import TOOLS
 __all__ = ["Runtime"]
 
 _log = logging.getLogger(__name__)
+
+Verify = Callable[[], Awaitable[None]]
 
 REFILL_PAUSE = 0.05
 """Claims come in bursts; one look at the outboxes serves all of a burst."""
@@ -54,13 +56,15 @@ class Runtime:
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
-        self.clients = ClientPool(Connector(settings.targets), timeout=settings.http_client_timeout)
-        self.delivery = Delivery(self.store, self.clients)
+        self.caller = Caller(Transport(Resolver(settings.targets)), timeout=settings.http_client_timeout)
+        self.delivery = Delivery(self.store, self.caller)
         self.drain = Drain()
         self.kinds = Kinds()
         self.breakers = Breakers()
         # By claim, not by rollout: a worker that was thought dead may have a rollout twice, the first time in vain.
-        self._running: dict[str, asyncio.Task[object]] = {}
+        self._running: dict[str, tuple[asyncio.Task[object], Verify]] = {}
+        self._tokens: set[str] = set()
+        self._epoch = 0
         self._background: list[asyncio.Task[None]] = []
         self._refill = asyncio.Event()
 
@@ -84,7 +88,7 @@ class Runtime:
             return await self.shut()
         _log.warning("worker %s was told twice to end: it waits for none of %d", self.worker_id, len(self._running))
         self.drain.hurry()
-        for task in self._running.values():
+        for task, _ in self._running.values():
             task.cancel()
 
     async def shut(self) -> None:
@@ -94,7 +98,7 @@ class Runtime:
         self.drain.begin()
         self.delivery.stop()
         _log.info("worker %s drains %d rollouts", self.worker_id, len(self._running))
-        tasks = list(self._running.values())
+        tasks = [task for task, _ in self._running.values()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self.settings.drain_seconds)
             for task in late:
@@ -112,19 +116,32 @@ class Runtime:
         with suppress(StoreError):
             if not await self.store.workers.claims(self.worker_id):
                 await self.store.workers.leave(self.worker_id)
-        await self.clients.close()
+        await self.caller.close()
         await self.store.close()
 
     @contextmanager
-    def running(self, claim: Claim) -> Iterator[None]:
-        """The current task runs under this claim; it can be stopped from outside by the claim's token."""
+    def running(self, claim: Claim, verify: Verify) -> Iterator[None]:
+        """The current task runs under this claim; it can be stopped from outside by the claim's token.
+
+        `verify` makes sure that Redis has the claim and all that was journaled under it; raises `ClaimLost`.
+        """
         task = asyncio.current_task()
         assert task is not None
-        self._running[claim.token] = task
+        self._running[claim.token] = task, verify
         try:
             yield
         finally:
             del self._running[claim.token]
+
+    @contextmanager
+    def claiming(self) -> Iterator[str]:
+        """The token of a claim that may be made as long as the context lasts."""
+        token = new_token()
+        self._tokens.add(token)
+        try:
+            yield token
+        finally:
+            self._tokens.remove(token)
 
     def more_waiting(self, claim: Claim) -> None:
         """A claim made room in the broker's window; where outboxes wait, it is filled again."""
@@ -154,17 +171,34 @@ class Runtime:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             try:
-                known, stop = await self.store.workers.beat(
+                known, stop, epoch = await self.store.workers.beat(
                     self.worker_id, running=len(self._running), tokenizers=self._warm()
                 )
                 if not known:
                     _log.warning("worker %s was declared dead and announces itself again", self.worker_id)
                     await self._announce()
                 for token in stop:
-                    if task := self._running.get(token):
-                        task.cancel()
+                    if token in self._running:
+                        self._running[token][0].cancel()
+                if epoch != self._epoch:
+                    await self._verify()
+                    self._epoch = epoch
             except StoreError as error:
                 _log.warning("beat: %s", error.message)
+
+    async def _verify(self) -> None:
+        """Redis was started again, and may have lost its last second: lets it know what runs here and what does not."""
+        for uid, token in (await self.store.workers.tokens(self.worker_id)).items():
+            if token not in self._tokens:
+                _log.warning("rollout %s: Redis forgot how it ended here; it is queued again", uid)
+                await self.store.rollouts.abandon(uid, token)
+        running = list(self._running.values())
+        answers = await asyncio.gather(*(verify() for _, verify in running), return_exceptions=True)
+        for (task, _), answer in zip(running, answers, strict=True):
+            if isinstance(answer, ClaimLost):
+                task.cancel()
+            elif isinstance(answer, BaseException):
+                raise answer
 
     async def _pump(self) -> None:
         while True:

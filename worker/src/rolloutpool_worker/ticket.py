@@ -22,7 +22,7 @@ from rolloutpool_common.errors import (
 from rolloutpool_common.outcomes import Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
-from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError, new_token
+from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agent import AGENTS
 from rolloutpool_worker.channel import CallbackChannel, PortDown
 from rolloutpool_worker.channel.breaker import OPEN_SECONDS
@@ -45,7 +45,11 @@ _log = logging.getLogger(__name__)
 
 async def run_rollout(runtime: "Runtime", uid: str) -> str:
     """Runs the rollout if it may; returns what became of the ticket, in one word for Flower and the log."""
-    token = new_token()
+    with runtime.claiming() as token:
+        return await _run_claimed(runtime, uid, token)
+
+
+async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
     claim = await held(runtime.drain, uid, lambda: runtime.store.rollouts.claim(uid, runtime.worker_id, token=token))
     if isinstance(claim, ClaimRefused):
         return claim.reason
@@ -54,7 +58,7 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
         claim = await runtime.store.rollouts.restart(claim)
     run = _Run(runtime, claim)
     try:
-        with runtime.running(claim):
+        with runtime.running(claim, run.verify):
             async with asyncio.timeout(claim.deadline_in_s) as deadline:
                 try:
                     result = await run.to_result()
@@ -116,6 +120,7 @@ class _Run:
     def __init__(self, runtime: "Runtime", claim: Claim) -> None:
         self._runtime = runtime
         self._claim = claim
+        self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._fingerprint: dict[str, str] = {}
         self._vocab_size = 0
@@ -131,6 +136,13 @@ class _Run:
     def certain(self) -> bool:
         """Whether no earlier attempt can have left a model call behind."""
         return self._claim.clean if self._conversation is None else self._conversation.certain
+
+    async def verify(self) -> None:
+        """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
+        if self._journal is not None:
+            await self._journal.resend()
+        elif not await self._runtime.store.rollouts.restore(self._claim, None, turns=0):
+            raise ClaimLost
 
     async def to_result(self) -> RolloutResult:
         """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
@@ -170,34 +182,34 @@ class _Run:
         self._fingerprint = tokenizer.fingerprint.model_dump()
         self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
-        journal = await self._journal() if claim.journal_length else []
+        records = await self._read_journal() if claim.journal_length else []
+        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
-        async with runtime.clients.client(spec.server_url) as client:
-            channel = CallbackChannel(
-                client,
-                runtime.store.with_secrets(spec),
-                uid=claim.uid,
-                attempt=claim.attempt,
-                attempts=settings.trainer_attempts,
-                max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
-                pause=runtime.drain.pause,
-                breakers=runtime.breakers,
-            )
-            shown = [tool.definition.model_dump() for tool in TOOLS.values()]
-            tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
-            self._conversation = Conversation(
-                claim,
-                journal=Journal(runtime.store, claim, journal, runtime.drain),
-                channel=channel,
-                tokens=tokens,
-                tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
-                drain=runtime.drain,
-            )
-            try:
-                return await agent(self._conversation)
-            finally:
-                runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
+        channel = CallbackChannel(
+            runtime.caller,
+            runtime.store.with_secrets(spec),
+            uid=claim.uid,
+            attempt=claim.attempt,
+            attempts=settings.trainer_attempts,
+            max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
+            pause=runtime.drain.pause,
+            breakers=runtime.breakers,
+        )
+        shown = [tool.definition.model_dump() for tool in TOOLS.values()]
+        tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
+        self._conversation = Conversation(
+            claim,
+            journal=journal,
+            channel=channel,
+            tokens=tokens,
+            tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
+            drain=runtime.drain,
+        )
+        try:
+            return await agent(self._conversation)
+        finally:
+            runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec
@@ -214,7 +226,7 @@ class _Run:
         await held(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
-    async def _journal(self) -> list[dict[str, Any]]:
+    async def _read_journal(self) -> list[dict[str, Any]]:
         uid, runtime = self._claim.uid, self._runtime
         return await held(runtime.drain, uid, lambda: runtime.store.rollouts.read_journal(uid))
 

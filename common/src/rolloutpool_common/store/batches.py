@@ -239,18 +239,31 @@ class Batches:
         )
 
     async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Up to `limit` results that ended after `cursor` ("0" is the start)."""
+        """Up to `limit` results that ended after `cursor` ("0" is the start).
+
+        A cursor from before the last start of Redis is the start as well, because what it stood behind may be lost and
+        other results may lie before it: what is read again is known by its uid.
+        """
+        known, _, after = cursor.rpartition(".")
         with store_errors():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "total", "ended")
-            pipe.xrange(keys.batch(batch_id, "done"), f"({cursor}" if cursor != "0" else "-", "+", count=limit)
-            (total, ended), entries = await pipe.execute()
+            while True:
+                pipe = self._redis.pipeline(transaction=False)
+                pipe.hget(keys.EPOCH, "n")
+                pipe.hmget(keys.batch(batch_id), "total", "ended")
+                pipe.xrange(keys.batch(batch_id, "done"), "-" if after == "0" else f"({after}", "+", count=limit)
+                n, (total, ended), entries = await pipe.execute()
+                epoch = "0" if n is None else n.decode()
+                if after == "0" or known == epoch:
+                    break
+                cursor = after = "0"
             uids = [keys.uid_of(batch_id, int(entry[b"i"])) for _, entry in entries]
             found = await self._redis.mget([keys.rollout(uid, "result") for uid in uids]) if uids else []
         items = [
-            (cid.decode(), expand(data)) for (cid, _), data in zip(entries, found, strict=True) if data is not None
+            (f"{epoch}.{at.decode()}", expand(data))
+            for (at, _), data in zip(entries, found, strict=True)
+            if data is not None
         ]
-        next_cursor = entries[-1][0].decode() if entries else cursor
+        next_cursor = f"{epoch}.{entries[-1][0].decode()}" if entries else cursor
         # `ended` was read before the entries, so a full count with a short page means that nothing follows.
         complete = total is not None and ended is not None and int(ended) >= int(total) and len(entries) < limit
         return ResultSlice(items, next_cursor, complete)

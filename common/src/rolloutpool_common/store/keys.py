@@ -6,7 +6,7 @@ rp:batch:{b}:groups     hash    index -> group, only where there is one
 rp:batch:{b}:deadlines  hash    index -> deadline in ms, only where there is one
 rp:batch:{b}:group_counts  hash  size:{g}, {status}:{g}, verdict:{g}; only with a group policy
 rp:batch:{b}:outbox     list    indexes that are accepted and not published to the broker
-rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; its ids are the cursors
+rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; {epoch}.{id} is a cursor
 rp:rollout:{uid}        hash    state of one rollout; absent = queued for the first time
 rp:rollout:{uid}:journal  list  TURN and OBS records of the running or requeued rollout
 rp:rollout:{uid}:result string  the result record (JSON, zlib above 4 kB)
@@ -34,6 +34,7 @@ rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expir
 rp:ended                zset    batch -> ms when its data may be deleted
 rp:cancelling           set     batches whose cancellation has begun and not ended
 rp:leader               string  the process that reconciles
+rp:epoch                hash    n: how often Redis was started, as far as anybody noticed; run: its run_id then
 rp:totals               hash    what the pool has done since its Redis was made; see `totals.py`
 """
 
@@ -51,6 +52,7 @@ DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
 LEADER = f"{PREFIX}leader"
+EPOCH = f"{PREFIX}epoch"
 TOTALS = f"{PREFIX}totals"
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"

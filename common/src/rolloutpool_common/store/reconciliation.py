@@ -61,7 +61,8 @@ class Reconciliation:
         if not await self._connection.script("lead", self._id, LEASE_MS):
             return Report(leader=False)
         dead = requeued = poisoned = 0
-        if await self._redis_uptime() > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
+        _, uptime_s = await self._connection.script("epoch")
+        if uptime_s > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
             for worker_id in await self._workers.silent():
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
@@ -75,11 +76,6 @@ class Reconciliation:
         with store_errors():
             if await self._redis.get(keys.LEADER) == self._id.encode():
                 await self._redis.delete(keys.LEADER)
-
-    async def _redis_uptime(self) -> float:
-        with store_errors():
-            info = await self._redis.info("server")
-        return float(info["uptime_in_seconds"])
 
     async def _bury(self, worker_id: str) -> tuple[int, int]:
         uids = await self._workers.claims(worker_id)

@@ -1,7 +1,8 @@
 """Rollouts: claimed by one worker at a time, journaled, ended once.
 
 Invariant: of all claims of a rollout only the one whose token stands in Redis can write; every other write changes
-nothing and tells its caller so (`ClaimLost`). A terminal state is final.
+nothing and tells its caller so (`ClaimLost`). A terminal state is final. A Redis that lost its tail may have forgotten
+a claim; its worker then gets it back (`restore`), unless another one has claimed the rollout since.
 """
 
 import secrets
@@ -87,8 +88,34 @@ class Rollouts:
                 "journal", claim.uid, claim.token, index, turns, dump(records[index])
             )
             if answer == b"fenced":
-                raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+                if not await self.restore(claim, records, turns=turns):
+                    raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+                continue
             index = length if answer == b"gap" else index + 1
+
+    async def restore(self, claim: Claim, records: list[dict[str, Any]] | None, *, turns: int) -> bool:
+        """Whether the claim holds; one that Redis forgot is made again, with the whole journal `records`.
+
+        `records` None: the worker has not read what earlier attempts left.
+        """
+        answer = await self._connection.script(
+            "restore",
+            claim.batch_id,
+            claim.index,
+            claim.worker_id,
+            claim.token,
+            claim.attempt,
+            int(records is not None),
+            turns,
+            *map(dump, records or ()),
+        )
+        return bool(answer)
+
+    async def abandon(self, uid: str, token: str) -> None:
+        """Queues a rollout again whose claim Redis remembers and its worker does not: the end of it was forgotten."""
+        split = keys.split_uid(uid)
+        if split is not None:
+            await self._connection.script("release", *split, token, "", "losses", 0, 0)
 
     async def read_journal(self, uid: str) -> list[dict[str, Any]]:
         """All records of a rollout that has not ended."""
@@ -98,6 +125,8 @@ class Rollouts:
     async def finish(self, claim: Claim, result: RolloutResult) -> None:
         """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""
         answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+        if answer == "fenced" and await self.restore(claim, [], turns=result.num_llm_calls):
+            answer = await self._end(claim.batch_id, claim.index, claim.token, result)
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
 

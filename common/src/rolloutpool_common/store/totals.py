@@ -8,7 +8,7 @@ status:{s}                       rollouts that ended so
 failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
 drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
-requeued:{crashes | retries | parks | drains}    rollouts that went back to the queue
+requeued:{crashes | retries | parks | drains | losses}    rollouts that went back to the queue
 republished, workers_lost        what the reconciler mended
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
 """

@@ -58,16 +58,16 @@ class Workers:
 
     async def beat(
         self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]
-    ) -> tuple[bool, list[str]]:
+    ) -> tuple[bool, list[str], int]:
         """Says that the worker lives.
 
-        Returns whether it is still known (if not, it was declared dead and must announce itself again), and the tokens
-        of the claims that it must stop running.
+        Returns whether it is still known (if not, it was declared dead and must announce itself again), the tokens of
+        the claims that it must stop running, and the epoch (if it rose, Redis may have forgotten what the worker said).
         """
-        known, *stop = await self._connection.script(
+        known, epoch, *stop = await self._connection.script(
             "beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)
         )
-        return bool(known), [token.decode() for token in stop]
+        return bool(known), [token.decode() for token in stop], epoch
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back its claims."""
@@ -109,6 +109,20 @@ class Workers:
         """The uids that it runs."""
         with store_errors():
             return sorted(uid.decode() for uid in await self._redis.smembers(keys.worker(worker_id, "claims")))
+
+    async def tokens(self, worker_id: str) -> dict[str, str]:
+        """The uids that it runs, each with the token of its claim."""
+        uids = await self.claims(worker_id)
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            for uid in uids:
+                pipe.hmget(keys.rollout(uid), "w", "tok")
+            states = await pipe.execute()
+        return {
+            uid: token.decode()
+            for uid, (worker, token) in zip(uids, states, strict=True)
+            if token is not None and worker == worker_id.encode()
+        }
 
 
 def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> WorkerInfo:

@@ -34,6 +34,15 @@ local function detach(uid, worker, priority)
   redis.call('ZREM', k_published(priority), uid)
 end
 
+-- Make a rollout this worker's.
+local function hold(uid, attempt, token, worker)
+  local now = str(now_ms())
+  redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', now)
+  redis.call('SADD', k_worker(worker, 'claims'), uid)
+  -- Who has claims is watched, even if it was declared dead a moment ago and has not noticed.
+  redis.call('ZADD', P .. 'workers', 'NX', now, worker)
+end
+
 -- Let a batch with something in its outbox take its turn: in front of its run's batches or behind them, and its run
 -- among the runs.
 local function enlist(b, run, priority, front)

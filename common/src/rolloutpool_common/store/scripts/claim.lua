@@ -28,11 +28,8 @@ redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(state[2] or '0')
 if not again then
   attempt = attempt + 1
-  redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', str(now))
   redis.call('HINCRBY', k_batch(b), 'running', 1)
-  redis.call('SADD', k_worker(worker, 'claims'), uid)
-  -- Who has claims is watched, even if it was declared dead a moment ago and has not noticed.
-  redis.call('ZADD', P .. 'workers', 'NX', str(now), worker)
+  hold(uid, attempt, token, worker)
 end
 return {
   'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
