@@ -1,0 +1,98 @@
+"""A Redis that keeps its data on disk, is killed, and comes back without the end of it.
+
+What a test calls lost is what came after `mark`: with `appendfsync everysec` a power cut takes about the last second,
+and here the test says which.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+from tests.conftest import free_port
+
+from rolloutpool_trainer.embedded_redis import find_server
+
+__all__ = ["DurableRedis", "durable_redis"]
+
+START_SECONDS = 30.0
+
+
+class DurableRedis:
+    """One server at one port, over all its starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark: int | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of database 0."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Returns when it has loaded its data."""
+        options = {
+            "--bind": "127.0.0.1",
+            "--port": str(self._port),
+            "--dir": str(self._folder),
+            "--save": "",
+            "--appendonly": "yes",
+            # With `everysec` a write may wait for the disk, and the mark would lie before it.
+            "--appendfsync": "no",
+        }
+        command = [find_server(), *(part for option in options.items() for part in option)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        with redis.Redis(port=self._port, protocol=2) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.exceptions.ConnectionError:
+                    assert self._process.poll() is None, "redis-server ended"
+                    assert time.monotonic() < deadline, f"redis-server is not ready after {START_SECONDS:g} s"
+                    time.sleep(0.02)
+
+    def mark(self) -> None:
+        """What is written from here on will be lost."""
+        self._mark = self._log.stat().st_size
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def lose_tail(self) -> int:
+        """Ends it and starts it again with what it had at the mark; returns how many bytes were lost."""
+        assert self._mark is not None
+        self.kill()
+        lost = self._log.stat().st_size - self._mark
+        with self._log.open("r+b") as log:
+            log.truncate(self._mark)
+        self.start()
+        return lost
+
+    @property
+    def _log(self) -> Path:
+        return max(self._folder.rglob("*.aof"))
+
+
+@contextlib.contextmanager
+def durable_redis() -> Iterator[DurableRedis]:
+    """A server that runs, and leaves nothing behind."""
+    folder = Path(tempfile.mkdtemp(prefix="rolloutpool-redis-"))
+    server = DurableRedis(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder)
