@@ -50,13 +50,13 @@ class Campaign:
     """kill -9 from outside; failpoints come on top."""
     seed: int
     workers: int = 3
-    in_flight: int = 160
+    in_flight: int = 200
     """Rollouts that are open at once."""
-    latency: float = 2.4
+    latency: float = 3.2
     """Seconds that a turn takes on average."""
-    gap: tuple[float, float] = (2.0, 6.0)
+    gap: tuple[float, float] = (2.0, 5.5)
     """Seconds between two faults."""
-    kill_share: float = 0.5
+    kill_share: float = 0.4
     """Of all faults."""
 
     def failpoints(self) -> dict[str, float]:
@@ -110,6 +110,7 @@ async def _play(
     submitted = 0
 
     async def hurt() -> None:
+        await faults.begin()
         while faults.kills < campaign.kills:
             await asyncio.sleep(rng.uniform(*campaign.gap))
             if submitted == len(items) and not consumer.open:
@@ -124,7 +125,7 @@ async def _play(
     for number, batch in enumerate(batches):
         # Nor behind it, as long as there is enough to hurt.
         while consumer.open > campaign.in_flight or (
-            consumer.open > 3 * BATCH and submitted / len(items) > (faults.kills + 1) / campaign.kills
+            consumer.open > campaign.in_flight / 2 and submitted / len(items) > (faults.kills + 1) / campaign.kills
         ):
             _raise_if_failed(hurting, *reading)
             await asyncio.sleep(0.05)
@@ -132,6 +133,7 @@ async def _play(
         task = asyncio.create_task(consumer.submit(f"batch-{number}", batch, push_to if number % 2 else None, again))
         reading.add(task)
         submitted += len(batch)
+        consumer.open += len(batch)
     await hurting
     await faults.end()
     record.write("healed")

@@ -16,12 +16,11 @@ from tests.chaos import sockets
 from tests.chaos.link import Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
-from tests.chaos.record import Record
+from tests.chaos.record import Record, entries
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.failpoints import VARIABLE
 from rolloutpool_trainer.embedded_redis import find_server
-from rolloutpool_trainer.ports import free_port
 
 __all__ = ["Cast"]
 
@@ -38,12 +37,13 @@ class Cast:
     def __init__(self, folder: Path, record: Record, *, workers: int, latency: float, failpoints: Failpoints) -> None:
         """Nothing runs yet."""
         self.folder = folder
-        self.redis_port = free_port()
-        self.api_ports = [free_port() for _ in range(APIS)]
+        ports = sockets.lasting_ports()
+        self.redis_port = next(ports)
+        self.api_ports = [next(ports) for _ in range(APIS)]
         self.trainer_logs = [folder / f"trainer-{n}.jsonl" for n in range(TRAINERS)]
         self._record = record
         self._latency = latency
-        self._ports = [{manner: free_port() for manner in Manner} for _ in range(TRAINERS)]
+        self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
         self.store_links = [Link(name, self.redis_port) for name in self._names("api", APIS)]
         self.worker_links = [Link(name, self.redis_port) for name in self._names("worker", workers)]
         self.trainer_links = [
@@ -60,6 +60,7 @@ class Cast:
         self.apis: list[Process] = []
         self.workers: list[Process] = []
         self.trainers: list[Process] = []
+        self._callers: dict[int, str | None] = {}
 
     @property
     def links(self) -> list[Link]:
@@ -125,6 +126,20 @@ class Cast:
 
         await until(listen, START_SECONDS)
 
+    async def busy(self) -> Process | None:
+        """A worker that waits for a further turn of a rollout, whose turns before that are in the journal."""
+        for log in self.trainer_logs:
+            waiting: dict[str, int] = {}
+            for entry in entries(log):
+                if entry["event"] == "ask" and entry["turn"] > 1:
+                    waiting[entry["uid"]] = entry["port"]
+                elif entry["event"] == "answer":
+                    waiting.pop(entry["uid"], None)
+            callers = {self._callers.get(port) for port in waiting.values()}
+            if found := next((worker for worker in self.workers if worker.name in callers), None):
+                return found
+        return None
+
     async def redis_answers(self) -> None:
         """Returns when Redis has loaded its data."""
         async with asyncio.timeout(START_SECONDS), self.client() as client:
@@ -154,7 +169,8 @@ class Cast:
     def _connected(self, theirs: int, ours: int) -> None:
         pids = {worker.pid: worker.name for worker in self.workers if worker.pid is not None}
         owner = sockets.owner(theirs, pids)
-        self._record.write("connected", port=ours, worker=pids.get(owner) if owner is not None else None)
+        self._callers[ours] = pids[owner] if owner is not None else None
+        self._record.write("connected", port=ours, worker=self._callers[ours])
 
     def _env(self, link: Link) -> dict[str, str]:
         return {

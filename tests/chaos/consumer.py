@@ -42,7 +42,7 @@ class Consumer:
 
     def __init__(self, urls: Sequence[str], record: Record, rng: random.Random) -> None:
         self.open = 0
-        """Rollouts that were accepted and whose result was not read yet."""
+        """Rollouts that are to be submitted now, or were, and whose result was not read yet."""
         self.accepted: list[str] = []
         """The uids of all rollouts, in order."""
         self.unpushed: set[str] = set()
@@ -54,7 +54,6 @@ class Consumer:
 
     async def submit(self, key: str, items: Sequence[Item], push_to: str | None, again: int) -> None:
         """Submits a batch, `again` more times at once under the same key, and reads it to its end."""
-        self.open += len(items)
         accepted = await asyncio.gather(*(self._submit(key, items, push_to) for _ in range(1 + again)))
         for answer in accepted:
             self._record.write(

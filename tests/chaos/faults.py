@@ -15,6 +15,7 @@ from tests.chaos.cast import Cast
 from tests.chaos.link import Link
 from tests.chaos.process import Process
 from tests.chaos.record import Record
+from tests.integration.support.waiting import until
 
 from rolloutpool_common.broker import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.protocol.batch import Priority
@@ -25,6 +26,7 @@ __all__ = ["Faults"]
 
 FALSE_DEATH = (DEAD_AFTER_SECONDS + 2, DEAD_AFTER_SECONDS + 6)
 """Seconds for which a worker falls silent, so that it is declared dead and lives."""
+BUSY_SECONDS = 60.0
 
 
 class Faults:
@@ -39,16 +41,24 @@ class Faults:
         self._lasting: set[asyncio.Task[None]] = set()
         self._uids = uids
 
+    async def begin(self) -> None:
+        """Kills a worker as soon as one has a rollout's finished turns in its hands, so that no campaign is without."""
+        victim = await until(self._cast.busy, BUSY_SECONDS)
+        self._kill(victim)
+
     async def kill(self) -> None:
         """Ends somebody by kill -9."""
         cast, rng = self._cast, self._rng
-        victims = rng.choices([cast.workers, cast.apis, cast.trainers, [cast.redis]], [40, 20, 25, 15])[0]
-        await self._kill(rng.choice(victims))
+        victims = rng.choices([cast.workers, cast.apis, cast.trainers, [cast.redis]], [50, 15, 20, 15])[0]
+        victim = rng.choice(victims)
+        # Who starts just now is spared: nothing is in flight there.
+        if victim.ready:
+            self._kill(victim)
 
     async def other(self) -> None:
         """Anything but a kill."""
         faults: dict[Callable[[], Awaitable[None]], int] = {
-            self._drain: 12,
+            self._drain: 20,
             self._stop: 3,
             self._client_kill: 4,
             self._cut: 6,
@@ -66,12 +76,10 @@ class Faults:
         for link in self._cast.links:
             link.heal()
 
-    async def _kill(self, victim: Process) -> None:
-        # Who starts just now is spared: nothing is in flight there.
-        if victim.ready:
-            self.kills += 1
-            self._note("kill", victim.name)
-            victim.send(signal.SIGKILL)
+    def _kill(self, victim: Process) -> None:
+        self.kills += 1
+        self._note("kill", victim.name)
+        victim.send(signal.SIGKILL)
 
     async def _drain(self) -> None:
         victim = self._rng.choice(self._cast.workers)

@@ -1,11 +1,25 @@
-"""Which process is at the other end of a connection on this machine, as Linux' /proc has it."""
+"""Ports of this machine, as Linux' /proc has them: whose they are, and which stay ours while nobody listens."""
 
 import os
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["owner"]
+from rolloutpool_trainer.ports import is_free
+
+__all__ = ["lasting_ports", "owner"]
+
+LOWEST = 10_000
+
+
+def lasting_ports() -> Iterator[int]:
+    """Free ports, each once, that the kernel gives to no outgoing connection while their owner is being restarted."""
+    above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    # Not from the campaign's seed: two campaigns may run side by side.
+    for port in random.sample(range(LOWEST, above), above - LOWEST):
+        if is_free(port):
+            yield port
 
 
 def owner(port: int, pids: Iterable[int]) -> int | None:
@@ -19,8 +33,8 @@ def owner(port: int, pids: Iterable[int]) -> int | None:
     wanted = f"socket:[{inode}]"
     for pid in pids:
         with suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
+            for name in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    if os.readlink(entry.path) == wanted:
+                    if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
                         return pid
     return None
