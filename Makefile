@@ -21,7 +21,7 @@ endif
 KEEP ?=
 ARGS ?=
 
-.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz bench-tokens clean
+.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench-tokens clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -91,6 +91,10 @@ $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.
 
 fuzz: $(TOKENIZERS) ## Random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
+
+chaos: $(STAMP) ## Kill and cut off whatever runs, and count what is lost or twice (ROLLOUTS=5000, KILLS=130, SEED=1)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),130) \
+	  --seed $(or $(SEED),1) $(ARGS)
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/tokens.py $(ARGS)
