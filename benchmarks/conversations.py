@@ -86,7 +86,7 @@ def _call(value: int, step: int, turn: int) -> tuple[str, dict[str, Any]]:
     arguments = json.dumps({"a": value, "b": step})
     text = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
     call = {"id": f"call_{turn}", "type": "function", "function": {"name": "add", "arguments": arguments}}
-    return text, {"role": "assistant", "content": None, "tool_calls": [call]}
+    return text, {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _answer(value: int) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,6 @@ _ROLES = {
     "redis": "redis",
     "benchmarks.stub_trainer": "stub",
     "benchmarks.founding": "founding",
-    "benchmarks.ideal": "ideal",
 }
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -1,11 +1,32 @@
 """What is asked of a system, and what that took. Every system runs the same rollouts against the same stub trainer."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from benchmarks.cpu import POOL_ROLES
 
-__all__ = ["Load", "Measured"]
+__all__ = ["Load", "Measured", "System"]
+
+SLOW_EVERY = 20
+"""One rollout in so many is a straggler, where a load has any."""
+
+
+class System(StrEnum):
+    """Who runs the rollouts."""
+
+    POOL = "pool"
+    """Ours: API, workers, Redis."""
+    FOUNDING = "founding"
+    """The founding notes' pattern, one process."""
+    IDEAL_HTTPX = "ideal-httpx"
+    """Bare asyncio with the workers' HTTP client, one process."""
+    IDEAL_RAW = "ideal-raw"
+    """Bare asyncio with bare connections, one process."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Whose CPU time is its own cost."""
+        return {System.POOL: POOL_ROLES, System.FOUNDING: ("founding",)}.get(self, ("load",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,17 +38,23 @@ class Load:
     latency_ms: int
     """How long the model takes per turn."""
     rollouts: int
+    slow_ms: int | None = None
+    """How long it takes per turn of every `SLOW_EVERY`th rollout."""
 
-    def warm_up(self) -> "Load":
-        """Enough of the same to fill connections and caches: each slot once."""
-        return replace(self, rollouts=min(self.rollouts, 2 * self.in_flight))
+    def latency_of(self, serial: int) -> int:
+        """How long the model takes per turn of one rollout, milliseconds."""
+        return self.slow_ms if self.slow_ms is not None and serial % SLOW_EVERY == 0 else self.latency_ms
+
+    def with_rollouts(self, rollouts: int) -> "Load":
+        """The same with another number of rollouts."""
+        return replace(self, rollouts=rollouts)
 
 
 @dataclass(frozen=True)
 class Measured:
     """One run of a load on one system."""
 
-    system: str
+    system: System
     load: Load
     seconds: float
     """Wall time from the first request to the last result."""
@@ -46,22 +73,11 @@ class Measured:
     @property
     def own_cpu_ms(self) -> float:
         """What the system itself costs per rollout: neither trainer nor load generator."""
-        return self.cpu_ms(*(POOL_ROLES if self.system == "pool" else (self.system,)))
+        return self.cpu_ms(*self.system.roles)
 
     @property
     def others_share(self) -> float:
-        """The part of all CPU time that went into trainer and load generator, 0…1."""
+        """The part of all measured CPU time that went into trainer and load generator, 0…1."""
         total = sum(self.cpu_seconds.values())
-        return (self.cpu_seconds.get("stub", 0.0) + self.cpu_seconds.get("load", 0.0)) / total if total else 0.0
-
-    def row(self) -> dict[str, Any]:
-        """For the report."""
-        return {
-            "system": self.system,
-            **asdict(self.load),
-            "seconds": round(self.seconds, 3),
-            "rollouts_per_second": round(self.per_second, 2),
-            "cpu_ms_per_rollout": round(self.own_cpu_ms, 3),
-            "cpu_ms_by_role": {role: round(self.cpu_ms(role), 3) for role in sorted(self.cpu_seconds)},
-            "trainer_and_load_share": round(self.others_share, 3),
-        }
+        others = {"stub", "load"}.difference(self.system.roles)
+        return sum(self.cpu_seconds.get(role, 0.0) for role in others) / total if total else 0.0

@@ -9,13 +9,14 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import httpx
 import orjson
 from benchmarks.conversations import VARIANTS, messages, rollout_id
 from benchmarks.cpu import Usage
-from benchmarks.load import Load, Measured
+from benchmarks.load import Load, Measured, System
 from benchmarks.processes import ENVIRONMENT, ROOT
 
 from rolloutpool_common.rendering import TINY
@@ -35,6 +36,11 @@ class PoolUnderLoad:
         self._trainer = trainer
         self._serial = 0
 
+    def warm_up(self, load: Load) -> None:
+        """Fills connections and caches, the trainer's too."""
+        self.measure(replace(load, turns=2, latency_ms=0, slow_ms=None, rollouts=2 * load.in_flight))
+        self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=VARIANTS))
+
     def measure(self, load: Load) -> Measured:
         """Runs one batch; the clock runs from the POST to the last result. Raises AssertionError on a bad result."""
         body = self._body(load)
@@ -45,7 +51,7 @@ class PoolUnderLoad:
         seconds = time.perf_counter() - start
         spent = Usage().since(before)
         _check(pages, load)
-        return Measured("pool", load, seconds, spent)
+        return Measured(System.POOL, load, seconds, spent)
 
     def _body(self, load: Load) -> bytes:
         serials = range(self._serial, self._serial + load.rollouts)
@@ -55,7 +61,7 @@ class PoolUnderLoad:
                 "rollouts": [
                     {
                         "messages": messages(load.turns, serial),
-                        "rollout_id": rollout_id(load.turns, serial, load.latency_ms),
+                        "rollout_id": rollout_id(load.turns, serial, load.latency_of(serial)),
                     }
                     for serial in serials
                 ],

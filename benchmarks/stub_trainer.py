@@ -14,11 +14,11 @@ from typing import cast
 
 import uvloop
 from benchmarks.conversations import conversation
+from benchmarks.wire import Messages
 
 __all__ = ["main"]
 
 BACKLOG = 4096
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _DIGEST = re.compile(rb"\r\nx-echo-prefix-digest: *([0-9a-f]+)", re.IGNORECASE)
 _ID = b'"rollout_id":"'
 _ASSISTANT = b'"role":"assistant"'
@@ -29,8 +29,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
-        self._buffer = b""
-        self._needed = 0
+        self._messages = Messages()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of the protocol."""
@@ -39,20 +38,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answers as soon as a request is whole."""
-        self._buffer = data if not self._buffer else self._buffer + data
-        if len(self._buffer) < self._needed:
+        message = self._messages.feed(data)
+        if message is None:
             return
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head = self._buffer[: end + 2]
-        length = _LENGTH.search(head)
-        self._needed = end + 4 + (int(length[1]) if length else 0)
-        if len(self._buffer) < self._needed:
-            return
-        body, self._buffer = self._buffer[end + 4 : self._needed], self._buffer[self._needed :]
-        self._needed = 0
-        delay, reply = _reply(head, body)
+        delay, reply = _reply(*message)
         if delay:
             asyncio.get_running_loop().call_later(delay, self._transport.write, reply)
         else:

@@ -1,15 +1,104 @@
-"""Rollouts per second and CPU per rollout, by role.
+"""Rollouts per second and CPU per rollout, beside the founding pattern and the ideal.
 
-python -m benchmarks.throughput --turns 3 --in-flight 100 --rollouts 1000
+    python -m benchmarks.throughput [--quick | --full]
+    python -m benchmarks.throughput --turns 3 --in-flight 100 [--latency-ms 0 …] --systems pool
+
+The second form measures one point and prints each repeat. All systems of a point are up at the same time and take
+turns, so that a machine that is busy is busy for all of them; ratios are of neighbours in time.
 """
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from statistics import median
+from typing import Protocol
 
-from benchmarks.load import Load, Measured
+from benchmarks.founding_load import running_founding
+from benchmarks.ideal import Ideal
+from benchmarks.load import Load, Measured, System
+from benchmarks.matrix import Point, every_point, few_points, points
 from benchmarks.pool import running_pool
-from benchmarks.processes import serving
+from benchmarks.processes import ROOT, serving
+from benchmarks.report import Plot, Row, emit, parser
 
-__all__ = ["main"]
+from rolloutpool_common.rendering import TINY
+
+__all__ = ["main", "measure"]
+
+QWEN3 = ROOT / "build" / "tokenizers" / "qwen3"
+"""What `make tokenizers` lays out: the tokenizer with which the founding pattern was measured first."""
+Repeat = dict[System, Measured]
+
+
+class _UnderLoad(Protocol):
+    def measure(self, load: Load) -> Measured: ...
+
+
+def measure(point: Point, *, repeats: int, seconds: float, rollouts: int | None = None) -> Iterator[Repeat]:
+    """Each repeat as it is done; `rollouts` overrides how many there are of `seconds` each."""
+    loads = {system: point.load(system, seconds) for system in point.systems}
+    if rollouts is not None:
+        loads = {system: load.with_rollouts(rollouts) for system, load in loads.items()}
+    with ExitStack() as stack:
+        port = stack.enter_context(serving("benchmarks.stub_trainer"))
+        trainer = f"http://127.0.0.1:{port}"
+        running: dict[System, _UnderLoad] = {}
+        for system in point.systems:
+            if system is System.POOL:
+                pool = stack.enter_context(
+                    running_pool(trainer, workers=point.workers, in_flight=point.in_flight, tickets_of=point.tickets_of)
+                )
+                pool.warm_up(loads[system])
+                running[system] = pool
+            elif system is System.FOUNDING:
+                tokenizer = point.tokenizer or TINY
+                running[system] = stack.enter_context(
+                    running_founding(trainer, in_flight=point.in_flight, tokenizer=tokenizer)
+                )
+            else:
+                running[system] = Ideal(system, port)
+        for _ in range(repeats):
+            yield {system: running[system].measure(loads[system]) for system in point.systems}
+
+
+def rows(point: Point, repeats: Sequence[Repeat]) -> list[Row]:
+    """One per system: medians over the repeats, and ratios with half of their range."""
+    return [_row(point, system, repeats) for system in point.systems]
+
+
+def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
+    own = [repeat[system] for repeat in repeats]
+    load = own[0].load
+    row: Row = {
+        "varied": point.experiment,
+        "system": system.value,
+        "turns": load.turns,
+        "in flight": load.in_flight,
+        "latency, ms": load.latency_ms,
+        "workers": point.workers if system is System.POOL else None,
+        "tickets of": point.tickets_of if system is System.POOL else None,
+        "rollouts": load.rollouts,
+        "rollouts/s": median(one.per_second for one in own),
+        "CPU ms": median(one.own_cpu_ms for one in own),
+    }
+    for role in ("api", "worker", "redis"):
+        row[f"{role} ms"] = median(one.cpu_ms(role) for one in own) if system is System.POOL else None
+    row |= _ratio("rate / founding", system, System.FOUNDING, repeats, lambda one: one.per_second)
+    row |= _ratio("CPU / founding", system, System.FOUNDING, repeats, lambda one: one.own_cpu_ms)
+    row |= _ratio("rate / ideal", system, System.IDEAL_RAW, repeats, lambda one: one.per_second)
+    row["trainer, load %"] = median(one.others_share for one in own) * 100
+    return row
+
+
+def _ratio(name: str, system: System, other: System, repeats: Sequence[Repeat], of: "_Figure") -> Row:
+    if system is other or other not in repeats[0]:
+        return {name: None, f"{name} ±": None}
+    ratios = [of(repeat[system]) / of(repeat[other]) for repeat in repeats if of(repeat[other])]
+    return {name: median(ratios), f"{name} ±": (max(ratios) - min(ratios)) / 2} if ratios else {name: None}
+
+
+class _Figure(Protocol):
+    def __call__(self, measured: Measured, /) -> float: ...
 
 
 def shown(measured: Measured) -> str:
@@ -22,34 +111,69 @@ def shown(measured: Measured) -> str:
 
 
 def main() -> None:
-    """Prints a line per repeat."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--in-flight", type=int, default=100)
-    parser.add_argument("--latency-ms", type=int, default=0)
-    parser.add_argument("--rollouts", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tickets-of", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    load = Load(
-        turns=options.turns,
-        in_flight=options.in_flight,
-        latency_ms=options.latency_ms,
-        rollouts=options.rollouts,
-    )
-    with (
-        serving("benchmarks.stub_trainer") as port,
-        running_pool(
-            f"http://127.0.0.1:{port}",
-            workers=options.workers,
+    """Measures the matrix, or one point."""
+    options = _options()
+    if options.turns is not None:
+        point = Point(
+            experiment="one point",
+            turns=options.turns,
             in_flight=options.in_flight,
+            latency_ms=options.latency_ms,
+            workers=options.workers,
             tickets_of=options.tickets_of,
-        ) as pool,
-    ):
-        pool.measure(load.warm_up())
-        for _ in range(options.repeats):
-            print(shown(pool.measure(load)), flush=True)
+            systems=tuple(System(name) for name in options.systems.split(",")),
+        )
+        for repeat in measure(point, repeats=options.repeats, seconds=options.seconds, rollouts=options.rollouts):
+            for measured in repeat.values():
+                print(shown(measured), flush=True)
+        return
+    qwen3 = str(QWEN3) if QWEN3.is_dir() else None
+    chosen = every_point() if options.full else few_points() if options.quick else points(qwen3)
+    found: list[Row] = []
+    for point in chosen:
+        repeats = []
+        for repeat in measure(point, repeats=options.repeats, seconds=options.seconds):
+            repeats.append(repeat)
+            for measured in repeat.values():
+                print(f"{point.experiment} {measured.load}: {shown(measured)}", flush=True)
+        found += rows(point, repeats)
+    emit(
+        "throughput",
+        found,
+        options,
+        title="Throughput and CPU per rollout",
+        measures=(
+            "Whole calculator rollouts, from the POST of a batch to the last result read by long-poll; rates by the "
+            "wall clock, CPU time per rollout from /proc: of the pool API, workers and Redis (appendfsync always, "
+            "Celery events on, no Flower), of the others their one process. Medians; ratios are taken within a "
+            "repeat, with half of their range behind them. `founding` renders history again each turn and keeps "
+            "nothing; `ideal` makes the same calls and does nothing else."
+        ),
+        leaves_out=(
+            "A model: the trainer answers from a table, by the tiny tokenizer, and shares the cores with what is "
+            "measured. Networks, TLS, large tool results, drift. Conversations of 100 turns are the protocol's longest."
+        ),
+        plots=(
+            Plot(kind="line", x="in flight", y=("rollouts/s",), unit="rollouts/s", series="system", log_x=True),
+            Plot(kind="line", x="turns", y=("CPU ms",), unit="CPU ms per rollout", series="system", log_y=True),
+        ),
+    )
+
+
+def _options() -> argparse.Namespace:
+    options = parser("throughput", __doc__)
+    options.add_argument("--full", action="store_true", help="every combination; takes hours")
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--seconds", type=float, default=4.0, help="about how long each run takes")
+    one = options.add_argument_group("one point")
+    one.add_argument("--turns", type=int, help="measure this point only, and write nothing")
+    one.add_argument("--in-flight", type=int, default=100)
+    one.add_argument("--latency-ms", type=int, default=0)
+    one.add_argument("--workers", type=int, default=2)
+    one.add_argument("--tickets-of", type=int, default=1)
+    one.add_argument("--rollouts", type=int, help="how many; default: by --seconds")
+    one.add_argument("--systems", default=System.POOL.value, help="pool,founding,ideal-httpx,ideal-raw")
+    return options.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""The founding pattern under load: so many `POST /rollout` at once, each on a connection of its own."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import orjson
+import uvloop
+from benchmarks.conversations import messages, rollout_id
+from benchmarks.cpu import Usage
+from benchmarks.load import Load, Measured, System
+from benchmarks.processes import serving
+from benchmarks.wire import Client, connect, head
+
+from rolloutpool_common.rendering import TINY
+
+__all__ = ["FoundingUnderLoad", "running_founding"]
+
+
+class FoundingUnderLoad:
+    """A server of the founding pattern that is up."""
+
+    def __init__(self, port: int, trainer: str) -> None:
+        self._port = port
+        self._trainer = trainer
+
+    def measure(self, load: Load) -> Measured:
+        """Each slot runs one short rollout before the clock starts, so that all connections are there."""
+        return uvloop.run(self._measure(load))
+
+    async def _measure(self, load: Load) -> Measured:
+        start_of_head = head(self._port, "/rollout")
+        connections = [await connect(self._port) for _ in range(min(load.in_flight, load.rollouts))]
+
+        async def slot(connection: Client, bodies: Iterator[bytes]) -> None:
+            for body in bodies:
+                answer = await connection.post(start_of_head, body)
+                if b'"finish_reason":"stop"' not in answer:
+                    raise AssertionError(f"not a clean rollout: {answer[:500]!r}")
+
+        async def run(bodies: list[bytes]) -> None:
+            waiting = iter(bodies)
+            await asyncio.gather(*(slot(connection, waiting) for connection in connections))
+
+        bodies = [self._body(load.turns, serial, load.latency_of(serial)) for serial in range(load.rollouts)]
+        await run([self._body(2, serial, 0) for serial in range(len(connections))])
+        before, start = Usage(), time.perf_counter()
+        await run(bodies)
+        seconds = time.perf_counter() - start
+        spent = Usage().since(before)
+        for connection in connections:
+            connection.close()
+        return Measured(System.FOUNDING, load, seconds, spent)
+
+    def _body(self, turns: int, serial: int, latency_ms: int) -> bytes:
+        return orjson.dumps(
+            {
+                "rollout_id": rollout_id(turns, serial, latency_ms),
+                "server_url": self._trainer,
+                "messages": messages(turns, serial),
+                "sampling_params": {},
+                "tokenizer_name": TINY,
+                "max_turns": turns,
+                "max_tokens_total": 1_000_000,
+            }
+        )
+
+
+@contextmanager
+def running_founding(trainer: str, *, in_flight: int, tokenizer: str = TINY) -> Iterator[FoundingUnderLoad]:
+    """The server, for as long as the block."""
+    with serving("benchmarks.founding", "--in-flight", str(in_flight), "--tokenizer", tokenizer) as port:
+        yield FoundingUnderLoad(port, trainer)

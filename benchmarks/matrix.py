@@ -1,0 +1,93 @@
+"""The points that are measured: one factor at a time around 100 in flight, 3 turns, a model that takes no time.
+
+Long conversations are run by 32 at once, because the founding pattern takes seconds for each of them. 100 turns is the
+longest that the protocol allows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from benchmarks.load import Load, System
+
+__all__ = ["Point", "every_point", "few_points", "points"]
+
+ALL = tuple(System)
+LONG = 32
+"""From so many turns on a conversation is long."""
+_TURN_MS = {System.POOL: 2.5, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}
+"""Roughly; only for how many rollouts to run."""
+_RENDER_MS = 0.1
+"""The founding pattern's further cost per turn and turn before it, as roughly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One comparison."""
+
+    experiment: str
+    """What is varied."""
+    turns: int = 3
+    in_flight: int = 100
+    latency_ms: int = 0
+    slow_ms: int | None = None
+    workers: int = 2
+    tickets_of: int = 1
+    systems: tuple[System, ...] = ALL
+    tokenizer: str | None = None
+    """A directory, of the founding pattern's tokenizer; None: the one of the pool."""
+
+    def load(self, system: System, seconds: float) -> Load:
+        """What takes this system about so many seconds, and at least as much as makes a rate."""
+        cost_ms = _TURN_MS[system] * self.turns
+        if system is System.FOUNDING:
+            cost_ms += _RENDER_MS * self.turns * self.turns
+        if system is System.POOL:
+            cost_ms /= min(self.workers, 2)
+        per_second = 1000 / max(cost_ms, self.turns * self.latency_ms / self.in_flight)
+        least = self.in_flight if system is System.FOUNDING and self.turns >= LONG else 2 * self.in_flight
+        if self.latency_ms * self.turns >= 1000 * seconds / 4:
+            # Waves, each as long as a rollout: the same number for everybody.
+            per_second, least = 0.0, 5 * self.in_flight
+        return Load(
+            turns=self.turns,
+            in_flight=self.in_flight,
+            latency_ms=self.latency_ms,
+            slow_ms=self.slow_ms,
+            rollouts=min(max(int(per_second * seconds), least), 10_000),
+        )
+
+
+def points(qwen3: str | None) -> Iterator[Point]:
+    """One factor at a time; `qwen3` is a directory with that tokenizer, where there is one."""
+    for in_flight in (1, 32, 100, 500, 1000):
+        yield Point(experiment="in flight", in_flight=in_flight)
+    yield Point(experiment="turns", turns=2)
+    yield Point(experiment="turns", turns=8)
+    for turns in (32, 64, 100):
+        yield Point(experiment="turns", turns=turns, in_flight=32)
+    for latency_ms in (50, 1000):
+        yield Point(experiment="latency", latency_ms=latency_ms)
+    yield Point(experiment="latency", in_flight=1000, latency_ms=1000)
+    yield Point(experiment="tickets", tickets_of=8, systems=(System.POOL, System.FOUNDING))
+    for tickets_of in (1, 8):
+        yield Point(experiment="stragglers", latency_ms=20, slow_ms=400, tickets_of=tickets_of, systems=(System.POOL,))
+    for workers in (1, 2, 3, 4):
+        yield Point(experiment="workers", workers=workers, systems=(System.POOL,))
+        yield Point(experiment="workers", workers=workers, latency_ms=50, systems=(System.POOL,))
+    if qwen3 is not None:
+        yield Point(experiment="Qwen3 tokenizer", systems=(System.FOUNDING,), tokenizer=qwen3)
+
+
+def few_points() -> Iterator[Point]:
+    """What the budgets are about."""
+    yield Point(experiment="in flight")
+    yield Point(experiment="tickets", tickets_of=8, systems=(System.POOL, System.FOUNDING))
+    yield Point(experiment="turns", turns=64, in_flight=32, systems=(System.POOL, System.FOUNDING))
+    yield Point(experiment="latency", in_flight=1000, latency_ms=1000, systems=(System.POOL, System.IDEAL_RAW))
+
+
+def every_point() -> Iterator[Point]:
+    """The full product; takes hours."""
+    for turns, in_flight, latency_ms in product((2, 3, 8, 32, 64, 100), (1, 32, 100, 500, 1000), (0, 50, 1000)):
+        yield Point(experiment="all", turns=turns, in_flight=in_flight, latency_ms=latency_ms)
