@@ -137,6 +137,27 @@ async def test_runs_share_by_weight_and_their_batches_follow_each_other(store: S
     assert rest == {heavy[0].batch_id: 30, heavy[1].batch_id: 30, light.batch_id: 20}
 
 
+async def test_weights_hold_however_few_places_come_free_at_a_time(store: Store, raw: Redis) -> None:
+    heavy, light = new_batch(60, run="train", weight=3), new_batch(60, run="eval")
+    for batch in (heavy, light):
+        await store.batches.submit(batch)
+    order = [ticket.batch_id for _ in range(40) for ticket in await take(store, 1)]
+    assert order == [*[heavy.batch_id] * 3, light.batch_id] * 10
+    shares = Counter([ticket.batch_id for _ in range(20) for ticket in await take(store, 2)])
+    assert shares == {heavy.batch_id: 30, light.batch_id: 10}
+    # In the middle of its turn a run may end, and another one begins with a turn of its own.
+    await take(store, 1)
+    await store.batches.cancel(heavy.batch_id)
+    third = new_batch(20, run="other", weight=2)
+    await store.batches.submit(third)
+    order = [ticket.batch_id for _ in range(6) for ticket in await take(store, 1)]
+    assert order == [light.batch_id, third.batch_id, third.batch_id] * 2
+    # What is noted of a turn does not outlive it for long.
+    await take(store, 1)
+    await take(store, 1)
+    assert await raw.ttl("rp:turn:default") > 0
+
+
 async def test_a_delayed_rollout_waits_outside_the_outbox(store: Store) -> None:
     (uid,) = await submit(store)
     await take(store)

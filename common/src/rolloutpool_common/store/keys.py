@@ -13,6 +13,7 @@ rp:rollout:{uid}:result string  the result record (JSON, zlib above 4 kB)
 rp:rollout:{uid}:evidence  string  a quarantined result (coded like results), kept as long as its batch
 rp:runs:{priority}      list    runs that have something to publish, in turn
 rp:run:{priority}:{run} list    the run's batches whose outbox is not empty, in order
+rp:turn:{priority}      string  "{n} {run}": what this run may still take of its turn; expires by itself
 rp:published:{priority} zset    uid -> ms when its ticket was published; removed by the claim
 rp:deadlines            zset    uid -> ms
 rp:delayed              zset    uid -> ms until which a queued rollout waits outside its outbox

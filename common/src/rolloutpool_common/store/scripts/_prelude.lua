@@ -6,6 +6,7 @@ local function k_rollout(u, part) return part and (P .. 'rollout:' .. u .. ':' .
 local function k_worker(w, part) return part and (P .. 'worker:' .. w .. ':' .. part) or (P .. 'worker:' .. w) end
 local function k_runs(priority) return P .. 'runs:' .. priority end
 local function k_run(priority, run) return P .. 'run:' .. priority .. ':' .. run end
+local function k_turn(priority) return P .. 'turn:' .. priority end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()

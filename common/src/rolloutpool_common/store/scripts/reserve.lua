@@ -1,6 +1,8 @@
 -- Take up to `limit` indexes out of the outboxes of one priority class, as long as fewer tickets of the class are
 -- published than live workers need (`per_worker` each). Runs take turns, `weight` indexes a turn; a run's batches follow
--- each other. ARGV: priority, limit, per_worker, ms without a beat after which a worker counts as dead.
+-- each other. A turn that the window cuts short goes on when there is room again: places come free one by one, and runs
+-- of unequal weight would else share them equally.
+-- ARGV: priority, limit, per_worker, ms without a beat after which a worker counts as dead.
 -- -> {now ms, batch, index, group, ...}
 local priority, limit = ARGV[1], tonumber(ARGV[2])
 local runs, published = k_runs(priority), k_published(priority)
@@ -25,13 +27,17 @@ local function next_of(batches)
   end
 end
 
+local begun = room > 0 and redis.call('GETDEL', k_turn(priority)) or ''
 while room > 0 do
   local run = redis.call('LPOP', runs)
   if not run then break end
   local batches = k_run(priority, run)
   local first = redis.call('LINDEX', batches, 0)
-  local turn = first and math.min(room, tonumber(redis.call('HGET', k_batch(first), 'weight') or '1')) or 0
-  while turn > 0 do
+  local turn = first and tonumber(redis.call('HGET', k_batch(first), 'weight') or '1') or 0
+  local rest = string.match(begun, '^(%d+) ')
+  if rest and begun == rest .. ' ' .. run then turn = tonumber(rest) end
+  begun = ''
+  while turn > 0 and room > 0 do
     local b, index = next_of(batches)
     if not b then break end
     redis.call('ZADD', published, now, b .. '-' .. index)
@@ -40,6 +46,9 @@ while room > 0 do
     out[#out + 1] = redis.call('HGET', k_batch(b, 'groups'), index) or ''
     turn, room = turn - 1, room - 1
   end
-  if redis.call('EXISTS', batches) == 1 then redis.call('RPUSH', runs, run) end
+  if redis.call('EXISTS', batches) == 1 then
+    if turn > 0 then redis.call('SET', k_turn(priority), str(turn) .. ' ' .. run, 'EX', 3600) end
+    redis.call(turn > 0 and 'LPUSH' or 'RPUSH', runs, run)
+  end
 end
 return out

@@ -1,0 +1,108 @@
+"""Who gets the workers: runs by weight, priority classes beside each other; told by the order of calls at the trainer.
+
+A real worker takes real tickets here. What counts is how many of the others were started in between, so that a slow
+machine changes nothing.
+"""
+
+import asyncio
+from collections import Counter
+from itertools import takewhile
+from typing import Any
+
+import orjson
+from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, completion, send
+from tests.integration.support.batches import new_batch, uids_of
+from tests.integration.support.pool import Pool, opened_pool
+from tests.integration.support.waiting import until
+from tests.integration.support.workers import started_worker
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import NewBatch
+from rolloutpool_common.store.outbox import PER_WORKER
+
+SLOTS = 8
+TRAINING, EVALUATION = 10_000, 10
+
+
+async def submit(pool: Pool, trainer: BadTrainer, count: int, run: str, **more: Any) -> NewBatch:
+    batch = new_batch(count, shared={"server_url": trainer.url}, run=run, **more)
+    await pool.store.batches.submit(batch)
+    return batch
+
+
+def started(trainer: BadTrainer) -> list[str]:
+    """The batch of each rollout, in the order of starting."""
+    return [request.uid.partition("-")[0] for request in trainer.requests]
+
+
+async def called(trainer: BadTrainer, count: int) -> None:
+    """Returns when so many rollouts have been started."""
+
+    async def enough() -> bool:
+        return len(trainer.requests) >= count
+
+    await until(enough, 60)
+
+
+async def all_started(trainer: BadTrainer, batch: NewBatch) -> None:
+    async def all_of_it() -> bool:
+        return started(trainer).count(batch.batch_id) == len(batch.rollouts)
+
+    await until(all_of_it, 60)
+
+
+async def test_two_runs_share_a_worker_by_weight(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        heavy = await submit(pool, trainer, 600, "heavy", weight=3)
+        light = await submit(pool, trainer, 600, "light")
+        await pool.publisher.pump()
+        with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as worker:
+            await worker.announced(pool.store)
+            await called(trainer, 400)
+            shares = Counter(started(trainer)[:400])
+    # Three turns to one; slots may overtake each other by what they have in hand.
+    assert abs(shares[heavy.batch_id] - 300) <= SLOTS
+    assert abs(shares[light.batch_id] - 100) <= SLOTS
+
+
+async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    """An evaluation comes while a training batch has every slot; it starts with the next ones that are free."""
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+        training = await submit(pool, trainer, TRAINING, "training")
+        await pool.publisher.pump()
+        with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as worker:
+            await worker.announced(pool.store)
+            await called(trainer, 50)
+            urgent = await submit(pool, trainer, EVALUATION, "evaluation", priority=Priority.HIGH)
+            await pool.publisher.pump()
+            overtaken = len(trainer.requests)
+            await all_started(trainer, urgent)
+            order = started(trainer)[overtaken:]
+            assert held_up(order, urgent) <= 4 * EVALUATION + 2 * SLOTS, order
+            results = [await pool.result(uid) for uid in uids_of(urgent)]
+            # In the class of the training itself: behind what is in the broker already, and nothing else.
+            equal = await submit(pool, trainer, EVALUATION, "evaluation")
+            await pool.publisher.pump()
+            overtaken = len(trainer.requests)
+            await all_started(trainer, equal)
+            order = started(trainer)[overtaken:]
+            assert held_up(order, equal) <= 2 * PER_WORKER + 4 * EVALUATION + 2 * SLOTS, order
+            results += [await pool.result(uid) for uid in uids_of(equal)]
+            assert {result.status.value for result in results} == {"completed"}
+            # The training is far from its end, and was not stopped.
+            behind = started(trainer).count(training.batch_id)
+            assert 50 < behind < TRAINING / 2
+
+
+def held_up(order: list[str], batch: NewBatch) -> int:
+    """How many others were started before its last rollout was."""
+    last = len(order) - len(list(takewhile(lambda other: other != batch.batch_id, reversed(order))))
+    return last - order[:last].count(batch.batch_id)
