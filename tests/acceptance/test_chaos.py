@@ -82,6 +82,15 @@ class TestVerdict:
         verdict = self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": self.RESULT}, pushed])
         assert verdict.delivered_twice == ["b-0"]
 
+    def test_what_is_read_again_because_redis_was_started_again_is_none(self, tmp_path: Path) -> None:
+        again = {"event": "again", "result": self.RESULT}
+        assert self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": self.RESULT}, again]).clean
+
+    def test_what_is_read_again_and_is_something_else_is_a_second_delivery(self, tmp_path: Path) -> None:
+        again = {"event": "again", "result": {**self.RESULT, "attempt": 2}}
+        verdict = self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": self.RESULT}, again])
+        assert verdict.delivered_twice == ["b-0"]
+
     def test_a_repeated_push_is_none(self, tmp_path: Path) -> None:
         pushes = [{"event": "push", "id": "b-0", "result": self.RESULT} for _ in range(2)]
         verdict = self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": self.RESULT}, *pushes])

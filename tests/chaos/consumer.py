@@ -104,9 +104,9 @@ class Consumer:
             for item in page.items:
                 epoch, _, place = item.cursor.partition(".")
                 # A start of Redis begins an epoch, in which all is read again: the same place is the same delivery.
-                if read.get(place, epoch) == epoch:
-                    self._note("result", item.result)
-                    self.open -= 1
+                again = read.get(place, epoch) != epoch
+                self._note("again" if again else "result", item.result)
+                self.open -= not again
                 read[place] = epoch
 
     async def _take(self, request: Request) -> Response:

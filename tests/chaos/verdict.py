@@ -140,14 +140,14 @@ def _delivered(
     ids: dict[str, str] = {}
     contents: dict[str, Any] = {}
     for entry in client:
-        if entry["event"] not in ("result", "push"):
+        if entry["event"] not in ("result", "again", "push"):
             continue
         uid, result = entry["uid"], entry["result"]
         twice = contents.setdefault(uid, result) != result or uid not in manners
         if entry["event"] == "result":
             twice = twice or uid in results
             results[uid] = {**result, "at": entry["at"]}
-        else:
+        elif entry["event"] == "push":
             twice = twice or ids.get(uid, entry["id"]) != entry["id"]
             verdict.pushed_again += uid in ids
             ids[uid] = entry["id"]
