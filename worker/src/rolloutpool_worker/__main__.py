@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 
 from pydantic import ValidationError
 
@@ -31,17 +32,23 @@ def main() -> None:
     from rolloutpool_worker.solo import OPTION, serve_one
     from rolloutpool_worker.tasks import WorkerProcess, load_plugins
 
-    # Until Celery takes the signal over: it would end the process in the middle of its start, still announced.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    asked = threading.Event()
     try:
         if sys.argv[1:2] == [OPTION]:
             load_plugins(settings)
             asyncio.run(serve_one(settings, sys.argv[2], int(sys.argv[3])))
+        # In the middle of its start it would end without a word to those to whom it may be announced already.
+        signal.signal(signal.SIGTERM, lambda *_: asked.set())
         process = WorkerProcess(settings)
     except RolloutPoolError as error:
         print(f"rolloutpool worker: {error.message}", file=sys.stderr)
         sys.exit(2)
     try:
+        # Until Celery takes the signal over.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        if asked.is_set():
+            sys.exit(0)
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = process.app.Worker(
             pool_cls="threads",

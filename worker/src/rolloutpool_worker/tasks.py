@@ -25,7 +25,7 @@ from rolloutpool_worker.tools import TOOLS, calculator
 
 __all__ = ["WorkerProcess", "load_plugins"]
 
-HURRY_SECONDS = 5
+HURRY_SECONDS = 10
 """After the second SIGTERM."""
 
 
