@@ -19,6 +19,7 @@
             ├── MaskDisproved
             ├── AlignmentUnverified
             ├── AmbiguousTurn
+            ├── RequestChanged
             ├── ResultQuarantined
             ├── SecretUnreadable
             └── WorkerFault
@@ -39,6 +40,7 @@ __all__ = [
     "MaskDisproved",
     "MaskImpossible",
     "PolicyFault",
+    "RequestChanged",
     "RequestFault",
     "ResultQuarantined",
     "RolloutError",
@@ -256,6 +258,13 @@ class AmbiguousTurn(InfraFault):
     boundary = Boundary.TRAINER
     category = Category.AMBIGUOUS_TURN
     retryable = False
+
+
+class RequestChanged(InfraFault):
+    """This worker would ask the turn with another body than the attempt before; give all workers the same versions."""
+
+    boundary = Boundary.WORKER
+    category = Category.REQUEST_CHANGED
 
 
 class ResultQuarantined(InfraFault):

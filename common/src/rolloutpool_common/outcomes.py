@@ -121,6 +121,8 @@ class Category(StrEnum):
     """The trainer echoed no prompt ids, and the batch does not allow that."""
     AMBIGUOUS_TURN = "ambiguous_turn"
     """A worker died during a model call that must not be repeated."""
+    REQUEST_CHANGED = "request_changed"
+    """Another attempt would ask the next turn with another body than the one that was journaled."""
     POISON = "poison"
     """It killed its worker repeatedly, also when it ran alone."""
     QUARANTINED = "quarantined"

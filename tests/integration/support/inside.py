@@ -114,7 +114,7 @@ class InsideWorker:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self.runtime.clients.close()
+        await self.runtime.caller.close()
         self.runtime.publisher.close()
         await self.runtime.store.close()
 

@@ -8,7 +8,7 @@ and `sample`, `run_tools`, `say` and `edit` return what the journal has, until i
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,14 +16,14 @@ import orjson
 from pydantic import ValidationError
 
 from rolloutpool_common import failpoints
-from rolloutpool_common.errors import TrainerStatusError, WorkerFault
+from rolloutpool_common.errors import RequestChanged, TrainerStatusError, WorkerFault
 from rolloutpool_common.ledger import parse_entry
 from rolloutpool_common.outcomes import Boundary
 from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
 from rolloutpool_common.rendering import DriftLabel
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.channel import CallbackChannel, Reply, TurnCall
+from rolloutpool_worker.channel import CallbackChannel, Reply, TurnBody, TurnCall
 from rolloutpool_worker.channel.callback import refuse_ambiguous
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.journal import Journal
@@ -112,6 +112,10 @@ class Conversation:
         self._entries = 0
         self._plan: MaskPlan | None = None
         """How the next turn is asked; None where nothing was put in between."""
+        self._digest: str | None = None
+        """Of the next turn's body, as it is journaled."""
+        self._body: TurnBody | None = None
+        """The next turn's body, where this attempt has made it already: hashing a long one twice takes milliseconds."""
         self._append([message.wire() for message in claim.spec.messages])
 
     @property
@@ -191,11 +195,11 @@ class Conversation:
             history = _normal(messages)
             await self.tokens.replace(history, self.turns)
             entries = self._new_entries()
-            plan = await self.tokens.plan_mask(history, self.turns + 1)
-            record = {"kind": "edit", "messages": history, "entries": entries, "plan": asdict(plan)}
+            asked = await self._plan_next(history, map(orjson.dumps, history))
+            record = {"kind": "edit", "messages": history, "entries": entries, **asked}
             await self._journal.write(record, turns=self.turns)
         self.tokens.edited = True
-        self._plan = MaskPlan(**record["plan"])
+        self._expect(record)
         self.messages.clear()
         self._wire.clear()
         self._append(record["messages"])
@@ -245,15 +249,13 @@ class Conversation:
 
     async def _ask(self, plan: MaskPlan | None, turn: int) -> tuple[Reply, int | None]:
         """The reply, and the length of the mask that the trainer accepted (None on turn 1)."""
-        messages = b"[" + b",".join(self._wire) + b"]"
         tokens = self.tokens
         if plan is None:
-            return await self._channel.sample(TurnCall(turn, messages, None)), None
+            return await self._channel.sample(TurnCall(turn, self._channel.body(self._wire, None))), None
         last = len(plan.lengths) - 1
         for n, length in enumerate(plan.lengths):
-            call = TurnCall(
-                turn, messages, plan.mask(n), again=n > 0, edited=tokens.edited, echo=tokens.offer_prefix(turn)
-            )
+            body = self._planned_body(plan, turn) if n == 0 else self._channel.body(self._wire, plan.mask(n))
+            call = TurnCall(turn, body, again=n > 0, edited=tokens.edited, echo=tokens.offer_prefix(turn))
             try:
                 return await self._channel.sample(call), length
             except TrainerStatusError as error:
@@ -274,12 +276,24 @@ class Conversation:
         last = max(i for i, message in enumerate(self.messages) if message["role"] == "assistant")
         # Together with those that lie there already: some templates merge messages of one turn.
         await self.tokens.append(self._with_tool_names([*self.messages[last + 1 :], *messages]), self.turns)
-        # Planned now and journaled: an attempt that asks this turn again must ask it with the same body.
         entries = self._new_entries()
-        plan = await self.tokens.plan_mask([*self.messages, *messages], self.turns + 1)
-        record = {"kind": "obs", "messages": messages, "entries": entries, "plan": asdict(plan), **measured}
+        asked = await self._plan_next([*self.messages, *messages], [*self._wire, *map(orjson.dumps, messages)])
+        record = {"kind": "obs", "messages": messages, "entries": entries, **asked, **measured}
         await self._journal.write(record, turns=self.turns)
         return record
+
+    async def _plan_next(self, messages: Sequence[dict[str, Any]], wire: Iterable[bytes]) -> dict[str, Any]:
+        """How the next turn is asked. To be journaled: an attempt that asks it again must ask it with the same body."""
+        plan = await self.tokens.plan_mask(messages, self.turns + 1)
+        self._body = self._channel.body(wire, plan.mask(0))
+        return {"plan": asdict(plan), "digest": self._body.digest}
+
+    def _planned_body(self, plan: MaskPlan, turn: int) -> TurnBody:
+        """The next turn's body; raises `RequestChanged` where it is not the one that was journaled."""
+        body = self._body or self._channel.body(self._wire, plan.mask(0))
+        if body.digest != self._digest:
+            raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
+        return body
 
     def _check_appendable(self) -> None:
         if not self.turns or self.tokens.edited:
@@ -296,6 +310,7 @@ class Conversation:
     def _replay(self, kind: str) -> dict[str, Any] | None:
         record = self._journal.replay(kind)
         if record is not None:
+            self._body = None
             self.tokens.ledger.absorb(parse_entry(entry) for entry in record["entries"])
             self._entries += len(record["entries"])
             if kind == "turn":
@@ -313,7 +328,7 @@ class Conversation:
             measures.drift[measured.drift] += 1
         measures.forked = measures.forked or any(entry["op"] == "fork" for entry in record["entries"])
         self._append([record["message"]])
-        self._plan = None
+        self._plan = self._digest = self._body = None
         message = Message.model_validate(record["message"])
         if self.spec.metadata.get("debug_trace"):
             measures.trace.append(
@@ -334,8 +349,11 @@ class Conversation:
             sampled=measured.sampled_tokens,
         )
 
+    def _expect(self, record: dict[str, Any]) -> None:
+        self._plan, self._digest = MaskPlan(**record["plan"]), record["digest"]
+
     def _apply_observation(self, record: dict[str, Any]) -> None:
-        self._plan = MaskPlan(**record["plan"])
+        self._expect(record)
         self._append(record["messages"])
         self.measures.tools_ms += record["tools_ms"]
         self.measures.tool_calls += int(record["tool_calls"])

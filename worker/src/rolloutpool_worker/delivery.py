@@ -19,7 +19,7 @@ from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.records import DuePush
-from rolloutpool_worker.channel import ClientPool
+from rolloutpool_worker.channel import Caller
 
 __all__ = ["ATTEMPTS", "Delivery"]
 
@@ -37,9 +37,9 @@ TIMEOUT = 30.0
 class Delivery:
     """One worker's share of the pushing."""
 
-    def __init__(self, store: Store, clients: ClientPool) -> None:
+    def __init__(self, store: Store, caller: Caller) -> None:
         self._store = store
-        self._clients = clients
+        self._caller = caller
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -98,11 +98,11 @@ class Delivery:
             HEADER_TIMESTAMP: str(now),
             HEADER_SIGNATURE: sign(secret, uid, now, body),
         }
+        encoded = {name.encode(): value.encode() for name, value in headers.items()}
         try:
             async with (
                 asyncio.timeout(TIMEOUT),
-                self._clients.client(url) as client,
-                client.stream("POST", url, content=body, headers=headers) as response,
+                self._caller.request("POST", url, content=body, headers=encoded) as response,
             ):
                 # Nothing of the body is read: whatever it is, and however long, the status has said it.
                 return None if response.is_success else str(response.status_code)

@@ -37,8 +37,7 @@ async def _try(runtime: Runtime, url: str) -> dict[str, Any]:
     try:
         async with (
             asyncio.timeout(SECONDS),
-            runtime.clients.client(url) as client,
-            client.stream("GET", f"{url}/health") as response,
+            runtime.caller.request("GET", f"{url}/health") as response,
         ):
             ok, detail = True, f"answered {response.status_code}"
     except TimeoutError:

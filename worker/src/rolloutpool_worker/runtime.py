@@ -20,7 +20,7 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, ClaimLost, SecretStore, Store, StoreError, new_token
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import Breakers, ClientPool, Connector
+from rolloutpool_worker.channel import Breakers, Caller, Resolver, Transport
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.masks import Kinds
@@ -56,8 +56,8 @@ class Runtime:
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
-        self.clients = ClientPool(Connector(settings.targets), timeout=settings.http_client_timeout)
-        self.delivery = Delivery(self.store, self.clients)
+        self.caller = Caller(Transport(Resolver(settings.targets)), timeout=settings.http_client_timeout)
+        self.delivery = Delivery(self.store, self.caller)
         self.drain = Drain()
         self.kinds = Kinds()
         self.breakers = Breakers()
@@ -116,7 +116,7 @@ class Runtime:
         with suppress(StoreError):
             if not await self.store.workers.claims(self.worker_id):
                 await self.store.workers.leave(self.worker_id)
-        await self.clients.close()
+        await self.caller.close()
         await self.store.close()
 
     @contextmanager

@@ -186,31 +186,30 @@ class _Run:
         journal = self._journal = Journal(runtime.store, claim, records, runtime.drain)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
-        async with runtime.clients.client(spec.server_url) as client:
-            channel = CallbackChannel(
-                client,
-                runtime.store.with_secrets(spec),
-                uid=claim.uid,
-                attempt=claim.attempt,
-                attempts=settings.trainer_attempts,
-                max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
-                pause=runtime.drain.pause,
-                breakers=runtime.breakers,
-            )
-            shown = [tool.definition.model_dump() for tool in TOOLS.values()]
-            tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
-            self._conversation = Conversation(
-                claim,
-                journal=journal,
-                channel=channel,
-                tokens=tokens,
-                tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
-                drain=runtime.drain,
-            )
-            try:
-                return await agent(self._conversation)
-            finally:
-                runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
+        channel = CallbackChannel(
+            runtime.caller,
+            runtime.store.with_secrets(spec),
+            uid=claim.uid,
+            attempt=claim.attempt,
+            attempts=settings.trainer_attempts,
+            max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
+            pause=runtime.drain.pause,
+            breakers=runtime.breakers,
+        )
+        shown = [tool.definition.model_dump() for tool in TOOLS.values()]
+        tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
+        self._conversation = Conversation(
+            claim,
+            journal=journal,
+            channel=channel,
+            tokens=tokens,
+            tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
+            drain=runtime.drain,
+        )
+        try:
+            return await agent(self._conversation)
+        finally:
+            runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec

@@ -1,8 +1,19 @@
 """How a trainer is asked for a turn."""
 
 from rolloutpool_worker.channel.breaker import Breakers, PortDown
-from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnCall
-from rolloutpool_worker.channel.clients import ClientPool
-from rolloutpool_worker.channel.connector import Connector
+from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnBody, TurnCall
+from rolloutpool_worker.channel.resolver import Resolver
+from rolloutpool_worker.channel.transport import Caller, Transport
 
-__all__ = ["Breakers", "CallbackChannel", "ClientPool", "Connector", "Echo", "PortDown", "Reply", "TurnCall"]
+__all__ = [
+    "Breakers",
+    "CallbackChannel",
+    "Caller",
+    "Echo",
+    "PortDown",
+    "Reply",
+    "Resolver",
+    "Transport",
+    "TurnBody",
+    "TurnCall",
+]

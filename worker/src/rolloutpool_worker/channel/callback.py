@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,9 @@ from rolloutpool_common.protocol.completions import (
 )
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.channel.breaker import Breakers
+from rolloutpool_worker.channel.transport import Caller
 
-__all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]
+__all__ = ["CallbackChannel", "Echo", "Reply", "TurnBody", "TurnCall"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +57,20 @@ class Echo:
 
 
 @dataclass(frozen=True)
+class TurnBody:
+    """What is asked of the trainer, to the byte."""
+
+    data: bytes
+    digest: str
+    """blake2b-128 (hex): the same turn is never asked with another one."""
+
+
+@dataclass(frozen=True)
 class TurnCall:
     """One turn to be sampled."""
 
     turn: int
-    messages: bytes
-    """The history in normal form, a JSON array."""
-    response_mask: list[int] | None
+    body: TurnBody
     again: bool = False
     """Asked before with the other mask, and refused."""
     edited: bool = False
@@ -93,7 +101,7 @@ class CallbackChannel:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        caller: Caller,
         spec: RolloutSpec,
         *,
         uid: str,
@@ -105,7 +113,7 @@ class CallbackChannel:
     ) -> None:
         """`pause` waits so many seconds between two calls of a turn; what it raises ends the turn uncalled."""
         self._breakers = breakers
-        self._client = client
+        self._caller = caller
         self._pause = pause
         self._spec = spec
         self._uid = uid
@@ -126,20 +134,21 @@ class CallbackChannel:
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
-    def body(self, call: TurnCall) -> bytes:
-        """The request's body: the protocol's nine keys, then the extra sampling parameters."""
-        return b"".join(
+    def body(self, messages: Iterable[bytes], response_mask: list[int] | None) -> TurnBody:
+        """The protocol's nine keys, then the extra sampling parameters; `messages` each as JSON in normal form."""
+        data = b"".join(
             (
-                b'{"model":"default","messages":',
-                call.messages,
-                b",",
+                b'{"model":"default","messages":[',
+                b",".join(messages),
+                b"],",
                 self._tail,
                 b',"response_mask":',
-                orjson.dumps(call.response_mask),
+                orjson.dumps(response_mask),
                 self._extra,
                 b"}",
             )
         )
+        return TurnBody(data, hashlib.blake2b(data, digest_size=16).hexdigest())
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
@@ -147,8 +156,8 @@ class CallbackChannel:
         Raises `RolloutError`s of the trainer's boundary, and `PortDown` (nothing was asked) where the trainer's port is
         taken out; protocol v1 asks it all the same.
         """
-        body = self.body(call)
-        headers = self._headers(call, body)
+        body = call.body.data
+        headers = self._headers(call)
         pause = 0.5
         for remaining in reversed(range(self._attempts)):
             if not self._spec.v1:
@@ -165,12 +174,12 @@ class CallbackChannel:
                 pause = min(pause * 2, MAX_PAUSE)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _headers(self, call: TurnCall, body: bytes) -> dict[bytes, bytes]:
+    def _headers(self, call: TurnCall) -> dict[bytes, bytes]:
         headers = {
             "Content-Type": "application/json",
             HEADER_IDEMPOTENCY: f"{self._uid}/{call.turn}/2" if call.again else f"{self._uid}/{call.turn}",
             HEADER_ATTEMPT: str(self._attempt),
-            HEADER_DIGEST: hashlib.blake2b(body, digest_size=16).hexdigest(),
+            HEADER_DIGEST: call.body.digest,
         }
         if self._spec.callback_api_key:
             headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
@@ -179,7 +188,7 @@ class CallbackChannel:
         if call.echo is not None:
             headers[HEADER_ECHO_PREFIX] = str(call.echo.prefix)
             headers[HEADER_ECHO_DIGEST] = call.echo.digest
-        # httpx would refuse a key that is not ASCII.
+        # httpx would refuse a text that is not ASCII.
         return {name.encode(): value.encode() for name, value in headers.items()}
 
     def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
@@ -189,13 +198,13 @@ class CallbackChannel:
 
     async def _once(self, body: bytes, headers: dict[bytes, bytes], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
-        limits = self._client.timeout
+        limits = self._caller.timeout
         # httpx' limits hold for each read alone, and a reply may trickle for ever.
         whole = None if limits.read is None else limits.read + (limits.connect or 0.0)
         try:
             async with (
                 asyncio.timeout(whole),
-                self._client.stream("POST", self._url, content=body, headers=headers) as response,
+                self._caller.request("POST", self._url, content=body, headers=headers) as response,
             ):
                 self._breakers.worked(self._spec.server_url)
                 status = response.status_code

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from rolloutpool_common.addresses import Targets
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
-from rolloutpool_worker.channel import ClientPool, Connector, connector
+from rolloutpool_worker.channel import Caller, Resolver, Transport, resolver
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""
@@ -74,21 +74,22 @@ class Names:
 
 
 @contextlib.asynccontextmanager
-async def calling(listed: str, names: Names) -> AsyncIterator[ClientPool]:
-    pool = ClientPool(Connector(Targets.parse(listed), names), timeout=5)
-    yield pool
-    await pool.close()
+async def calling(listed: str, names: Names) -> AsyncIterator[Caller]:
+    caller = Caller(Transport(Resolver(Targets.parse(listed), names)), timeout=5)
+    yield caller
+    await caller.close()
 
 
-async def call(pool: ClientPool, url: str) -> int:
-    async with pool.client(url) as client:
-        return (await client.post(url)).status_code
+async def call(caller: Caller, url: str) -> int:
+    async with caller.request("POST", url) as response:
+        await response.aread()
+        return response.status_code
 
 
 @pytest.fixture
 def stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a name server said is forgotten at once."""
-    monkeypatch.setattr(connector, "FRESH_SECONDS", -1.0)
+    monkeypatch.setattr(resolver, "FRESH_SECONDS", -1.0)
 
 
 @pytest.mark.usefixtures("stale")
@@ -96,11 +97,11 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_name_that_is_rebound_leads_nowhere(later: list[str]) -> None:
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], later)
-        async with calling(f"*,{THERE}", names) as pool:
+        async with calling(f"*,{THERE}", names) as caller:
             url = f"http://rebinding.example:{good.port}"
-            assert await call(pool, url) == 200
+            assert await call(caller, url) == 200
             with pytest.raises(TargetRefused, match="resolves to an address that may not be called"):
-                await call(pool, url)
+                await call(caller, url)
         assert len(good.heads) == 1
         assert inner.heads == []
         assert len(names.asked) == 2
@@ -111,8 +112,8 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
     """A name server that answers every other question with the inner address is asked once per connection."""
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], [HERE])
-        async with calling(f"*,{THERE}", names) as pool:
-            assert await call(pool, f"http://flipping.example:{good.port}") == 200
+        async with calling(f"*,{THERE}", names) as caller:
+            assert await call(caller, f"http://flipping.example:{good.port}") == 200
         assert names.asked == ["flipping.example"]
         assert (len(good.heads), len(inner.heads)) == (1, 0)
         # The server is told the name, as it must be.
@@ -136,9 +137,9 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
 )
 async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
     names = Names([HERE])
-    async with server(HERE) as inner, calling(listed, names) as pool:
+    async with server(HERE) as inner, calling(listed, names) as caller:
         with pytest.raises(TargetRefused) as raised:
-            await call(pool, f"http://{host}:{inner.port}")
+            await call(caller, f"http://{host}:{inner.port}")
         assert inner.heads == []
     assert names.asked == []
     failure = raised.value.failure(1)
@@ -153,30 +154,47 @@ async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
 @pytest.mark.parametrize("spelling", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(spelling: str) -> None:
     async with server(HERE) as inner:
-        pool = ClientPool(Connector(Targets.parse("*")), timeout=5)
+        caller = Caller(Transport(Resolver(Targets.parse("*"))), timeout=5)
         with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
-            await call(pool, f"http://{spelling}:{inner.port}")
-        await pool.close()
+            await call(caller, f"http://{spelling}:{inner.port}")
+        await caller.close()
         assert inner.heads == []
 
 
 async def test_ipv6_is_called_where_it_is_listed() -> None:
-    async with server("::1") as listening, calling("::1", Names([])) as pool:
-        assert await call(pool, f"http://[::1]:{listening.port}") == 200
+    async with server("::1") as listening, calling("::1", Names([])) as caller:
+        assert await call(caller, f"http://[::1]:{listening.port}") == 200
 
 
 async def test_the_systems_own_resolver_is_used() -> None:
     async with server(HERE) as listening:
-        pool = ClientPool(Connector(Targets.loopback()), timeout=5)
-        assert await call(pool, f"http://localhost:{listening.port}") == 200
-        await pool.close()
+        caller = Caller(Transport(Resolver(Targets.loopback())), timeout=5)
+        assert await call(caller, f"http://localhost:{listening.port}") == 200
+        await caller.close()
+
+
+async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_again() -> None:
+    """A call that failed on it would be one that the trainer may have had."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(handle, HERE, 0)
+    async with calling(HERE, Names([])) as caller:
+        url = f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
+        assert [await call(caller, url) for _ in range(50)] == [422] * 50
+    listening.close()
+    await listening.wait_closed()
 
 
 async def test_redirects_are_not_followed() -> None:
     async with server(HERE) as inner:
         moved = f"307 Temporary Redirect\r\nLocation: http://{HERE}:{inner.port}/"
-        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as pool:
-            assert await call(pool, f"http://{HERE}:{outer.port}") == 307
+        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as caller:
+            assert await call(caller, f"http://{HERE}:{outer.port}") == 307
         assert inner.heads == []
 
 
@@ -186,8 +204,8 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
             monkeypatch.setenv(name, f"http://{HERE}:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        async with calling(HERE, Names([])) as pool:
-            assert await call(pool, f"http://{HERE}:{listening.port}/x") == 200
+        async with calling(HERE, Names([])) as caller:
+            assert await call(caller, f"http://{HERE}:{listening.port}/x") == 200
         assert proxy.heads == []
         assert listening.heads[0].startswith("POST /x ")
 
@@ -203,8 +221,8 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
             await release.wait()
             return [HERE]
 
-        pool = ClientPool(Connector(Targets.parse(f"*,{HERE}"), slow), timeout=30)
-        calls = [asyncio.create_task(call(pool, f"http://slow.example:{listening.port}")) for _ in range(20)]
+        caller = Caller(Transport(Resolver(Targets.parse(f"*,{HERE}"), slow)), timeout=30)
+        calls = [asyncio.create_task(call(caller, f"http://slow.example:{listening.port}")) for _ in range(20)]
         await begun.wait()
         calls[0].cancel()
         release.set()
@@ -212,21 +230,21 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
         assert isinstance(answers[0], asyncio.CancelledError)
         assert answers[1:] == [200] * 19
         assert asked == ["slow.example"]
-        await pool.close()
+        await caller.close()
 
 
 async def test_an_answer_that_failed_is_asked_for_again() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as pool:
+    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as caller:
         url = f"http://late.example:{listening.port}"
         with pytest.raises(httpx.ConnectError, match="no such name"):
-            await call(pool, url)
-        assert await call(pool, url) == 200
+            await call(caller, url)
+        assert await call(caller, url) == 200
         assert len(names.asked) == 2
 
 
 async def test_the_next_address_is_tried_where_one_is_dead() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as pool:
-        assert await call(pool, f"http://two.example:{listening.port}") == 200
+    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as caller:
+        assert await call(caller, f"http://two.example:{listening.port}") == 200
 
 
 async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
@@ -234,10 +252,10 @@ async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
         await asyncio.Event().wait()
         return []
 
-    pool = ClientPool(Connector(Targets.parse("*"), silent), timeout=0.05)
+    caller = Caller(Transport(Resolver(Targets.parse("*"), silent)), timeout=0.05)
     with pytest.raises(httpx.ConnectTimeout):
-        await call(pool, "http://silent.example")
-    await pool.close()
+        await call(caller, "http://silent.example")
+    await caller.close()
 
 
 def certificate(name: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -273,16 +291,8 @@ async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeyp
     asked: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as pool:
-        assert await call(pool, f"https://trainer.example:{listening.port}") == 200
+    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as caller:
+        assert await call(caller, f"https://trainer.example:{listening.port}") == 200
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await call(pool, f"https://other.example:{listening.port}")
+            await call(caller, f"https://other.example:{listening.port}")
     assert asked == ["trainer.example", "other.example"]
-
-
-async def test_clients_of_many_origins_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rolloutpool_worker.channel.clients.MAX_ORIGINS", 2)
-    async with server(HERE) as listening, calling(f"*,{HERE}", Names([HERE])) as pool:
-        for name in ("a", "b", "c", "a"):
-            assert await call(pool, f"http://{name}.example:{listening.port}/some/path") == 200
-        assert len(pool._idle) == 2

@@ -1,0 +1,91 @@
+"""What a call to a trainer costs the worker, by HTTP client: CPU per call with 100 under way.
+
+    python -m benchmarks.http_calls [--quick]
+
+The trainer is a process of its own that looks its answer up. Every row makes the same calls, of 1.5 kB with a reply
+of 2 kB, the worker's own way last.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+import uvloop
+from benchmarks.conversations import conversation
+from benchmarks.processes import serving
+from benchmarks.report import Row, emit, parser
+
+from rolloutpool_common.addresses import Targets
+from rolloutpool_worker.channel import Caller, Resolver, Transport
+
+AT_ONCE = 100
+HEADERS = {b"Content-Type": b"application/json", b"Idempotency-Key": b"0123456789abcdef/1"}
+
+Call = Callable[[int], Awaitable[int]]
+
+
+async def _measure(call: Call, calls: int) -> tuple[float, float]:
+    async def slot(number: int, count: int) -> None:
+        for _ in range(count):
+            assert await call(number) > 0
+
+    await asyncio.gather(*(slot(number, 2) for number in range(AT_ONCE)))
+    cpu, wall = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(slot(number, calls // AT_ONCE) for number in range(AT_ONCE)))
+    return (time.process_time() - cpu) * 1000 / calls, calls / (time.perf_counter() - wall)
+
+
+async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
+    context = ssl.create_default_context()
+    shared = httpx.AsyncClient(verify=context, trust_env=False, limits=httpx.Limits(max_connections=None))
+    each = [httpx.AsyncClient(verify=context, trust_env=False) for _ in range(AT_ONCE)]
+    caller = Caller(Transport(Resolver(Targets.loopback())), timeout=300)
+    headers = {name.decode(): value.decode() for name, value in HEADERS.items()}
+
+    async def by_shared(_: int) -> int:
+        return len((await shared.post(url, content=body, headers=headers)).content)
+
+    async def by_each(number: int) -> int:
+        return len((await each[number].post(url, content=body, headers=headers)).content)
+
+    async def by_caller(_: int) -> int:
+        async with caller.request("POST", url, content=body, headers=HEADERS) as response:
+            return len(await response.aread())
+
+    ways: dict[str, Call] = {
+        "one httpx.AsyncClient for all": by_shared,
+        "one httpx.AsyncClient per call under way": by_each,
+        "httpx' requests over aiohttp (the worker's)": by_caller,
+    }
+    rows: list[Row] = []
+    for name, call in ways.items():
+        cpu, rate = await _measure(call, calls)
+        rows.append({"client": name, "ms CPU per call": cpu, "calls/s": rate})
+    for client in (shared, *each):
+        await client.aclose()
+    await caller.close()
+    return rows
+
+
+def main() -> None:
+    """Prints a table."""
+    options = parser("http_calls", __doc__).parse_args()
+    body = b'{"rollout_id":"2.0.0.x","messages":"' + b"x" * 1500 + b'"}'
+    assert conversation(2, 0)
+    with serving("benchmarks.stub_trainer") as port:
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        rows = uvloop.run(_rows(url, body, 400 if options.quick else 5000))
+    emit(
+        "http_calls",
+        rows,
+        options,
+        title="A call to a trainer",
+        measures="CPU of the calling process per call, and calls per second, with 100 under way on one event loop.",
+        leaves_out="Work on the reply, TLS, and latency: the trainer answers at once, from the same machine.",
+    )
+
+
+if __name__ == "__main__":
+    main()
