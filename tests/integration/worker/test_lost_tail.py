@@ -1,0 +1,100 @@
+"""Redis dies and comes back without its last writes, under a live worker and a client that reads by cursor."""
+
+import asyncio
+from collections import Counter
+
+from tests.integration.api.conftest import running_api
+from tests.integration.support.durable import durable_redis
+from tests.integration.support.waiting import until
+from tests.integration.support.workers import started_worker
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Store
+from rolloutpool_trainer import AsyncBatch, AsyncRolloutClient, GenerateParams, Generation, RolloutClient
+from rolloutpool_trainer.callback import callback_app
+from rolloutpool_trainer.reading import FinishedRollout
+from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+
+ROLLOUTS, SLOTS, TURNS = 24, 4, 5
+SECONDS = 90.0
+# So many turns are sampled until the mark and until the loss. Of a rollout that runs then, at most four.
+UNTIL_MARK, UNTIL_LOSS = 26, 66
+
+
+class Gate:
+    """A policy that stands still after so many turns, until more are allowed."""
+
+    def __init__(self, policy: ScriptedPolicy) -> None:
+        self.allowed = 0
+        self.waiting = 0
+        self._policy = policy
+
+    async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
+        self.waiting += 1
+        while not self.allowed:  # noqa: ASYNC110  who opens it is in another thread
+            await asyncio.sleep(0.01)
+        self.allowed -= 1
+        self.waiting -= 1
+        return await self._policy(prompt_ids, params)
+
+
+async def test_everything_ends_once_and_is_read_once(tokenizer: ChatTokenizer) -> None:
+    gate = Gate(ScriptedPolicy(tokenizer, turns=TURNS))
+    policy = callback_app(gate, tokenizer=tokenizer)
+    read: list[FinishedRollout] = []
+
+    async def stands(turns: int) -> None:
+        """Returns when so many turns were sampled, all slots wait for the next, and the client has read all ends."""
+
+        async def look() -> bool:
+            sampled = Counter(turn.rollout_id for turn in policy.transcript)
+            ended = sum(count == TURNS for count in sampled.values())
+            return sampled.total() == turns and gate.waiting == SLOTS and len(read) == ended
+
+        await until(look, SECONDS)
+
+    async def reading(batch: AsyncBatch) -> None:
+        async for result in batch.results():
+            read.append(result)  # noqa: PERF401  others look at it meanwhile
+
+    with durable_redis() as server, serve_callback(policy, [0]) as trainer:
+        async with running_api(server.url) as api, AsyncRolloutClient(api.url) as client:
+            with started_worker(server.url, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as worker:
+                store = Store.open(server.url)
+                await worker.announced(store)
+                batch = await client.submit(
+                    [{"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(ROLLOUTS)],
+                    defaults={"tokenizer_name": "rolloutpool/tiny", "idempotent": True},
+                    trainer=trainer.url,
+                )
+                reader = asyncio.create_task(reading(batch))
+                gate.allowed = UNTIL_MARK
+                await stands(UNTIL_MARK)
+                before = len(read)
+                server.mark()
+                gate.allowed = UNTIL_LOSS - UNTIL_MARK
+                await stands(UNTIL_LOSS)
+                assert len(read) >= before + SLOTS
+                await asyncio.to_thread(server.lose_tail)
+                gate.allowed = ROLLOUTS * TURNS
+                await asyncio.wait_for(reader, SECONDS)
+                log = worker.log()
+            status = await batch.status()
+            with RolloutClient(api.url) as blocking:
+                again = await asyncio.to_thread(lambda: list(blocking.batch(batch.batch_id).results(read[0].cursor)))
+            await store.close()
+    assert batch.accepted is not None
+    assert Counter(result.uid for result in read) == Counter(batch.accepted.rollouts)
+    assert {result.status for result in read} == {RolloutStatus.COMPLETED}
+    assert status.counts == {**dict.fromkeys(RolloutStatus, 0), RolloutStatus.COMPLETED: ROLLOUTS}
+    # Ends were lost, and a cursor from before it happened leaves nothing out.
+    assert "Redis forgot how it ended here" in log
+    assert Counter(result.uid for result in again) == Counter(batch.accepted.rollouts)
+    # By the trainer's own count each turn was sampled once, and what the client got is what was sampled.
+    assert policy.transcript.repeated() == {}
+    assert len(policy.transcript) == ROLLOUTS * TURNS
+    for result in [*read, *again]:
+        assert result.samples[0].response_ids == policy.get_session(result.rollout_id).response_ids
+        assert result.samples[0].response_mask == policy.get_session(result.rollout_id).response_mask
