@@ -19,9 +19,12 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 KEEP ?=
+QUICK ?=
+# In this order; each leaves its rows in build/bench.
+BENCHMARKS := throughput
 ARGS ?=
 
-.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench-tokens clean
+.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench bench-guard bench-tokens clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -95,6 +98,16 @@ fuzz: $(TOKENIZERS) ## Random conversations against an independent oracle (EXAMP
 chaos: $(STAMP) ## Kill and cut off whatever runs, and count what is lost or twice (ROLLOUTS=5000, KILLS=130, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),130) \
 	  --seed $(or $(SEED),1) $(ARGS)
+
+bench: $(STAMP) ## Measure everything beside the founding pattern and the ideal; JSON in build/bench (QUICK=1: a few minutes)
+	@for name in $(BENCHMARKS); do \
+	  echo "benchmarks.$$name"; HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) $(ARGS) || exit 1; \
+	done
+	$(BIN)/python -m benchmarks.budgets
+
+bench-guard: $(STAMP) ## Measure what has a budget against others in the same run, and fail where one is broken
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.throughput --quick $(ARGS)
+	$(BIN)/python -m benchmarks.budgets
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/tokens.py $(ARGS)

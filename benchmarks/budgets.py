@@ -1,0 +1,141 @@
+"""Holds one run of the benchmarks against what a rollout may cost; exits with 1 where a budget is broken.
+
+    python -m benchmarks.budgets [--folder build/bench]
+
+Budgets are ratios of figures of the same run, so that a slower machine breaks none. One is broken when its figure
+misses it by more than the noise of that run: half of the range of the paired repeats. A benchmark that was not run is
+said to be missing, and breaks nothing.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from benchmarks.report import FOLDER, Cell, Report, Row, table
+
+__all__ = ["BUDGETS", "Budget", "Verdict", "judge", "main"]
+
+
+class Verdict(StrEnum):
+    """What a run says of a budget."""
+
+    HOLDS = "holds"
+    IN_NOISE = "missed within the noise"
+    BROKEN = "BROKEN"
+    MISSING = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What one figure of one row may be."""
+
+    what: str
+    benchmark: str
+    row: Mapping[str, Cell] = field(default_factory=dict)
+    """Columns by which the row is known."""
+    figure: str
+    """Column; its noise is in the column of this name with ` ±`."""
+    most: float = float("inf")
+    least: float = 0.0
+
+    def find(self, rows: Sequence[Row]) -> Row:
+        """The row that it is about; empty where there is none."""
+        return next((row for row in rows if all(row.get(name) == cell for name, cell in self.row.items())), {})
+
+    def verdict(self, row: Row) -> Verdict:
+        """What the row says of it."""
+        figure = row.get(self.figure)
+        if not isinstance(figure, int | float):
+            return Verdict.MISSING
+        noise = row.get(f"{self.figure} ±")
+        margin = noise if isinstance(noise, int | float) else 0.0
+        if self.least <= figure <= self.most:
+            return Verdict.HOLDS
+        return Verdict.IN_NOISE if self.least - margin <= figure <= self.most + margin else Verdict.BROKEN
+
+    def limit(self) -> str:
+        """As people read it."""
+        return f"≤ {self.most:g}" if self.least == 0.0 else f"≥ {self.least:g}"
+
+
+FOUNDING_MS = 7.0
+"""CPU milliseconds of the founding pattern's tuned form for the same 3 turns, where the budgets were set."""
+_SHORT: dict[str, Cell] = {"system": "pool", "turns": 3, "in flight": 100, "latency, ms": 0}
+
+BUDGETS = (
+    Budget(
+        what=f"CPU of a 3-turn rollout over the founding pattern's (5 ms where that took {FOUNDING_MS:g})",
+        benchmark="throughput",
+        row=_SHORT | {"varied": "in flight"},
+        figure="CPU / founding",
+        most=5 / FOUNDING_MS,
+    ),
+    Budget(
+        what=f"the same in tickets of 8 (3.5 ms where that took {FOUNDING_MS:g})",
+        benchmark="throughput",
+        row=_SHORT | {"varied": "tickets"},
+        figure="CPU / founding",
+        most=3.5 / FOUNDING_MS,
+    ),
+    Budget(
+        what="rate over the founding pattern's, 3 turns, 100 in flight",
+        benchmark="throughput",
+        row=_SHORT | {"varied": "in flight"},
+        figure="rate / founding",
+        least=3,
+    ),
+    Budget(
+        what="rate over the founding pattern's, 64 turns, 32 in flight",
+        benchmark="throughput",
+        row={"system": "pool", "varied": "turns", "turns": 64, "in flight": 32},
+        figure="rate / founding",
+        least=25,
+    ),
+    Budget(
+        what="rate over the ideal's, 1,000 in flight, a model that takes 1 s",
+        benchmark="throughput",
+        row={"system": "pool", "in flight": 1000, "latency, ms": 1000},
+        figure="rate / ideal",
+        least=0.95,
+    ),
+)
+
+
+def judge(reports: Mapping[str, Report], budgets: Sequence[Budget] = BUDGETS) -> list[tuple[Budget, Row, Verdict]]:
+    """Each budget with its row (empty where there is none) and its verdict; `reports` by the name of the benchmark."""
+    judged = []
+    for budget in budgets:
+        report = reports.get(budget.benchmark)
+        row = budget.find(report.rows) if report else {}
+        judged.append((budget, row, budget.verdict(row)))
+    return judged
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the benchmarks left their JSON")
+    reports = {path.stem: Report.read(path) for path in sorted(parser.parse_args().folder.glob("*.json"))}
+    judged = judge(reports)
+    print(
+        table(
+            [
+                {
+                    "budget": budget.what,
+                    "limit": budget.limit(),
+                    "measured": row.get(budget.figure),
+                    "±": row.get(f"{budget.figure} ±"),
+                    "verdict": verdict.value,
+                }
+                for budget, row, verdict in judged
+            ]
+        )
+    )
+    sys.exit(1 if any(verdict is Verdict.BROKEN for _, _, verdict in judged) else 0)
+
+
+if __name__ == "__main__":
+    main()
