@@ -58,9 +58,19 @@ class ScriptedTrainer:
 
 @contextlib.asynccontextmanager
 async def scripted_trainer(tokenizer: ChatTokenizer, *turns: Say) -> AsyncIterator[ScriptedTrainer]:
-    """Serves these turns to every rollout; the last one again and again. It keeps the ids that it sampled."""
+    """Serves these turns to every rollout; the last one again and again. It keeps the ids that it sampled.
+
+    What is asked a second time under the same key is answered as the first time.
+    """
+    replies: dict[tuple[str | None, bytes], bytes] = {}
 
     async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        asked = request.header("idempotency-key"), request.body
+        if asked not in replies:
+            replies[asked] = sampled(request)
+        await send(writer, 200, replies[asked], ((HEADER_KEEPS_IDS, "true"),))
+
+    def sampled(request: Received) -> bytes:
         turn = turns[min(request.turn, len(turns)) - 1]
         messages = request.document["messages"]
         if request.turn == 1:
@@ -88,7 +98,7 @@ async def scripted_trainer(tokenizer: ChatTokenizer, *turns: Say) -> AsyncIterat
             "logprobs": [-0.5] * len(ids),
             "prompt_token_ids": prompt,
         }
-        await send(writer, 200, orjson.dumps(reply), ((HEADER_KEEPS_IDS, "true"),))
+        return orjson.dumps(reply)
 
     async with bad_trainer(answer) as bad:
         trainer = ScriptedTrainer(bad)

@@ -66,8 +66,7 @@ async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
                     if not deadline.expired():
                         raise
                     result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
-                # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
-                deadline.reschedule(None)
+        # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
         if _is_retried(claim, result, runtime.settings.infra_retries):
             await _give_back(runtime, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
             _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)

@@ -1,0 +1,243 @@
+"""What the policy cannot cause is retried, waits or is told by its name, and is never passed off as data."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from tests.conftest import free_port
+from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.integration.support.batches import SCOPE, new_batch, uids_of
+from tests.integration.support.inside import InsideWorker, inside_worker
+from tests.integration.support.scripted import Say, call, scripted_trainer
+from tests.integration.support.waiting import until
+
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.store import Claim
+from rolloutpool_worker import ticket
+from rolloutpool_worker.channel.breaker import FAILURES, OPEN_SECONDS, Breakers
+from rolloutpool_worker.result import samples_of
+
+DEADLINE = 4.0
+
+
+async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_proved(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    """In a model call that does not end; the other one had no turn to show."""
+    add = call("add", '{"a": 5, "b": 3}')
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if request.turn == 2 or request.document["messages"][0]["content"] == "nothing":
+            await asyncio.Event().wait()
+        choices = [{"message": {"role": "assistant", "content": None, "tool_calls": [add]}}]
+        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
+
+    async with bad_trainer(answer) as trainer:
+        asks = [{"messages": [{"role": "user", "content": text}]} for text in ("one turn", "nothing")]
+        batch = new_batch(asks, shared={"server_url": trainer.url}, deadline_s=DEADLINE)
+        await inside.runtime.store.batches.submit(batch)
+        uids = uids_of(batch)
+        assert await asyncio.gather(*map(inside.take, uids)) == ["expired", "expired"]
+        one, none = [await inside.result(uid) for uid in uids]
+    for result in (one, none):
+        assert (result.status, result.finish_reason) == (RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+        assert result.failure is None
+        # Queue and run together have no more than it.
+        assert result.spans.total_ms >= 0.5 * DEADLINE * 1000
+    assert (one.num_llm_calls, one.num_tool_calls) == (1, 1)
+    (sample,) = one.samples
+    assert sum(sample.response_mask) == one.response_tokens > 0
+    assert (none.num_llm_calls, none.samples) == (0, [])
+
+
+async def test_the_deadline_covers_the_time_in_the_queue(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, Say()) as trainer:
+        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.05)
+        await inside.runtime.store.batches.submit(batch)
+        (uid,) = uids_of(batch)
+
+        async def over() -> bool:
+            return (await inside.runtime.store.reconciliation.run_once()).expired == 1
+
+        await until(over)
+        # Whoever comes with its ticket now finds it ended, and no trainer is asked.
+        assert await inside.take(uid) == "ended"
+        assert (await inside.result(uid)).finish_reason is FinishReason.DEADLINE
+        assert trainer.of(uid) == []
+
+
+async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivered_to_nobody(
+    inside: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(ledger: Any) -> list[Sample]:
+        return [sample.model_copy(update={"response_mask": sample.response_mask[:-1]}) for sample in samples_of(ledger)]
+
+    monkeypatch.setattr(ticket, "samples_of", damaged)
+    async with scripted_trainer(tokenizer, Say()) as trainer:
+        (uid,) = await inside.submit({}, server_url=trainer.url)
+        assert await inside.take(uid) == "failed"
+        result = await inside.result(uid)
+        evidence = RolloutResult.model_validate_json(await inside.runtime.store.rollouts.evidence(uid) or b"")
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.QUARANTINED)
+    assert (result.samples, result.messages, result.alignment) == ([], [], None)
+    assert "mask values" in result.failure.message
+    (sample,) = evidence.samples
+    assert len(sample.response_mask) == len(sample.response_ids) - 1
+    assert (await inside.status(uid)).failures == {"infra:quarantined": 1}
+
+
+async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then(
+    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
+) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if b"recovers" in request.body and len(trainer.of(request.uid)) > 1:
+            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+        else:
+            await send(writer, 503)
+
+    async with (
+        inside_worker(redis_url, tokenizers, infra_retries=2, trainer_attempts=1) as worker,
+        bad_trainer(answer) as trainer,
+    ):
+        asks = [{"messages": [{"role": "user", "content": text}]} for text in ("never", "recovers")]
+        never, recovers = await worker.submit(*asks, server_url=trainer.url)
+        assert [await worker.take(never) for _ in range(3)] == ["retried", "retried", "failed"]
+        assert [await worker.take(recovers) for _ in range(2)] == ["retried", "completed"]
+        failed, completed = await worker.result(never), await worker.result(recovers)
+        totals = (await worker.runtime.store.totals.read()).totals
+    assert failed.failure is not None
+    assert (failed.failure.kind, failed.failure.boundary) == (FailureKind.INFRA, Boundary.TRAINER)
+    assert (failed.attempt, failed.samples) == (3, [])
+    # Retries are no crashes, and what came of them is as if there had been none.
+    assert (completed.attempt, completed.alignment, completed.num_llm_calls) == (2, "exact", 1)
+    assert totals["requeued:retries"] == 3
+    assert "requeued:crashes" not in totals
+
+
+@pytest.mark.parametrize(
+    ("promise", "outcome", "asked"),
+    [
+        ({}, "failed", [1, 2]),
+        ({"on_ambiguous_turn": "retry"}, "completed", [1, 2, 2]),
+        ({"idempotent": True}, "completed", [1, 2, 2]),
+        ({"restartable": True}, "completed", [1, 2, 1, 2]),
+    ],
+    ids=["nothing promised", "retry", "idempotent", "restartable"],
+)
+async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
+    inside: InsideWorker, tokenizer: ChatTokenizer, promise: dict[str, Any], outcome: str, asked: list[int]
+) -> None:
+    async with scripted_trainer(tokenizer, Say("", [call("add", '{"a": 5, "b": 3}')]), Say("8")) as trainer:
+        (uid,) = await inside.submit(promise, server_url=trainer.url)
+        finish = inside.runtime.store.rollouts.finish
+
+        async def die(*_: Any) -> None:
+            raise asyncio.CancelledError
+
+        # Its worker dies behind the last reply, before the turn is journaled.
+        rollouts = inside.runtime.store.rollouts
+        journal = rollouts.journal
+
+        async def die_at_the_second_turn(claim: Claim, records: list[dict[str, Any]], *, turns: int) -> None:
+            if turns == 2:
+                await die()
+            await journal(claim, records, turns=turns)
+
+        setattr(rollouts, "journal", die_at_the_second_turn)  # noqa: B010  a method, to mypy
+        assert await inside.take(uid) == "stopped"
+        setattr(rollouts, "journal", journal)  # noqa: B010
+        assert rollouts.finish == finish
+        view = await rollouts.view(uid, SCOPE)
+        assert view is not None
+        assert (view.status, view.turns) == (RolloutStatus.RUNNING, 1)
+        # As the reconciler does with what a dead worker had.
+        await inside.runtime.store.reconciliation._take_back(uid, inside.runtime.worker_id)
+        assert await inside.take(uid) == outcome
+        result = await inside.result(uid)
+        assert [request.turn for request in trainer.of(uid)] == asked
+    assert result.attempt == 2
+    if outcome == "failed":
+        assert result.failure is not None
+        assert result.failure.category is Category.AMBIGUOUS_TURN
+        assert result.num_llm_calls == 1
+    else:
+        assert (result.alignment, result.num_llm_calls) == ("exact", 2)
+
+
+async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
+    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
+) -> None:
+    now = 0.0
+    dead = f"http://127.0.0.1:{free_port()}"
+    async with (
+        inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1, port_patience=15) as worker,
+        scripted_trainer(tokenizer, Say()) as trainer,
+    ):
+        worker.runtime.breakers = Breakers(lambda: now)
+        *found_out, waiting = await worker.submit(*[{}] * (FAILURES + 1), server_url=dead)
+        (healthy,) = await worker.submit({}, server_url=trainer.url)
+        assert [await worker.take(uid) for uid in found_out] == ["failed"] * FAILURES
+        assert await worker.take(waiting) == "parked"
+        assert await worker.take(healthy) == "completed"
+        view = await worker.runtime.store.rollouts.view(waiting, SCOPE)
+        assert view is not None
+        assert (view.status, view.turns) == (RolloutStatus.QUEUED, 0)
+        # Asked once each time the port may be tried, parked by all who come in between, given up in the end.
+        assert await worker.take(waiting) == "parked"
+        assert await worker.take(waiting) == "failed"
+        result = await worker.result(waiting)
+        totals = (await worker.runtime.store.totals.read()).totals
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.NETWORK_ERROR)
+    assert not result.failure.retryable
+    assert OPEN_SECONDS * 2 > 15 > OPEN_SECONDS
+    assert totals["requeued:parks"] == 2
+
+
+async def test_a_port_that_comes_back_gets_what_waited_for_it(
+    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
+) -> None:
+    now = 0.0
+    async with (
+        inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1) as worker,
+        scripted_trainer(tokenizer, Say()) as trainer,
+    ):
+        breakers = worker.runtime.breakers = Breakers(lambda: now)
+        for _ in range(FAILURES):
+            breakers.failed(trainer.url)
+        (uid,) = await worker.submit({}, server_url=trainer.url)
+        assert await worker.take(uid) == "parked"
+        now += OPEN_SECONDS + 1
+        assert await worker.take(uid) == "completed"
+        assert breakers.down() == []
+        result = await worker.result(uid)
+    assert (result.attempt, result.alignment) == (2, "exact")
+
+
+async def test_retry_after_slows_the_rollout_that_was_told_so_and_no_other(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        if b"overload" in request.body:
+            await send(writer, 429, headers=(("Retry-After", "30"),))
+        else:
+            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
+
+    async with bad_trainer(answer) as trainer:
+        asks = [{"messages": [{"role": "user", "content": text}]} for text in ("overload", *["go on"] * 5)]
+        slow, *others = await inside.submit(*asks, server_url=trainer.url)
+        waiting = asyncio.create_task(inside.take(slow))
+
+        async def told() -> bool:
+            return bool(trainer.of(slow))
+
+        await until(told)
+        assert [await inside.take(uid) for uid in others] == ["completed"] * 5
+        assert not waiting.done()
+        assert len(trainer.of(slow)) == 1
+        waiting.cancel()
+        assert await waiting == "stopped"
