@@ -1,8 +1,11 @@
 """A pool as others reach it: with keys, and with nothing of a secret left in any place but memory."""
 
+import base64
+import json
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +28,16 @@ CALLBACK_KEY = "MARKER-callback-key"
 OTHER_KEY = "MARKER-other-key"
 WEBHOOK_SECRET = "MARKER-webhook-secret"
 MARKER, VISIBLE = b"MARKER", b"a-label-that-is-no-secret"
+PROMPT = "PROMPTMARK"
+"""In what is said: it is kept with the rollouts, and belongs in no ticket, event or log."""
+ROOT = Path(__file__).parents[2]
 
 
 def items(n: int, **more: Any) -> list[dict[str, Any]]:
-    return [{"messages": [{"role": "user", "content": text}], **more} for text in calculator_prompts(n, seed=3)]
+    return [
+        {"messages": [{"role": "user", "content": f"{text} {PROMPT}"}], **more}
+        for text in calculator_prompts(n, seed=3)
+    ]
 
 
 def everything_in(url: str) -> Iterator[tuple[str, bytes]]:
@@ -78,14 +87,47 @@ def marked(found: Iterator[tuple[str, bytes]]) -> list[str]:
     return [place for place, content in places if MARKER in content]
 
 
+def tickets_in(url: str) -> list[bytes]:
+    """What Celery's messages carry, as a reader of the queue would see it."""
+    with redis.Redis.from_url(url) as raw:
+        found = [json.loads(message) for message in raw.lrange("rollouts:rollouts.default", 0, -1)]
+    return [base64.b64decode(message["body"]) + json.dumps(message["headers"]).encode() for message in found]
+
+
+@contextmanager
+def overheard(url: str) -> Iterator[list[bytes]]:
+    """All that is published in this Redis while the block lasts: Celery's events and remote control."""
+    heard: list[bytes] = []
+
+    def hear(published: dict[str, Any]) -> None:
+        message = json.loads(published["data"])
+        heard.append(published["data"] + base64.b64decode(message.get("body", "")))
+
+    with redis.Redis.from_url(url) as raw, raw.pubsub() as pubsub:
+        pubsub.psubscribe(**{"*": hear})
+        listening = pubsub.run_in_thread(sleep_time=0.1)
+        try:
+            yield heard
+        finally:
+            listening.stop()
+            listening.join()
+
+
 def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
-    env = {"ROLLOUTPOOL_LOG_LEVEL": "debug", "ROLLOUTPOOL_TRAINER_ATTEMPTS": "1", "ROLLOUTPOOL_INFRA_RETRIES": "1"}
+    env = {
+        "ROLLOUTPOOL_LOG_LEVEL": "debug",
+        "ROLLOUTPOOL_TRAINER_ATTEMPTS": "1",
+        "ROLLOUTPOOL_INFRA_RETRIES": "1",
+        "ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins",
+        "PYTHONPATH": str(ROOT),
+    }
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, api_key=CALLBACK_KEY)
     with (
         LocalPool(workers=0, state=tmp_path, tokenizers=[TINY], env=env) as pool,
         pool.client() as client,
         serve_callback(app, [0]) as served,
         receiver(lambda n: 500 if n == 0 else 204) as (webhook, pushed),
+        overheard(pool.redis_url) as events,
     ):
         assert stat.S_IMODE(pool.secrets_file.stat().st_mode) == 0o600
         batch = client.submit(
@@ -94,6 +136,7 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
                 *items(2, callback_api_key=OTHER_KEY),
                 *items(1, callback_api_key=OTHER_KEY, server_url="http://127.0.0.1:9"),
                 *items(1, tools=["add"], max_turns=1),
+                *items(1, agent="clumsy"),
             ],
             defaults={"tokenizer_name": TINY, "callback_api_key": CALLBACK_KEY},
             trainer=served.url,
@@ -108,11 +151,12 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
         assert "MARKER" not in rejected.text
 
         # Tickets wait in the broker: no worker has been started.
-        def waiting() -> bool:
-            return any("rollouts:" in key for key, _ in everything_in(pool.redis_url))
-
-        eventually(waiting)
+        eventually(lambda: len(tickets_in(pool.redis_url)) == 9)
         assert marked(everything_in(pool.redis_url)) == []
+        for ticket in tickets_in(pool.redis_url):
+            assert batch.batch_id.encode() in ticket
+            assert PROMPT.encode() not in ticket
+            assert MARKER not in ticket
         pool.add_worker()
         results = list(batch.results())
         eventually(lambda: batch.status().delivery.get("delivered") == len(results), seconds=60)
@@ -122,7 +166,7 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
             RolloutStatus.FAILED,
         }
         assert sum(r.status is RolloutStatus.COMPLETED for r in results) == 5
-        assert len({verify_push(WEBHOOK_SECRET, headers, body).data.uid for headers, body in pushed}) == 8
+        assert len({verify_push(WEBHOOK_SECRET, headers, body).data.uid for headers, body in pushed}) == 9
         assert MARKER not in b"".join(body for _, body in pushed)
         v1 = client.rollout(
             {**items(1)[0], "rollout_id": "v1", "server_url": served.url, "sampling_params": {}, "tokenizer_name": TINY}
@@ -141,6 +185,14 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
         assert any("appendonly" in name for name in files)
         assert any(name.endswith("worker-1.log") for name in files)
         assert marked(iter(files.items())) == []
+        logs = b"".join(content for name, content in files.items() if name.endswith(".log"))
+        assert b"Traceback" in logs
+        assert b"RuntimeError" in logs
+        eventually(lambda: any(b"task-succeeded" in event for event in events))
+        for content in (logs, b"".join(events), tickets.content):
+            assert batch.batch_id.encode() in content
+            assert PROMPT.encode() not in content
+            assert MARKER not in content
 
 
 @pytest.fixture(scope="module")

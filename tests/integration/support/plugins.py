@@ -53,6 +53,13 @@ async def deadly(conversation: Conversation) -> FinishReason:
     os._exit(9)
 
 
+@AGENTS.named("clumsy")
+async def clumsy(conversation: Conversation) -> FinishReason:
+    """Has a bug, with all that it knows in its local variables."""
+    spec, key = conversation.spec, conversation.spec.callback_api_key
+    raise RuntimeError("a bug in an agent") from ValueError(len(spec.messages), bool(key))
+
+
 @TERMINATION.named("after_first_call")
 def after_first_call(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
     """Over with the first turn, tools or not."""
