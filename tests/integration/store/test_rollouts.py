@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import time
 
 import pytest
 from redis.asyncio import Redis
 from tests.integration.support.batches import SCOPE, claim, result_of, submit
+from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -208,6 +210,27 @@ async def test_a_rollout_past_its_deadline_is_not_claimed(store: Store) -> None:
     while await store.outbox.now_ms() < start + 2:
         pass
     assert await refused()
+
+
+@pytest.mark.parametrize("wrong", [-1e6, 1e6])
+async def test_deadlines_are_measured_by_redis_clock_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    """The clocks of API and workers may be wrong by days."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + wrong)
+    (late,), (timely,) = await submit(store, deadline_s=0.001), await submit(store, deadline_s=600)
+    held = await claim(store, timely)
+    assert held.deadline_in_s is not None
+    assert 300 < held.deadline_in_s <= 600
+    assert 0 <= held.queued_ms < 300_000
+
+    async def expired() -> bool:
+        return (await store.reconciliation.run_once()).expired == 1
+
+    await until(expired)
+    assert await state_of(store, late) is RolloutStatus.EXPIRED
+    assert await state_of(store, timely) is RolloutStatus.RUNNING
 
 
 async def test_results_come_back_byte_by_byte_whatever_their_size(store: Store) -> None:
