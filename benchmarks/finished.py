@@ -1,0 +1,96 @@
+"""Rollouts that end because this process says so, through the store's own functions, as a worker's would.
+
+No policy is asked and nothing is rendered, so that what is measured afterwards is reading alone. Ids and
+log-probabilities are random: neither compresses better than a model's.
+"""
+
+import asyncio
+import random
+import uuid
+from typing import Final
+
+import orjson
+
+from rolloutpool_common.api_keys import GUEST
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Delivery
+from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
+from rolloutpool_common.rendering import TINY
+from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+
+__all__ = ["AT_ONCE", "WORKER", "accept", "claim", "end", "finish", "sample_of"]
+
+WORKER: Final = "benchmark"
+"""The name under which rollouts are claimed; no such worker is announced."""
+PROMPT = 400
+"""Ids."""
+AT_ONCE = 32
+"""Rollouts that are ended at the same time; more would only wait for a connection."""
+_UNREACHABLE = "http://127.0.0.1:9"
+
+
+def sample_of(response: int, seed: int = 0) -> Sample:
+    """A training sequence with `response` sampled ids."""
+    rng = random.Random(seed)
+    return Sample(
+        prompt_ids=[rng.randrange(32_000) for _ in range(PROMPT)],
+        response_ids=[rng.randrange(32_000) for _ in range(response)],
+        response_mask=[1] * response,
+        response_logprobs=[round(-3 * rng.random(), 6) for _ in range(response)],
+        segments=[SampleSegment(kind="sampled", start=0, n=response, turn=1)],
+    )
+
+
+async def accept(store: Store, count: int, *, delivery: Delivery | None = None) -> str:
+    """The id of a batch that is accepted and published to nobody."""
+    spec = {"server_url": _UNREACHABLE, "tokenizer_name": TINY, "sampling_params": {}}
+    item = orjson.dumps({"messages": [{"role": "user", "content": "What is 1 + 1?"}]})
+    submitted = await store.batches.submit(
+        NewBatch(
+            batch_id=f"b{uuid.uuid4().hex}",
+            scope=GUEST,
+            shared=orjson.dumps(spec),
+            rollouts=[NewRollout(rollout_id=None, overrides=item)] * count,
+            delivery=delivery,
+        )
+    )
+    return submitted.batch_id
+
+
+async def claim(store: Store, batch_id: str, index: int = 0) -> Claim:
+    """The right to end one of its rollouts."""
+    claimed = await store.rollouts.claim(f"{batch_id}-{index}", WORKER)
+    if not isinstance(claimed, Claim):
+        raise AssertionError(f"{batch_id}-{index} cannot be claimed: {claimed.reason}")
+    return claimed
+
+
+async def finish(store: Store, claimed: Claim, sample: Sample) -> None:
+    """Ends it; the result is durable when this returns."""
+    await store.rollouts.finish(claimed, _result(claimed, sample))
+
+
+async def end(store: Store, batch_id: str, count: int, sample: Sample) -> None:
+    """Claims and finishes every rollout of a batch."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(index: int) -> None:
+        async with free:
+            await finish(store, await claim(store, batch_id, index), sample)
+
+    await asyncio.gather(*map(one, range(count)))
+
+
+def _result(claimed: Claim, sample: Sample) -> RolloutResult:
+    return RolloutResult(
+        uid=claimed.uid,
+        rollout_id=claimed.spec.rollout_id,
+        batch_id=claimed.batch_id,
+        index=claimed.index,
+        status=RolloutStatus.COMPLETED,
+        finish_reason=FinishReason.STOP,
+        samples=[sample],
+        alignment=Alignment.EXACT,
+        num_llm_calls=1,
+        worker=WORKER,
+    )

@@ -1,0 +1,25 @@
+"""A pool for benchmarks of a part, as it is shipped: `appendfsync always` on the disk below `build/`. No Flower."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+
+from benchmarks.processes import ENVIRONMENT, ROOT
+
+from rolloutpool_common.rendering import TINY
+from rolloutpool_trainer import LocalPool
+
+__all__ = ["local_pool"]
+
+
+@contextmanager
+def local_pool(workers: int, env: Mapping[str, str] | None = None) -> Iterator[LocalPool]:
+    """One that is up; its workers have the tiny tokenizer."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    # Plug-ins of a benchmark are modules beside it.
+    settings = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "ROLLOUTPOOL_LOG_LEVEL": "warning", **(env or {})}
+    with (
+        TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
+        LocalPool(workers, flower=False, state=state, tokenizers=[TINY], env=settings) as pool,
+    ):
+        yield pool
