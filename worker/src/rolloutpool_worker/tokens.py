@@ -163,7 +163,7 @@ class TokenTrack:
         for tools in (self._tools or None, None):
             counter = PlainCounter(self._tokenizer, tools=tools, template_kwargs=kwargs)
             try:
-                ours = counter.count(messages)
+                ours = counter.count(messages, echoed=echoed)
             except RenderFailed:
                 continue
             self._counter, self._shown_tools, self._offset = counter, tools, (echoed or ours) - ours

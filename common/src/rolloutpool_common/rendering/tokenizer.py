@@ -4,9 +4,10 @@ What people, tools and files say never becomes a control token (see `untrusted`)
 rather than guess. All calls are synchronous and CPU bound: from an event loop, hand long content to a thread.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,6 +22,8 @@ from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.untrusted import NONCE, split_marks
 
 __all__ = ["ChatTokenizer", "Transcript"]
+
+LENGTHS = 512
 
 # Ids that a policy may end a turn with, whatever its template writes there.
 _STOPS = (
@@ -72,6 +75,7 @@ class ChatTokenizer:
         """Its id."""
         self.stop_ids = frozenset(control[s] for s in (*_STOPS, self.close_token, chat.eos_token) if s in control)
         """Ids that end a turn when the policy samples them."""
+        self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
         self._deltas = {
             source: DeltaRenderer(Template(chat, source), self._codec, self.close_token, self.stop_ids)
             for source in sources
@@ -91,6 +95,12 @@ class ChatTokenizer:
     def added_strings(self) -> frozenset[str]:
         """All strings that are one id wherever they stand."""
         return self._codec.added_strings
+
+    @cached_property
+    def added_pattern(self) -> re.Pattern[str]:
+        """Finds them, the longest first."""
+        strings = sorted(self.added_strings, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, strings)) or r"(?!)")
 
     @property
     def added_are_borders(self) -> bool:
@@ -114,6 +124,10 @@ class ChatTokenizer:
     def encode(self, text: str, *, control: bool = True) -> list[int]:
         """Ids of the text, no special tokens added; with `control=False` none of them is a control id."""
         return self._codec.encode(text, control=control)
+
+    def length_of(self, text: str) -> int:
+        """How many ids the text has; remembered for the last texts that were asked for."""
+        return self._length_of(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
