@@ -38,6 +38,7 @@ from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 T = TypeVar("T")
 WORKERS = ("w1", "w2", "solo-w3")
 KEYS = ("first", "second")
+NAMES = ("a", "b")
 KEPT = ("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch")
 """What is bounded by itself, whatever was submitted."""
 
@@ -80,6 +81,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.rollouts: dict[str, Model] = {}
         self.batches: dict[str, list[str]] = {}
         self.keys: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.forestalled: set[str] = set()
         self.number = 0
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
@@ -97,11 +100,17 @@ class StoreMachine(RuleBasedStateMachine):
         about: dict[str, Any] = {"tools": [], "agents": [], "termination_strategies": [], "tokenizers": {}}
         self.do(self.store.workers.announce(worker, host="h", pid=1, slots=1, versions={}, **about))
 
-    @rule(n=st.integers(1, 3), key=st.sampled_from([None, *KEYS]), other=st.booleans())
-    def submit(self, n: int, key: str | None, other: bool) -> None:
+    @rule(
+        n=st.integers(1, 3),
+        key=st.sampled_from([None, *KEYS]),
+        other=st.booleans(),
+        name=st.sampled_from([None, *NAMES]),
+    )
+    def submit(self, n: int, key: str | None, other: bool, name: str | None) -> None:
         """A batch; the same key with the same content is the same batch, with another a conflict."""
         before = self.keys.get(key) if key else None
-        new = new_batch(n, key=key, digest="other" if other and before else "d")
+        named = [{"rollout_id": name}] if name else [{}]
+        new = new_batch([*named, *[{}] * (n - 1)], key=key, digest="other" if other and before else "d")
         if before is None:
             submitted = self.do(self.store.batches.submit(new))
             assert submitted == (new.batch_id, True)
@@ -109,6 +118,11 @@ class StoreMachine(RuleBasedStateMachine):
             self.rollouts.update({uid: Model() for uid in uids_of(new)})
             if key:
                 self.keys[key] = new.batch_id
+            if name:
+                self.names[name] = uids_of(new)[0]
+            if name in self.forestalled:
+                self.forestalled.remove(name)
+                self.end(self.names[name], RolloutStatus.CANCELLED, 0, None)
         elif other:
             with pytest.raises(IdempotencyConflict) as conflict:
                 self.do(self.store.batches.submit(new))
@@ -241,6 +255,22 @@ class StoreMachine(RuleBasedStateMachine):
                 self.end(uid, RolloutStatus.FAILED, model.attempts, None)
         self.announce(worker)
 
+    @rule(name=st.sampled_from(NAMES))
+    def forestall(self, name: str) -> None:
+        """A cancel by name, perhaps before anybody has submitted it."""
+        uid = self.names.get(name)
+        assert self.do(self.store.rollouts.forestall(name, SCOPE)) == uid
+        if uid is None:
+            self.forestalled.add(name)
+
+    @rule(claim=claims)
+    def restore(self, claim: Claim | None) -> None:
+        """Redis was started again and has forgotten nothing: the claim holds, or it was taken away rightly."""
+        if claim is not None:
+            model = self.rollouts.get(claim.uid)
+            mine = model is not None and model.token == claim.token
+            assert self.do(self.store.rollouts.restore(claim, [], turns=0)) == mine
+
     @rule(data=st.data(), expired=st.booleans())
     def settle(self, data: st.DataObject, expired: bool) -> None:
         """The trainer cancels a rollout, or its deadline passes, wherever it is."""
@@ -335,6 +365,7 @@ class StoreMachine(RuleBasedStateMachine):
         for uid in self.batches.pop(batch_id):
             del self.rollouts[uid]
         self.keys = {key: batch for key, batch in self.keys.items() if batch != batch_id}
+        self.names = {name: uid for name, uid in self.names.items() if not uid.startswith(batch_id)}
 
     def teardown(self) -> None:
         """Whatever happened: what is open can be finished, and what is deleted is gone."""

@@ -78,7 +78,7 @@ async def test_a_submit_that_dies_before_its_commit_leaves_nothing_that_lasts(
         with pytest.raises(StoreUnavailable):
             await store.batches.submit(batch)
     left = [key async for key in raw.scan_iter("rp:stage:*")]
-    assert len(left) == 3
+    assert len(left) == 4
     for key in left:
         assert 0 < await raw.ttl(key) <= STAGE_SECONDS
     assert await store.batches.status(batch.batch_id, SCOPE) is None

@@ -40,6 +40,8 @@ V1_SECONDS = 660.0
 """Longest wait for `POST /rollout`: the pool's own 600 s and some to write the answer. Asking again joins."""
 LONG_POLL_SECONDS = 25.0
 """How long the pool holds a request for results; below the minute after which proxies cut idle connections."""
+AWAITED = 202
+"""A cancel that came before its submit."""
 PAGE = 200
 """Results per page: some megabytes, so that the first ones of a large batch come soon."""
 UNAVAILABLE = frozenset({429, 502, 503, 504})
@@ -200,9 +202,11 @@ def rollout_view(rollout_id: str) -> Call[RolloutView]:
     return Call(method="GET", path=_path("rollouts", rollout_id), read=_model(RolloutView))
 
 
-def cancel_rollout(rollout_id: str) -> Call[None]:
-    """`DELETE /v1/rollouts/{id}`."""
-    return Call(method="DELETE", path=_path("rollouts", rollout_id), read=_nothing)
+def cancel_rollout(rollout_id: str) -> Call[bool]:
+    """`DELETE /v1/rollouts/{id}`; whether it was submitted already."""
+    return Call(
+        method="DELETE", path=_path("rollouts", rollout_id), read=lambda response: response.status_code != AWAITED
+    )
 
 
 def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutResponse]:

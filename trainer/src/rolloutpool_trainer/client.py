@@ -176,9 +176,12 @@ class RolloutClient:
         """State of one rollout by its uid or by the caller's own id, with its result once it has ended."""
         return self.ask(calls.rollout_view(rollout_id))
 
-    def cancel_rollout(self, rollout_id: str) -> None:
-        """End one rollout."""
-        self.ask(calls.cancel_rollout(rollout_id))
+    def cancel_rollout(self, rollout_id: str) -> bool:
+        """End one rollout, by its uid or by the caller's own id.
+
+        False where nobody has submitted that id: the first rollout that comes under it within 10 minutes is cancelled.
+        """
+        return self.ask(calls.cancel_rollout(rollout_id))
 
     def tools(self) -> list[ToolDefinition]:
         """The tools that the pool's workers have, as the trainer renders them into its prompts."""

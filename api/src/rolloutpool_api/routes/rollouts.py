@@ -3,6 +3,7 @@
 A rollout is named by its uid, or by the rollout_id that its caller gave it; of equal names the newest wins.
 """
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -18,12 +19,14 @@ from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
 from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutView
-from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse
+from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse, check_rollout_id
 
 __all__ = ["RolloutCancelled", "router"]
 
 # Older FastAPI, which v1's clients were written against, took a body without Content-Type for JSON.
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
+
+_UID = re.compile(r"b[0-9a-f]{32}(-[0-9]+)?")
 
 RolloutName = Annotated[
     str, Path(description="uid, or the caller's own rollout_id", examples=["job7-step12-idx3-9f2c"])
@@ -33,7 +36,8 @@ RolloutName = Annotated[
 class RolloutCancelled(BaseModel):
     """What a cancelled rollout became."""
 
-    uid: str
+    uid: str | None
+    """Null where nobody has submitted it yet."""
     status: RolloutStatus
     """`cancelled`, or how it had ended before."""
 
@@ -85,11 +89,29 @@ async def view_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Reader) -
     "/v1/rollouts/{rollout_id:path}",
     tags=["rollouts"],
     summary="Cancel one rollout",
-    responses=errors(404, 422),
+    responses={
+        202: {"model": RolloutCancelled, "description": "Nobody has submitted this rollout_id: its submit is awaited"},
+        **errors(404, 422),
+    },
 )
-async def cancel_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Submitter) -> RolloutCancelled:
-    """A rollout that had ended keeps its outcome, and is delivered no more; asking twice is harmless."""
-    uid = await _uid(pool, rollout_id, caller)
+async def cancel_rollout(
+    rollout_id: RolloutName, pool: PoolDep, caller: Submitter, response: Response
+) -> RolloutCancelled:
+    """A rollout that had ended keeps its outcome, and is delivered no more; asking twice is harmless.
+
+    A cancel may overtake its submit: a rollout_id that nobody has submitted is remembered for 10 minutes. The first
+    rollout that comes under it is accepted, ends `cancelled` at once and never runs.
+    """
+    try:
+        uid = await _uid(pool, rollout_id, caller)
+    except NotFound:
+        if not _may_come(rollout_id):
+            raise
+        submitted = await pool.store.rollouts.forestall(rollout_id, caller.name)
+        if submitted is None:
+            response.status_code = 202
+            return RolloutCancelled(uid=None, status=RolloutStatus.CANCELLED)
+        uid = submitted
     status = await pool.store.rollouts.cancel(uid)
     if status is None:
         raise _unknown(rollout_id)
@@ -107,6 +129,14 @@ async def _uid(pool: Pool, name: str, caller: Caller) -> str:
         if uid is not None:
             return uid
     raise _unknown(name)
+
+
+def _may_come(name: str) -> bool:
+    """Whether a caller may yet submit a rollout of this name; uids are the pool's to give."""
+    try:
+        return _UID.fullmatch(check_rollout_id(name)) is None
+    except ValueError:
+        return False
 
 
 def _fault(text: str, *at: str) -> dict[str, Any]:

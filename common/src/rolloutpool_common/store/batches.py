@@ -7,6 +7,7 @@ every moment, because only scripts move rollouts between states. Everything stag
 import asyncio
 import uuid
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,13 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import BatchStillRunning, IdempotencyConflict, TooManyOpen, store_errors
+from rolloutpool_common.store.errors import (
+    BatchStillRunning,
+    IdempotencyConflict,
+    StoreError,
+    TooManyOpen,
+    store_errors,
+)
 from rolloutpool_common.store.records import Capacity, GroupState, NewBatch, NewRollout, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
@@ -67,15 +74,17 @@ class Batches:
         if new.group_policy is not None:
             fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
         run = f"{new.scope}/{new.run}" if new.run is not None else new.batch_id
-        batch_id, created, digest = await self._connection.script(
+        batch_id, created, digest, *doomed = await self._connection.script(
             "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
         )
         if created < 0:
             raise TooManyOpen(f"{int(digest):,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
         if digest.decode() != new.digest:
             raise IdempotencyConflict(batch_id=batch_id.decode())
-        if created:
-            await self._name(new)
+        # It is accepted, whatever becomes of this; the reconciler ends what is left.
+        with suppress(StoreError):
+            for index in doomed:
+                await self._rollouts.cancel_at(new.batch_id, index)
         return Submitted(batch_id.decode(), bool(created))
 
     def _sealed_delivery(self, delivery: Delivery) -> bytes:
@@ -90,6 +99,7 @@ class Batches:
                 chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
                 parts: dict[str, dict[Any, Any]] = {
                     "items": {i: self._secrets.seal_field(r.overrides, sealed) for i, r in chunk},
+                    "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
                     "groups": {i: r.group for i, r in chunk if r.group is not None},
                     "group_counts": sizes if start == 0 else {},
                     "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
@@ -99,16 +109,6 @@ class Batches:
                         pipe.hset(keys.staged(new.batch_id, part), mapping=values)
                         pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
                 await pipe.execute()
-
-    async def _name(self, new: NewBatch) -> None:
-        names = {
-            keys.name(new.scope, rollout.rollout_id): keys.uid_of(new.batch_id, i)
-            for i, rollout in enumerate(new.rollouts)
-            if rollout.rollout_id is not None
-        }
-        if names:
-            with store_errors():
-                await self._redis.mset(names)
 
     async def groups(self, batch_id: str) -> list[GroupState]:
         """Where the groups of a batch with a group policy stand, in order of name; empty without one."""
@@ -150,6 +150,20 @@ class Batches:
                     ended += answer == "ok"
             with store_errors():
                 await self._redis.srem(keys.LATE, raw)
+        return ended
+
+    async def cancel_doomed(self) -> int:
+        """Ends what was cancelled before it was submitted; returns how many rollouts that were."""
+        with store_errors():
+            doomed = await self._redis.smembers(keys.DOOMED)
+        ended = 0
+        for raw in doomed:
+            split = keys.split_uid(raw.decode())
+            answer = "gone" if split is None else await self._rollouts.cancel_at(*split)
+            ended += answer == "ok"
+            if answer == "gone":
+                with store_errors():
+                    await self._redis.srem(keys.DOOMED, raw)
         return ended
 
     async def capacity(self) -> Capacity:

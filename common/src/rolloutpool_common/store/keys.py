@@ -31,6 +31,8 @@ rp:push:attempts        hash    uid -> attempts made
 rp:push:dead            list    uids whose push was given up (newest first, capped)
 rp:idempotency:{scope}:{key}  hash  batch, digest: a submit that was made before
 rp:name:{scope}:{id}    string  caller's rollout_id -> uid
+rp:tombstones           zset    {scope}:{id} -> ms until when a cancel waits for its submit; capped, expires by itself
+rp:doomed               set     uids that were cancelled before their submit and have not ended
 rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expires by itself
 rp:ended                zset    batch -> ms when its data may be deleted
 rp:cancelling           set     batches whose cancellation has begun and not ended
@@ -52,6 +54,7 @@ LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
+DOOMED = f"{PREFIX}doomed"
 LEADER = f"{PREFIX}leader"
 EPOCH = f"{PREFIX}epoch"
 TOTALS = f"{PREFIX}totals"

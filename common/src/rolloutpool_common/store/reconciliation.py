@@ -67,7 +67,7 @@ class Reconciliation:
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
-        cancelled += await self._batches.cancel_late()
+        cancelled += await self._batches.cancel_late() + await self._batches.cancel_doomed()
         resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
         return Report(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
 

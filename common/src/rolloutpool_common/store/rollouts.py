@@ -30,6 +30,11 @@ from rolloutpool_common.store.records import (
 
 __all__ = ["Rollouts", "new_token"]
 
+TOMBSTONE_SECONDS = 600
+"""How long a cancel waits for its submit."""
+MAX_TOMBSTONES = 100_000
+"""Cancels that wait at once; beyond that, the oldest go."""
+
 
 def new_token() -> str:
     """The name of one claim, never given again."""
@@ -201,6 +206,16 @@ class Rollouts:
         if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
             await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", 0)
         return answer
+
+    async def forestall(self, rollout_id: str, scope: str) -> str | None:
+        """Cancels a rollout that nobody has submitted yet, should it come within `TOMBSTONE_SECONDS`.
+
+        Returns the uid of one that was submitted after all; that one is not cancelled.
+        """
+        uid = await self._connection.script(
+            "forestall", scope, rollout_id, int(TOMBSTONE_SECONDS * 1000), MAX_TOMBSTONES
+        )
+        return uid.decode() or None
 
     async def release(self, claim: Claim, *, clean: bool) -> bool:
         """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's.

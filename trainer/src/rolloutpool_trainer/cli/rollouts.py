@@ -72,9 +72,13 @@ def cancel(
     with console.client(url, api_key) as client:
         if BATCH_ID.fullmatch(identity):
             client.batch(identity).cancel()
+            known = True
         else:
-            client.cancel_rollout(identity)
-    console.line(f"cancelled {identity}")
+            known = client.cancel_rollout(identity)
+    if known:
+        console.line(f"cancelled {identity}")
+    else:
+        console.line(f"nobody has submitted {identity}; if it comes within 10 minutes, it is cancelled")
 
 
 def _show_outcome(result: "RolloutResult") -> None:

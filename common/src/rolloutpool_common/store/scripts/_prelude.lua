@@ -7,6 +7,7 @@ local function k_worker(w, part) return part and (P .. 'worker:' .. w .. ':' .. 
 local function k_runs(priority) return P .. 'runs:' .. priority end
 local function k_run(priority, run) return P .. 'run:' .. priority .. ':' .. run end
 local function k_turn(priority) return P .. 'turn:' .. priority end
+local function k_name(scope, name) return P .. 'name:' .. scope .. ':' .. name end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()
@@ -95,6 +96,7 @@ local function end_rollout(b, index, status, result, counts)
   redis.call('SET', k_rollout(uid, 'result'), result)
   redis.call('DEL', k_rollout(uid, 'journal'))
   redis.call('ZREM', P .. 'deadlines', uid)
+  redis.call('SREM', P .. 'doomed', uid)
   redis.call('ZREM', P .. 'delayed', uid)
   if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
   if meta[6] then count_in_group(b, index, status, tonumber(meta[6]), meta[7]) end

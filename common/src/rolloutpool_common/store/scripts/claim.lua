@@ -9,7 +9,7 @@ local overrides = redis.call('HGET', k_batch(b, 'items'), index)
 if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
 local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries', 'parks', 'deaths')
-if TERMINAL[state[1] or ''] then return { 'ended' } end
+if TERMINAL[state[1] or ''] or redis.call('SISMEMBER', P .. 'doomed', uid) == 1 then return { 'ended' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
 -- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.

@@ -1,12 +1,15 @@
 -- Commit a staged batch, once per idempotency key. ARGV: batch, idempotency key or '', digest, total, priority, run,
 -- most open rollouts, then field, value ... of the batch hash.
--- -> {batch, 1 created | 0 existing | -1 too many open, digest of what exists | how many are open}
+-- -> {batch, 1 created | 0 existing | -1 too many open, digest of what exists | how many are open, index, ...}; the indexes
+-- were cancelled before they came and have to be ended
 local b, idem, digest, total, priority, run = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 -- The same batch again: this very commit was made, and its answer was lost.
 if redis.call('EXISTS', k_batch(b)) == 1 then return { b, 1, digest } end
 local parts = { 'items', 'groups', 'deadlines', 'group_counts' }
+local staged_names = P .. 'stage:' .. b .. ':names'
 local function drop_staged()
   for _, part in ipairs(parts) do redis.call('UNLINK', P .. 'stage:' .. b .. ':' .. part) end
+  redis.call('UNLINK', staged_names)
 end
 if idem ~= '' then
   local seen = redis.call('HMGET', idem, 'batch', 'digest')
@@ -40,15 +43,34 @@ for i = 1, #deadlines, 2 do
   redis.call('HSET', k_batch(b, 'deadlines'), deadlines[i], at)
   redis.call('ZADD', P .. 'deadlines', at, b .. '-' .. deadlines[i])
 end
+-- Named in the same breath: a cancel by name finds either the rollout or nobody, and then leaves a tombstone.
+local answer, doomed = { b, 1, digest }, {}
+local scope = redis.call('HGET', k_batch(b), 'scope')
+local names = redis.call('HGETALL', staged_names)
+local forestalled = redis.call('EXISTS', P .. 'tombstones') == 1
+for i = 1, #names, 2 do
+  local index, name = names[i], names[i + 1]
+  redis.call('SET', k_name(scope, name), b .. '-' .. index)
+  local holds = forestalled and redis.call('ZSCORE', P .. 'tombstones', scope .. ':' .. name)
+  if holds then
+    redis.call('ZREM', P .. 'tombstones', scope .. ':' .. name)
+    if tonumber(holds) > now then
+      redis.call('SADD', P .. 'doomed', b .. '-' .. index)
+      doomed[index] = true
+      answer[#answer + 1] = tonumber(index)
+    end
+  end
+end
+redis.call('UNLINK', staged_names)
 local chunk = {}
 for i = 0, total - 1 do
-  chunk[#chunk + 1] = i
-  if #chunk == 1000 or i == total - 1 then
+  if not doomed[str(i)] then chunk[#chunk + 1] = i end
+  if #chunk == 1000 or (i == total - 1 and #chunk > 0) then
     redis.call('RPUSH', k_batch(b, 'outbox'), unpack(chunk))
     chunk = {}
   end
 end
-enlist(b, run, priority, false)
+if redis.call('EXISTS', k_batch(b, 'outbox')) == 1 then enlist(b, run, priority, false) end
 count('batches')
 count('accepted', total)
-return { b, 1, digest }
+return answer

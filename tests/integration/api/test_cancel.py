@@ -1,0 +1,60 @@
+"""`DELETE /v1/rollouts/{rollout_id}`, also before its rollout has come."""
+
+import asyncio
+
+import httpx
+import pytest
+from tests.integration.api.conftest import Api, ScriptedWorker, batch, v1_request
+
+from rolloutpool_trainer import AsyncRolloutClient
+
+UNKNOWN_UID = f"b{'0' * 32}-0"
+
+
+def named(*names: str) -> dict[str, object]:
+    messages = [{"role": "user", "content": "Calculate 5 + 3"}]
+    return batch(rollouts=[{"rollout_id": name, "messages": messages} for name in names])
+
+
+async def test_a_cancel_before_its_submit(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    for _ in range(2):
+        early = await client.delete("/v1/rollouts/a/b")
+        assert (early.status_code, early.json()) == (202, {"uid": None, "status": "cancelled"})
+    assert (await client.get("/v1/rollouts/a/b")).status_code == 404
+    accepted = await client.post("/v1/batches", json=named("a/b", "c"))
+    assert accepted.status_code == 202
+    doomed, other = accepted.json()["rollouts"]
+    await worker.end(other)
+    page = (await client.get(f"/v1/batches/{accepted.json()['batch_id']}/results")).json()
+    assert page["complete"]
+    assert {item["result"]["uid"]: item["result"]["status"] for item in page["items"]} == {
+        doomed: "cancelled",
+        other: "completed",
+    }
+    late = await client.delete("/v1/rollouts/a/b")
+    assert (late.status_code, late.json()) == (200, {"uid": doomed, "status": "cancelled"})
+
+
+async def test_a_synchronous_rollout_is_cancelled_too(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    request = v1_request()
+    assert (await client.delete(f"/v1/rollouts/{request['rollout_id']}")).status_code == 202
+    answer = await client.post("/rollout", json=request)
+    assert answer.status_code == 200
+    assert (answer.json()["status"], answer.json()["error_message"]) == ("ERROR", "Rollout cancelled")
+
+
+@pytest.mark.parametrize("name", [UNKNOWN_UID, UNKNOWN_UID[:-2], "%20", "x" * 257])
+async def test_what_no_caller_can_submit_is_unknown(client: httpx.AsyncClient, name: str) -> None:
+    assert (await client.delete(f"/v1/rollouts/{name}")).status_code == 404
+
+
+async def test_the_client_says_whether_it_was_there(api: Api, worker: ScriptedWorker) -> None:
+    async with AsyncRolloutClient(api.url) as client:
+        assert await client.cancel_rollout("early") is False
+        submitted = await client.submit(
+            named("early", "there")["rollouts"],  # type: ignore[arg-type]
+            defaults={"tokenizer_name": "tiny", "server_url": "http://127.0.0.1:8081"},
+        )
+        assert await client.cancel_rollout("there") is True
+        async with asyncio.timeout(30):
+            assert {result.status.value async for result in submitted.results()} == {"cancelled"}
