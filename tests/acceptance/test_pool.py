@@ -176,12 +176,20 @@ class TestMaskGuide:
 
 
 def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
-    batch = client.submit(items(16), defaults=DEFAULTS, trainer=trainer.urls)
-    batch.wait()
     pool.wait_flower()
     user, _, password = pool.flower_auth.partition(":")
     with httpx.Client(base_url=pool.flower_url or "", auth=(user, password), timeout=30) as flower:
         assert flower.get("/").status_code == 200
+
+        def listens() -> bool:
+            # It answers before it listens, and events that nobody hears are gone.
+            first = client.submit(items(1), defaults=DEFAULTS, trainer=trainer.urls)
+            first.wait()
+            return first.batch_id in flower.get("/api/tasks", params={"limit": 5000}).text
+
+        eventually(listens, seconds=60)
+        batch = client.submit(items(16), defaults=DEFAULTS, trainer=trainer.urls)
+        batch.wait()
 
         def tickets() -> list[dict[str, Any]]:
             found = flower.get("/api/tasks", params={"limit": 5000}).json().values()
@@ -190,6 +198,10 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
         eventually(lambda: len(tickets()) == 16, seconds=30)
         assert all('group="g' in t["args"] and "index=" in t["args"] for t in tickets())
         assert all("Calculate" not in str(t) for t in tickets())
+        # It shows, and changes nothing.
+        ordered = [f"/api/worker/shutdown/{t['worker']}" for t in tickets()[:1]]
+        ordered += [f"/api/task/revoke/{t['uuid']}" for t in tickets()[:1]]
+        assert [flower.post(order).status_code for order in ordered] == [403, 403]
     assert httpx.get(f"{pool.flower_url}/api/tasks").status_code == 401
 
 
