@@ -325,7 +325,7 @@ def _steady(text: str, trainer_url: str) -> str:
         (r'("\w+_per_second": )[\d.]+', r"\g<1>1.0"),
         (r'("(?:created|finished)_at": )"[^"]+"', r'\g<1>"2026-10-01T12:00:00Z"'),
         (r'("worker": )"[^"]+"', r'\g<1>"worker-host-4711-0a1b2c3d"'),
-        (r'("\w*cursor": )"\d+-\d+"', r'\g<1>"1790000000000-0"'),
+        (r'("\w*cursor": )"\d+\.\d+-\d+"', r'\g<1>"1.1790000000000-0"'),
         (r'("(?:tokenizer|template)_sha256": )"[0-9a-f]{64}"', r'\g<1>"… 64 hex digits"'),
         (r'("transformers_version": )"[^"]+"', r'\g<1>"5.x"'),
     ):

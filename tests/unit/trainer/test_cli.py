@@ -255,6 +255,15 @@ def test_cancel_takes_both_kinds(pool: StubPool, identity: str, path: str) -> No
     assert (done.exit_code, done.stdout) == (0, f"cancelled {identity}\n")
 
 
+def test_cancel_says_that_nobody_has_submitted_it(pool: StubPool) -> None:
+    pool.on("DELETE", "/v1/rollouts/early", Answer(202, {"uid": None, "status": "cancelled"}))
+    done = run("cancel", "early")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "nobody has submitted early; if it comes within 10 minutes, it is cancelled\n",
+    )
+
+
 def test_an_error_is_one_line(pool: StubPool) -> None:
     pool.on("GET", "/v1/batches/nope", Answer(404, {"error": {"message": "unknown batch"}}))
     done = run("status", "nope")

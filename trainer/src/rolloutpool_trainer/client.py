@@ -50,7 +50,8 @@ class Batch:
         """Each rollout as it ends, once; returns when all have ended.
 
         Args:
-            cursor: Where to go on; `result.cursor` of the last result that was taken.
+            cursor: Where to go on; `result.cursor` of the last result that was taken. From before a restart of Redis it
+                is the start, and results come again that were taken then.
             progress: Show a bar on the terminal.
 
         Raises:
