@@ -60,7 +60,8 @@ class Point:
 
 def points(qwen3: str | None) -> Iterator[Point]:
     """One factor at a time; `qwen3` is a directory with that tokenizer, where there is one."""
-    for in_flight in (1, 32, 100, 500, 1000):
+    yield Point(experiment="in flight", in_flight=1, workers=1)
+    for in_flight in (32, 100, 500, 1000):
         yield Point(experiment="in flight", in_flight=in_flight)
     yield Point(experiment="turns", turns=2)
     yield Point(experiment="turns", turns=8)

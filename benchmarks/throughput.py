@@ -75,6 +75,7 @@ def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
         "turns": load.turns,
         "in flight": load.in_flight,
         "latency, ms": load.latency_ms,
+        "stragglers, ms": load.slow_ms,
         "workers": point.workers if system is System.POOL else None,
         "tickets of": point.tickets_of if system is System.POOL else None,
         "rollouts": load.rollouts,
@@ -147,7 +148,7 @@ def main() -> None:
             "wall clock, CPU time per rollout from /proc: of the pool API, workers and Redis (appendfsync always, "
             "Celery events on, no Flower), of the others their one process. Medians; ratios are taken within a "
             "repeat, with half of their range behind them. `founding` renders history again each turn and keeps "
-            "nothing; `ideal` makes the same calls and does nothing else."
+            "nothing; `ideal` makes the same calls and does nothing else. Stragglers: the latency of one rollout in 20."
         ),
         leaves_out=(
             "A model: the trainer answers from a table, by the tiny tokenizer, and shares the cores with what is "
