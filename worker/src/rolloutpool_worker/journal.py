@@ -24,7 +24,11 @@ class StaleJournal(RolloutPoolError):
 class Journal:
     """The records of one claimed rollout."""
 
-    def __init__(self, store: Store, claim: Claim, records: list[Record], drain: Drain) -> None:
+    def __init__(
+        self, store: Store, claim: Claim, records: list[Record], drain: Drain, *, suspect: bool = False
+    ) -> None:
+        """`suspect`: this process is only there to see whether the rollout gets any further."""
+        self._suspect = suspect
         self._store = store
         self._drain = drain
         self._claim = claim
@@ -58,6 +62,9 @@ class Journal:
             self._claim.uid,
             lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),
         )
+        if self._suspect:
+            # It did, so it goes on in company from its next border; others wait to run alone.
+            self._drain.begin()
 
     async def resend(self) -> None:
         """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""

@@ -44,7 +44,7 @@ class Runtime:
     def __init__(self, settings: WorkerSettings, *, solo: bool = False) -> None:
         """`solo`: a process that runs one suspected rollout and nothing else; `claim.lua` knows it by its name."""
         self.settings = settings.model_copy(update={"worker_slots": 1}) if solo else settings
-        self._is_solo = solo
+        self.is_solo = solo
         self.solo = asyncio.Semaphore(1)
         self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(
@@ -70,11 +70,11 @@ class Runtime:
 
     async def start(self) -> None:
         """Warms the tokenizers, then makes the worker known."""
-        if not self._is_solo:
+        if not self.is_solo:
             await asyncio.to_thread(self.tokenizers.warm, self.settings.tokenizers)
         await self._announce()
         self._background = [asyncio.create_task(self._beat(), name="beat")]
-        if self._is_solo:
+        if self.is_solo:
             return
         self._background += [
             asyncio.create_task(self._pump(), name="pump"),

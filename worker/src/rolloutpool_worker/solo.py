@@ -2,7 +2,8 @@
 
 If it is the rollout that kills them, the next death takes nobody along, and the reconciler knows whose it was. The
 process is a worker of its own with one slot: it announces itself, beats, claims this one rollout, and ends. It drains
-when the worker that started it is gone, because nobody would stop it.
+as soon as the rollout got further, which clears it, so that those who wait for their turn alone need not wait for its
+end; and when the worker that started it is gone, because nobody would stop it.
 """
 
 import asyncio

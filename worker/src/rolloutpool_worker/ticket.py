@@ -182,7 +182,9 @@ class _Run:
         self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
         records = await self._read_journal() if claim.journal_length else []
-        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain)
+        # Who is suspected for all its deaths, not for the last two, is not cleared by one step.
+        suspect = runtime.is_solo and claim.crashes > 0
+        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain, suspect=suspect)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
         channel = CallbackChannel(
