@@ -108,7 +108,7 @@ def running_pool(trainer: str, *, workers: int, in_flight: int, tickets_of: int)
     env = {
         **ENVIRONMENT,
         # A slot is a ticket's.
-        "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers / tickets_of)),
+        "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),
         "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
     }
     (ROOT / "build").mkdir(exist_ok=True)

@@ -88,7 +88,7 @@ async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_p
     (info,) = await store_of_pool.workers.known()
     names = [tool.function.name for tool in info.tools]
     assert names[:4] == ["add", "subtract", "multiply", "divide"]
-    assert {"hang", "refuse", "crash", "whoami"} == set(names[4:])
+    assert {"block_the_loop", "hang", "refuse", "crash", "whoami"} == set(names[4:])
     assert {"task_completion", "after_first_call", "ask_again"} == set(info.termination_strategies)
 
 

@@ -28,6 +28,8 @@ def main() -> None:
             print(f"rolloutpool worker: {shown}: {fault['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         sys.exit(2)
     configure_logs(settings.log_level, settings.log_format)
+    # Texts come one by one, and the other cores have workers of their own.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Imports transformers, which takes a second or two: only now that the settings hold.
     from rolloutpool_worker.solo import OPTION, serve_one
     from rolloutpool_worker.tasks import WorkerProcess, load_plugins
@@ -52,7 +54,8 @@ def main() -> None:
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = process.app.Worker(
             pool_cls="threads",
-            concurrency=settings.worker_slots,
+            # A thread waits for each ticket under way.
+            concurrency=-(-settings.worker_slots // settings.tickets_of),
             without_gossip=True,
             without_mingle=True,
             loglevel=settings.log_level.upper(),

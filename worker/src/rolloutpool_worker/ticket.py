@@ -197,7 +197,7 @@ class _Run:
             pause=runtime.drain.pause,
             breakers=runtime.breakers,
         )
-        shown = [tool.definition.model_dump() for tool in TOOLS.values()]
+        shown = [tool.shown for tool in TOOLS.values()]
         tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
         self._conversation = Conversation(
             claim,

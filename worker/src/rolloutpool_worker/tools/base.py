@@ -6,7 +6,10 @@ A tool is an async function of its arguments (as keywords) and a `ToolContext`; 
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from jsonschema import Draft202012Validator
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
@@ -47,6 +50,16 @@ class Tool:
     def name(self) -> str:
         """Its name in a tool call."""
         return self.definition.function.name
+
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        """The definition as templates are given it."""
+        return self.definition.model_dump()
+
+    @cached_property
+    def validator(self) -> Draft202012Validator:
+        """Checks arguments against the schema."""
+        return Draft202012Validator(self.definition.function.parameters)
 
 
 TOOLS: Registry[Tool] = Registry("rolloutpool.tools")

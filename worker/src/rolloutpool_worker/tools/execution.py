@@ -10,8 +10,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed
 
@@ -77,7 +75,7 @@ class ToolRunner:
 
 def _schema_fault(tool: Tool, arguments: Any) -> str | None:
     try:
-        error = next(iter(Draft202012Validator(tool.definition.function.parameters).iter_errors(arguments)), None)
+        error = next(iter(tool.validator.iter_errors(arguments)), None)
     except RecursionError:
         return "nested too deeply"
     except Exception as broken:
