@@ -1,14 +1,19 @@
 """Encoding, decoding, and text that somebody typed."""
 
+import threading
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tokenizers.real import REAL_NAMES, real_tokenizer
 from tests.unit.common.rendering.conftest import MakeTokenizer
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe
 from rolloutpool_common.rendering.untrusted import NONCE, split_marks
+from rolloutpool_common.testing import TINY_TOKENIZER
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}FILTERED{{ '<|im_end|>\n' }}{% endfor %}"
@@ -48,6 +53,48 @@ def test_text_without_control_strings_is_encoded_alike(tiny: ChatTokenizer) -> N
     text = "def f(x):\n    return 'é🙂'  # 123"
     assert tiny.encode(text) == tiny.encode(text, control=False)
     assert tiny.decode(tiny.encode(text)) == text
+
+
+@pytest.mark.parametrize("length", [3_999, 4_000, 40_000])
+def test_long_text_is_encoded_alike(tiny: ChatTokenizer, length: int) -> None:
+    text = ("s17 é🙂  <|im_end|>\n\tdef f(x):<think> 3.14 " * 1000)[:length]
+    expected = Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    assert tiny.encode(text) == expected
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize("name", REAL_NAMES)
+def test_long_text_is_encoded_alike_by_real_tokenizers(name: str) -> None:
+    tokenizer = real_tokenizer(name)
+    text = " two  spaces, naïve 漢字 🙂\n{'a': 1.5}\r\n" * 400
+    expected = [*tokenizer._codec._backend.encode(text, add_special_tokens=False).ids]
+    assert tokenizer.encode(text) == expected
+
+
+def test_a_thread_that_encodes_holds_up_no_other(tiny: ChatTokenizer) -> None:
+    text = "s17 read 396 and 17.5 of sensor 4\n" * 8_000
+
+    def turns_of_another() -> int:
+        turns, ended = 0, False
+
+        def other() -> None:
+            nonlocal turns
+            while not ended:
+                turns += 1
+                time.sleep(0)  # gives the GIL up, and has to get it back
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        before = turns
+        tiny.encode(text)
+        meanwhile = turns - before
+        ended = True
+        thread.join()
+        return meanwhile
+
+    # While encoding holds the GIL, the other gets it at its beginning and at its end. On a busy machine it may also
+    # lack a core, but not each time.
+    assert any(turns_of_another() > 20 for _ in range(5))
 
 
 def test_bytes_are_joined_before_they_are_decoded(tiny: ChatTokenizer) -> None:

@@ -1,0 +1,143 @@
+"""How late a worker's event loop is while tool results of 128 kB arrive; every other rollout in it is as late.
+
+    python -m benchmarks.loop_delay [--quick]
+
+Rollouts of four such results each, several at once in one worker, and the same rollouts with results of 100
+characters. Beside them, in the same run: the stall of the pattern that renders the whole history on its loop before
+each call, for the same conversation and tokenizer; its loop is held for all of that time.
+"""
+
+import json
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+from benchmarks.local_pool import local_pool
+from benchmarks.loop_probe import FILE_VARIABLE, TOOL, text
+from benchmarks.report import Plot, Row, emit, parser
+
+from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, render_plain
+from rolloutpool_trainer import LocalPool, callback_app
+from rolloutpool_trainer.generation import GenerateParams, Generation
+from rolloutpool_trainer.serving import serve_callback
+
+__all__ = ["environment", "main", "measure"]
+
+LARGE, SMALL = 128 * 1024, 100
+RESULTS = 4
+ROLLOUTS, AT_ONCE = 32, 8
+
+
+def environment(file: Path) -> dict[str, str]:
+    """Settings of a pool whose workers have the probe."""
+    return {
+        "ROLLOUTPOOL_PLUGINS": "benchmarks.loop_probe",
+        "ROLLOUTPOOL_WORKER_SLOTS": str(AT_ONCE),
+        FILE_VARIABLE: str(file),
+    }
+
+
+class _Reader:
+    """A policy that reads logs, and then has seen enough."""
+
+    def __init__(self, tokenizer: ChatTokenizer, characters: int) -> None:
+        call = {"name": TOOL, "arguments": {"characters": characters}}
+        self._call = _ids(tokenizer, f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
+        self._end = _ids(tokenizer, "I have seen enough.")
+
+    async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
+        ids = self._call if params.turn <= RESULTS else self._end
+        return Generation(token_ids=ids, logprobs=[-0.5] * len(ids))
+
+
+def _ids(tokenizer: ChatTokenizer, said: str) -> list[int]:
+    return [*tokenizer.encode(said), *([] if tokenizer.close_id is None else [tokenizer.close_id])]
+
+
+def measure(pool: LocalPool, file: Path, rollouts: int) -> list[Row]:
+    """The pool's one worker, with small and with large results; then the stall of rendering again."""
+    tokenizer = load_tokenizer(TINY)
+    rows = [
+        _row(f"worker, results of {size:,} characters", rollouts, _delays(pool, file, tokenizer, rollouts, size))
+        for size in (SMALL, LARGE)
+    ]
+    for results in (1, RESULTS):
+        stalls = [_stall(tokenizer, results) for _ in range(5)]
+        rows.append(_row(f"rendered again on the loop, {results} x {LARGE:,} characters", None, stalls))
+    return rows
+
+
+def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int, size: int) -> list[float]:
+    """Milliseconds by which the worker's timers were late while the rollouts ran."""
+    app = callback_app(_Reader(tokenizer, size), tokenizer=tokenizer, tools=pool.url)
+    asks = [{"messages": [{"role": "user", "content": f"Look into the log of day {day}."}]} for day in range(rollouts)]
+    defaults = {"tokenizer_name": TINY, "max_tokens_total": 1_000_000, "tools": [TOOL]}
+    with serve_callback(app, [0]) as trainer, pool.client(timeout=300) as client:
+        start = time.perf_counter()
+        results = list(client.submit(asks, defaults=defaults, trainer=trainer.urls).results())
+        stop = time.perf_counter()
+    clean = [result for result in results if result.num_tool_calls == RESULTS and result.alignment == "exact"]
+    if len(clean) != rollouts:
+        raise AssertionError(f"{len(clean)} of {rollouts} rollouts read {RESULTS} logs and were proved")
+    # What is left to note is noted within a fifth of a second; nothing of it is in the window.
+    notes = array("d")
+    notes.frombytes(file.read_bytes())
+    return [late * 1000 for at, late in zip(notes[::2], notes[1::2], strict=True) if start <= at <= stop]
+
+
+def _stall(tokenizer: ChatTokenizer, results: int) -> float:
+    """Milliseconds to render a conversation with so many results."""
+    messages: list[dict[str, object]] = [{"role": "user", "content": "Look into the log."}]
+    for turn in range(results):
+        call = {"id": f"call{turn:05d}", "type": "function", "function": {"name": TOOL, "arguments": {}}}
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": TOOL, "tool_call_id": call["id"], "content": text(LARGE, turn)},
+        ]
+    start = time.perf_counter()
+    render_plain(tokenizer, messages)
+    return (time.perf_counter() - start) * 1000
+
+
+def _row(what: str, rollouts: int | None, times: Sequence[float]) -> Row:
+    return {
+        "what": what,
+        "rollouts": rollouts,
+        "times": len(times),
+        "ms, median": median(times),
+        "ms, p99": quantiles(times, n=100, method="inclusive")[98],
+        "ms, largest": max(times),
+    }
+
+
+def main() -> None:
+    """Measures one worker."""
+    options = parser("loop_delay", __doc__).parse_args()
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "loop"
+        with local_pool(workers=1, env=environment(file)) as pool:
+            rows = measure(pool, file, AT_ONCE if options.quick else ROLLOUTS)
+    emit(
+        "loop_delay",
+        rows,
+        options,
+        title="Delay of a worker's event loop",
+        measures=(
+            "Milliseconds by which a 5 ms timer on the worker's loop fires late, over all of a run of rollouts with "
+            f"{RESULTS} tool results each, {AT_ONCE} at once; and the time for which the founding pattern's loop "
+            "stands still before each call of the same conversation, for as long as rendering and tokenising take."
+        ),
+        leaves_out=(
+            "The tools' own work, and models: the next result arrives as soon as the last one is dealt with, which no "
+            "real policy does. On two cores that the trainer shares, waiting for a core counts as delay too: see the "
+            "row with small results."
+        ),
+        plots=(Plot(kind="bar", x="what", y=("ms, p99", "ms, largest"), unit="ms", log_y=True),),
+    )
+
+
+if __name__ == "__main__":
+    main()
