@@ -37,7 +37,7 @@ SHARES = {
 }
 START_SECONDS = 120.0
 PUSH_SECONDS = 120.0
-END_SECONDS = 300.0
+END_SECONDS = 600.0
 """How long the pool may take, once nothing is wrong any more, to end all that it accepted."""
 
 
