@@ -143,25 +143,27 @@ async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer
     assert len(app.transcript) == 3 * TURNS
 
 
-async def test_a_suspect_that_gets_further_alone_goes_on_in_company(redis_url: str, tokenizer: ChatTokenizer) -> None:
+async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """Else one at a time runs to its end, where machines died often, and the others wait for minutes."""
     app = endpoint(tokenizer, 0.0)
     async with opened_pool(redis_url) as pool, pool.reconciled():
         with serve_callback(app, [0]) as served:
-            (uid,) = await pool.submit(asks(1, idempotent=True), shared={"server_url": served.url})
+            uids = await pool.submit(asks(2, idempotent=True), shared={"server_url": served.url})
+
+            async def queued() -> bool:
+                views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+                return all(view is not None and view.status is RolloutStatus.QUEUED for view in views)
+
             for name in ("w1", "w2"):
-                assert isinstance(await pool.store.rollouts.claim(uid, name), Claim)
+                for uid in uids:
+                    assert isinstance(await pool.store.rollouts.claim(uid, name), Claim)
                 await declared_dead(redis_url)
-
-                async def queued() -> bool:
-                    view = await pool.store.rollouts.view(uid, SCOPE)
-                    return view is not None and view.status is RolloutStatus.QUEUED
-
                 await until(queued)
             with started_worker(redis_url):
-                result = await pool.result(uid, 60)
-    assert (result.status, result.attempt) == (RolloutStatus.COMPLETED, 4)
-    assert [turn.attempt for turn in app.transcript.of("r0")] == [3] + [4] * (TURNS - 1)
+                results = [await pool.result(uid, 60) for uid in uids]
+    assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 4)}
+    for result in results:
+        assert [turn.attempt for turn in app.transcript.of(result.rollout_id)] == [3] + [4] * (TURNS - 1)
 
 
 async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tokenizer: ChatTokenizer) -> None:
