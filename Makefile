@@ -95,8 +95,8 @@ $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.
 fuzz: $(TOKENIZERS) ## Random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
 
-chaos: $(STAMP) ## Kill and cut off whatever runs, and count what is lost or twice (ROLLOUTS=5000, KILLS=130, SEED=1)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),130) \
+chaos: $(STAMP) ## Kill and cut off whatever runs, and count what is lost or twice (ROLLOUTS=5000, KILLS=110, SEED=1)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
 	  --seed $(or $(SEED),1) $(ARGS)
 
 bench: $(STAMP) ## Measure everything beside the founding pattern and the ideal; JSON in build/bench (QUICK=1: a few minutes)
@@ -110,7 +110,7 @@ bench-guard: $(STAMP) ## Measure what has a budget against others in the same ru
 	$(BIN)/python -m benchmarks.budgets
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/tokens.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
 
 clean: ## Remove everything that was installed or built
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
