@@ -169,6 +169,29 @@ async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
     assert [again.index for again in await store.outbox.reserve(Priority.DEFAULT, 9)] == [ticket.index]
 
 
+async def test_of_many_suspects_who_waits_longest_runs_alone_first(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    uids = await submit(store, 3)
+    for name in ("w1", "w2"):
+        await announce(store, name)
+        for uid in uids:
+            await claim(store, uid, name)
+        await fall_silent(raw, name)
+        await store.reconciliation.run_once()
+    await announce(store, "w3")
+    answers = [await store.rollouts.claim(uid, "w3") for uid in uids]
+    assert answers == [ClaimRefused("solo"), ClaimRefused("solo"), ClaimRefused("taken")]
+    assert (await claim(store, uids[0], "solo-1")).attempt == 3
+    # Its time has come to try again.
+    await raw.zadd("rp:delayed", {uids[2]: 1})
+    assert (await store.reconciliation.run_once()).resumed == 1
+    assert await store.rollouts.claim(uids[2], "w3") == ClaimRefused("solo")
+    for uid in uids:
+        await store.rollouts.cancel(uid)
+    assert not await raw.exists("rp:suspects")
+
+
 async def test_a_drain_is_no_crash(store: Store) -> None:
     (uid,) = await submit(store)
     for attempt in range(1, MAX_CRASHES + 3):

@@ -46,8 +46,6 @@ class Runtime:
         self.settings = settings.model_copy(update={"worker_slots": 1}) if solo else settings
         self.is_solo = solo
         self.solo = asyncio.Semaphore(1)
-        self.suspects = 0
-        """Rollouts that run alone or wait for that."""
         self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)

@@ -21,65 +21,30 @@ from rolloutpool_worker.ticket import run_rollout
 __all__ = ["OPTION", "run_alone", "serve_one"]
 
 OPTION = "--solo"
-LINE_SHARE = 8
-"""One slot of so many may be held by a rollout that waits in line."""
-BUSY_SECONDS = 2.0
-LEASE_SECONDS = 30.0
-"""As in `claim.lua`: who has not been claimed by then is queued again."""
+BUSY_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 
 
 async def run_alone(runtime: Runtime, uid: str) -> str:
-    """Starts the process for a rollout and waits for it.
-
-    One runs at a time in each worker. Others wait for that in the order in which they came, because whoever tries again
-    and again may never be lucky; only where the line is long they are tried again.
-    """
-    if runtime.suspects >= max(1, runtime.settings.worker_slots // LINE_SHARE):
-        await _postpone(runtime, uid, BUSY_SECONDS)
+    """Starts the process for a rollout and waits for it; one at a time in each worker, others are tried again soon."""
+    if runtime.solo.locked() or runtime.drain.begun:
+        with suppress(StoreError):
+            await runtime.store.rollouts.postpone(uid, BUSY_SECONDS)
         return "solo:busy"
-    runtime.suspects += 1
-    keeping = asyncio.create_task(_keep(runtime, uid))
-    try:
-        async with runtime.solo:
-            keeping.cancel()
-            return await _run_alone(runtime, uid)
-    finally:
-        keeping.cancel()
-        runtime.suspects -= 1
-
-
-async def _run_alone(runtime: Runtime, uid: str) -> str:
-    if runtime.drain.begun:
-        await _postpone(runtime, uid, 0)
-        return "drained"
-    await _postpone(runtime, uid, LEASE_SECONDS)
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
-        stdin=asyncio.subprocess.DEVNULL,
-    )
-    ended = asyncio.ensure_future(child.wait())
-    # The child hears what this process hears.
-    for told in (runtime.drain.wait, runtime.drain.wait_hurried):
-        telling = asyncio.ensure_future(told())
-        await asyncio.wait({ended, telling}, return_when=asyncio.FIRST_COMPLETED)
-        telling.cancel()
-        if not ended.done():
-            child.send_signal(signal.SIGTERM)
-    return f"solo:{await ended}"
-
-
-async def _keep(runtime: Runtime, uid: str) -> None:
-    """As long as a rollout waits in line it is not to be queued again."""
-    while True:
-        await asyncio.sleep(LEASE_SECONDS / 3)
-        await _postpone(runtime, uid, LEASE_SECONDS)
-
-
-async def _postpone(runtime: Runtime, uid: str, seconds: float) -> None:
-    # Where the store does not answer, what it was told before holds.
-    with suppress(StoreError):
-        await runtime.store.rollouts.postpone(uid, seconds)
+    async with runtime.solo:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+        ended = asyncio.ensure_future(child.wait())
+        # The child hears what this process hears.
+        for told in (runtime.drain.wait, runtime.drain.wait_hurried):
+            telling = asyncio.ensure_future(told())
+            await asyncio.wait({ended, telling}, return_when=asyncio.FIRST_COMPLETED)
+            telling.cancel()
+            if not ended.done():
+                child.send_signal(signal.SIGTERM)
+        return f"solo:{await ended}"
 
 
 async def serve_one(settings: WorkerSettings, uid: str, parent: int) -> None:

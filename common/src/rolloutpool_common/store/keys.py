@@ -17,6 +17,7 @@ rp:turn:{priority}      string  "{n} {run}": what this run may still take of its
 rp:published:{priority} zset    uid -> ms when its ticket was published; removed by the claim
 rp:deadlines            zset    uid -> ms
 rp:delayed              zset    uid -> ms until which a queued rollout waits outside its outbox
+rp:suspects             zset    uid -> ms since when it waits to run alone; removed by its claim or end
 rp:open                 string  rollouts that are accepted and have not ended
 rp:late                 set     "{b} {group}" whose other rollouts are to be cancelled
 rp:dead                 list    uids of rollouts that killed their workers (newest first, capped)

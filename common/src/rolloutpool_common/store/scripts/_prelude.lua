@@ -41,6 +41,7 @@ local function hold(uid, attempt, token, worker)
   local now = str(now_ms())
   redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', now)
   redis.call('SADD', k_worker(worker, 'claims'), uid)
+  redis.call('ZREM', P .. 'suspects', uid)
   -- Who has claims is watched, even if it was declared dead a moment ago and has not noticed.
   redis.call('ZADD', P .. 'workers', 'NX', now, worker)
 end
@@ -98,6 +99,7 @@ local function end_rollout(b, index, status, result, counts)
   redis.call('ZREM', P .. 'deadlines', uid)
   redis.call('SREM', P .. 'doomed', uid)
   redis.call('ZREM', P .. 'delayed', uid)
+  redis.call('ZREM', P .. 'suspects', uid)
   if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
   if meta[6] then count_in_group(b, index, status, tonumber(meta[6]), meta[7]) end
   for i = 1, #counts, 2 do

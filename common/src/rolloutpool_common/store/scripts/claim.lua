@@ -19,10 +19,12 @@ local now = now_ms()
 local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
 if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
 -- Two workers died while they had it: a third must run nothing else. Until that claims it nobody has it; should it
--- never, the rollout is queued again.
+-- never, the rollout is queued again. Of many the first ones get their turn: by chance some would never.
 if suspicion(state[3], state[8]) >= 2 and string.sub(worker, 1, 5) ~= 'solo-' then
-  local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + 30000), uid)
-  return { leased == 1 and 'solo' or 'taken' }
+  redis.call('ZADD', P .. 'suspects', 'NX', str(now), uid)
+  local first = redis.call('ZRANK', P .. 'suspects', uid) < 2 * math.max(redis.call('ZCARD', P .. 'workers'), 1)
+  local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)
+  return { first and leased == 1 and 'solo' or 'taken' }
 end
 redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(state[2] or '0')
