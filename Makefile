@@ -21,7 +21,7 @@ endif
 KEEP ?=
 QUICK ?=
 # In this order; each leaves its rows in build/bench.
-BENCHMARKS := throughput
+BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo
 ARGS ?=
 
 .PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench bench-guard bench-tokens clean

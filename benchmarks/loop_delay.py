@@ -12,12 +12,11 @@ import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 from benchmarks.local_pool import local_pool
 from benchmarks.loop_probe import FILE_VARIABLE, TOOL, text
-from benchmarks.report import Plot, Row, emit, parser
+from benchmarks.report import Plot, Row, emit, parser, spread
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, render_plain
 from rolloutpool_trainer import LocalPool, callback_app
@@ -57,16 +56,16 @@ def _ids(tokenizer: ChatTokenizer, said: str) -> list[int]:
     return [*tokenizer.encode(said), *([] if tokenizer.close_id is None else [tokenizer.close_id])]
 
 
-def measure(pool: LocalPool, file: Path, rollouts: int) -> list[Row]:
+def measure(pool: LocalPool, file: Path, rollouts: int, large: int = LARGE) -> list[Row]:
     """The pool's one worker, with small and with large results; then the stall of rendering again."""
     tokenizer = load_tokenizer(TINY)
     rows = [
         _row(f"worker, results of {size:,} characters", rollouts, _delays(pool, file, tokenizer, rollouts, size))
-        for size in (SMALL, LARGE)
+        for size in (SMALL, large)
     ]
     for results in (1, RESULTS):
-        stalls = [_stall(tokenizer, results) for _ in range(5)]
-        rows.append(_row(f"rendered again on the loop, {results} x {LARGE:,} characters", None, stalls))
+        stalls = [_stall(tokenizer, results, large) for _ in range(5)]
+        rows.append(_row(f"rendered again on the loop, {results} x {large:,} characters", None, stalls))
     return rows
 
 
@@ -82,20 +81,22 @@ def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int
     clean = [result for result in results if result.num_tool_calls == RESULTS and result.alignment == "exact"]
     if len(clean) != rollouts:
         raise AssertionError(f"{len(clean)} of {rollouts} rollouts read {RESULTS} logs and were proved")
-    # What is left to note is noted within a fifth of a second; nothing of it is in the window.
     notes = array("d")
-    notes.frombytes(file.read_bytes())
-    return [late * 1000 for at, late in zip(notes[::2], notes[1::2], strict=True) if start <= at <= stop]
+    while not notes or notes[-2] < stop:
+        time.sleep(0.05)
+        noted = file.read_bytes() if file.exists() else b""
+        notes = array("d", noted[: len(noted) // 16 * 16])
+    return [late * 1000 for at, late in zip(notes[::2], notes[1::2], strict=True) if at >= start and at - late <= stop]
 
 
-def _stall(tokenizer: ChatTokenizer, results: int) -> float:
+def _stall(tokenizer: ChatTokenizer, results: int, characters: int) -> float:
     """Milliseconds to render a conversation with so many results."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "Look into the log."}]
     for turn in range(results):
         call = {"id": f"call{turn:05d}", "type": "function", "function": {"name": TOOL, "arguments": {}}}
         messages += [
             {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": TOOL, "tool_call_id": call["id"], "content": text(LARGE, turn)},
+            {"role": "tool", "name": TOOL, "tool_call_id": call["id"], "content": text(characters, turn)},
         ]
     start = time.perf_counter()
     render_plain(tokenizer, messages)
@@ -106,10 +107,7 @@ def _row(what: str, rollouts: int | None, times: Sequence[float]) -> Row:
     return {
         "what": what,
         "rollouts": rollouts,
-        "times": len(times),
-        "ms, median": median(times),
-        "ms, p99": quantiles(times, n=100, method="inclusive")[98],
-        "ms, largest": max(times),
+        **spread(times),
     }
 
 

@@ -5,6 +5,7 @@ machine, the versions and the command. No names of hosts or folders.
 """
 
 import argparse
+import math
 import os
 import platform
 import shlex
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["FOLDER", "Cell", "Plot", "Report", "Row", "emit", "parser", "table"]
+__all__ = ["FOLDER", "Cell", "Plot", "Report", "Row", "emit", "parser", "spread", "table"]
 
 Cell = str | int | float | None
 Row = dict[str, Cell]
@@ -51,7 +53,9 @@ class Plot(BaseModel):
     unit: str
     """Label of the y axis."""
     series: str | None = None
-    """One line per value of this column, where there is one `y`."""
+    """One line, or group of bars, per value of this column; then there is one `y`."""
+    only: dict[str, Cell] = {}
+    """Rows are left out whose cells differ from these."""
     log_x: bool = False
     log_y: bool = False
     budget: float | None = None
@@ -128,6 +132,17 @@ def table(rows: Sequence[Row]) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = [columns, ["---"] * len(columns), *([_shown(row.get(column)) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def spread(times: Sequence[float]) -> Row:
+    """Cells of a distribution in milliseconds; p99 is a time that was measured."""
+    ordered = sorted(times)
+    return {
+        "times": len(ordered),
+        "ms, median": median(ordered),
+        "ms, p99": ordered[math.ceil(len(ordered) * 0.99) - 1],
+        "ms, largest": ordered[-1],
+    }
 
 
 def _shown(value: Cell) -> str:

@@ -10,6 +10,7 @@ HTTP.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import closing
 from http.client import HTTPConnection
 from statistics import median
 from typing import Final
@@ -62,8 +63,11 @@ class _Reader:
         stream = self._http.getresponse()
         body = stream.read()
         _check(stream.status, body)
-        self._http.close()
         return body.count(b"event: result"), len(body)
+
+    def close(self) -> None:
+        """Closes its connection."""
+        self._http.close()
 
 
 def _check(status: int, body: bytes) -> None:
@@ -77,7 +81,11 @@ def measure(pool: LocalPool, count: int, sampled: int, *, repeats: int) -> list[
     mark = b'"result":{'
 
     def fresh(read: Callable[[_Reader], tuple[int, int]]) -> Callable[[], tuple[int, int]]:
-        return lambda: read(_Reader(pool.url, batch_id))
+        def once() -> tuple[int, int]:
+            with closing(_Reader(pool.url, batch_id)) as reader:
+                return read(reader)
+
+        return once
 
     ways: dict[str, Callable[[], tuple[int, int]]] = {
         "poll, JSON": fresh(lambda reader: reader.pages("format=json", mark)),

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from statistics import median
 from typing import Any
@@ -48,7 +48,8 @@ class _SilentTrainer:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._called = threading.Event()
         self._at = 0.0
-        threading.Thread(target=self._accept, name="trainer", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="trainer", daemon=True)
+        self._thread.start()
 
     def reset(self) -> None:
         """Waits for a first call again."""
@@ -61,19 +62,22 @@ class _SilentTrainer:
         return self._at
 
     def close(self) -> None:
-        """Listens no more."""
+        """Listens no more, and hangs up."""
+        # Closing alone would leave the thread waiting.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._thread.join()
 
     def _accept(self) -> None:
-        kept = []
-        while True:
-            try:
-                kept.append(self._listener.accept()[0])
-            except OSError:
-                return
-            if not self._called.is_set():
-                self._at = time.perf_counter()
-                self._called.set()
+        with ExitStack() as kept:
+            while True:
+                try:
+                    kept.enter_context(self._listener.accept()[0])
+                except OSError:
+                    return
+                if not self._called.is_set():
+                    self._at = time.perf_counter()
+                    self._called.set()
 
 
 @contextmanager

@@ -155,8 +155,26 @@ def main() -> None:
             "measured. Networks, TLS, large tool results, drift. Conversations of 100 turns are the protocol's longest."
         ),
         plots=(
-            Plot(kind="line", x="in flight", y=("rollouts/s",), unit="rollouts/s", series="system", log_x=True),
-            Plot(kind="line", x="turns", y=("CPU ms",), unit="CPU ms per rollout", series="system", log_y=True),
+            Plot(
+                kind="line",
+                x="in flight",
+                y=("rollouts/s",),
+                unit="rollouts/s",
+                series="system",
+                only={"varied": "in flight"},
+                log_x=True,
+                log_y=True,
+            ),
+            Plot(
+                kind="line",
+                x="turns",
+                y=("CPU ms",),
+                unit="CPU ms per rollout",
+                series="system",
+                only={"varied": "turns"},
+                log_x=True,
+                log_y=True,
+            ),
         ),
     )
 

@@ -1,5 +1,7 @@
 """What one turn costs at 1k, 8k, 32k and 128k tokens of history, beside rendering history again. `make bench-tokens`.
 
+    python -m benchmarks.tokens [--quick] [TOKENIZER ...]
+
 A turn is a tool result of about 350 tokens and a sampled answer. Four ways, timed one after the other in each round,
 so that a busy machine slows all of them; medians over the rounds, wall clock, one thread:
 
@@ -9,21 +11,21 @@ so that a busy machine slows all of them; medians over the rounds, wall clock, o
   re-render    render and tokenise the whole history: the method that this replaces
 """
 
-import argparse
 import gc
 import json
-import os
-import platform
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
+
+from benchmarks.report import Plot, Row, emit, parser
 
 from rolloutpool_common.ledger import EchoKind, TokenLedger
 from rolloutpool_common.rendering import TINY, ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+
+__all__ = ["main", "measure"]
 
 SIZES = (1_000, 8_000, 32_000, 128_000)
 WAYS = ("delta", "full echo", "predict", "re-render")
@@ -114,41 +116,71 @@ def timed(times: list[float]) -> Iterator[None]:
         gc.enable()
 
 
-def measure(tokenizer: ChatTokenizer, size: int, rounds: int) -> dict[str, float]:
-    """Median milliseconds of each way at one size."""
-    conversation = Conversation(tokenizer, size)
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    for number in range(rounds + 2):
-        conversation.round(number, times)
-    tokens = len(TokenLedger.replay(conversation.entries))
-    return {"tokens": tokens, "turns": conversation.turn, **{way: median(times[way][2:]) for way in WAYS}}
+def measure(tokenizer: ChatTokenizer, name: str, sizes: Sequence[int], rounds: int) -> list[Row]:
+    """One row per size."""
+    rows: list[Row] = []
+    first: list[float] = []
+    for size in sizes:
+        conversation = Conversation(tokenizer, size)
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for number in range(rounds + 2):
+            conversation.round(number, times)
+        kept = {way: taken[2:] for way, taken in times.items()}
+        first = first or kept["delta"]
+        # Sizes are measured one after the other: noise is the spread of the middle half.
+        low, _, high = quantiles(kept["delta"], n=4)
+        rows.append(
+            {
+                "tokenizer": name,
+                "tokens": len(TokenLedger.replay(conversation.entries)),
+                "turns": conversation.turn,
+                **{f"{way}, ms": median(kept[way]) for way in WAYS},
+                "delta / delta at the shortest": median(kept["delta"]) / median(first),
+                "delta / delta at the shortest ±": (high - low) / 2 / median(first),
+                "re-render / delta": median(kept["re-render"]) / median(kept["delta"]),
+            }
+        )
+    return rows
 
 
 def main() -> None:
-    """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tokenizers", nargs="*", help="names or directories; default: tiny and what is laid out")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path, default=Path("build/bench-tokens.json"))
-    options = parser.parse_args()
+    """Measures every tokenizer at every size."""
+    options = parser("tokens", __doc__)
+    options.add_argument("tokenizers", nargs="*", help="names or directories; default: tiny and what is laid out")
+    options.add_argument("--rounds", type=int, default=15)
+    chosen = options.parse_args()
+    sizes, rounds = (SIZES[:2], 3) if chosen.quick else (SIZES, chosen.rounds)
     laid_out = [str(d) for d in (Path("build/tokenizers") / n for n in ("qwen3", "llama3_2")) if d.is_dir()]
-    rows = []
-    heads = "  ".join(f"{way + ' ms':>12}" for way in WAYS)
-    print(f"{'tokenizer':<12} {'tokens':>7} {'turns':>5}  {heads}  {'over 1k':>8}  {'re-render / delta':>18}")
-    for name in options.tokenizers or [TINY, *laid_out]:
-        tokenizer = load_tokenizer(name)
-        shown, first = Path(name).name, 0.0
-        for size in SIZES:
-            row = measure(tokenizer, size, options.rounds)
-            first = first or row["delta"]
-            rows.append({"tokenizer": shown, **row})
-            cells = "  ".join(f"{row[way]:>12.2f}" for way in WAYS)
-            ratios = f"{row['delta'] / first:>7.2f}x  {row['re-render'] / row['delta']:>17.0f}x"
-            print(f"{shown:<12} {row['tokens']:>7.0f} {row['turns']:>5.0f}  {cells}  {ratios}", flush=True)
-    machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": rows}, indent=1) + "\n")
-    print(f"medians of {options.rounds} rounds; {options.json}", file=sys.stderr)
+    rows: list[Row] = []
+    for name in chosen.tokenizers or [TINY, *([] if chosen.quick else laid_out)]:
+        rows += measure(load_tokenizer(name), Path(name).name, sizes, rounds)
+    emit(
+        "tokens",
+        rows,
+        chosen,
+        title="Cost of a turn over the length of its conversation",
+        measures=(
+            f"Milliseconds of one thread for one more turn, medians of {rounds} paired rounds: rendering only what is "
+            "new, with an echo that leaves the known prefix out (delta), with a whole echo, with predicting what a "
+            "trainer that renders again will count; and rendering the whole history again. The budget: delta at 128k "
+            "tokens costs at most 1.5 times what it costs at 1k."
+        ),
+        leaves_out=(
+            "The model, the network, JSON: a whole echo of 128k tokens has to be sent and parsed as well. Tool results "
+            "of other lengths than 350 tokens: a turn costs what its new tokens cost."
+        ),
+        plots=(
+            Plot(
+                kind="line",
+                x="tokens",
+                y=tuple(f"{way}, ms" for way in WAYS),
+                unit="ms per turn",
+                only={"tokenizer": Path(TINY).name},
+                log_x=True,
+                log_y=True,
+            ),
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
 from typing import Final, cast
 
 import orjson
 import uvloop
 from benchmarks.finished import AT_ONCE, accept, claim, finish, sample_of
 from benchmarks.local_pool import local_pool
-from benchmarks.report import Plot, Row, emit, parser
+from benchmarks.report import Plot, Row, emit, parser, spread
 
 from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.rendering import TINY
@@ -97,14 +96,13 @@ class _Api:
         waiter = await self._send(f"GET /v1/batches/{batch_id}/{path}".encode(), b"", mark)
         return _Waiting(kind, await claim(store, batch_id), waiter)
 
-    async def ping(self, times: list[float]) -> None:
-        """Milliseconds per ping, until cancelled."""
-        while True:
-            start = time.perf_counter()
-            waiter = await self._send(b"GET /livez", b"", b"\r\n\r\n")
-            times.append((await waiter.heard - start) * 1000)
-            waiter.close()
-            await asyncio.sleep(PING_SECONDS)
+    async def ping(self) -> float:
+        """Milliseconds to an answer of `/livez`."""
+        start = time.perf_counter()
+        waiter = await self._send(b"GET /livez", b"", b"\r\n\r\n")
+        heard = await waiter.heard
+        waiter.close()
+        return (heard - start) * 1000
 
     async def _send(self, line: bytes, body: bytes, mark: bytes) -> _Waiter:
         head = b"%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -132,9 +130,15 @@ async def _measure(pool: LocalPool, port: int, waiters: int, per_second: int | N
     delays: dict[str, list[float]] = {kind: [] for kind in KINDS}
     pings: list[float] = []
     free = asyncio.Semaphore(AT_ONCE)
+
+    async def keep_pinging() -> None:
+        while True:
+            pings.append(await api.ping())
+            await asyncio.sleep(PING_SECONDS)
+
     try:
         waiting = [await api.wait(store, serial) for serial in range(waiters)]
-        pinging = asyncio.create_task(api.ping(pings))
+        pinging = asyncio.create_task(keep_pinging())
         begun = time.perf_counter()
 
         async def one(number: int, waits: _Waiting) -> None:
@@ -148,6 +152,7 @@ async def _measure(pool: LocalPool, port: int, waiters: int, per_second: int | N
 
         await asyncio.gather(*(one(number, waits) for number, waits in enumerate(waiting)))
         pinging.cancel()
+        pings.append(await api.ping())
     finally:
         await store.close()
     pace = f"{per_second} a second" if per_second else "all at once"
@@ -159,10 +164,7 @@ def _row(pace: str, waiters: int, kind: str, times: Sequence[float]) -> Row:
         "rollouts end": pace,
         "waiters": waiters,
         "who": kind,
-        "times": len(times),
-        "ms, median": median(times),
-        "ms, p99": quantiles(times, n=100, method="inclusive")[98],
-        "ms, largest": max(times),
+        **spread(times),
     }
 
 

@@ -22,18 +22,20 @@ _TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 class Webhook:
     """What has been pushed."""
 
-    def __init__(self) -> None:
-        self.url = ""
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.answered: list[tuple[float, int]] = []
         """When, on the clock of `time.perf_counter`, and the body's bytes."""
-        self.loop = uvloop.new_event_loop()
-        """On which it runs."""
+        self.connections: set[asyncio.Transport] = set()
         self._held: list[tuple[asyncio.Transport, int]] = []
         self._opened = False
+        self._listening = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._closed: asyncio.Event
 
     def open(self) -> None:
         """From now on pushes are answered at once."""
-        self.loop.call_soon_threadsafe(self._open)
+        self._loop.call_soon_threadsafe(self._open)
 
     def take(self, transport: asyncio.Transport, size: int) -> None:
         """A push has come; on the webhook's own loop."""
@@ -42,6 +44,24 @@ class Webhook:
             self.answered.append((time.perf_counter(), size))
         else:
             self._held.append((transport, size))
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Listens until it is closed."""
+        self._loop, self._closed = asyncio.get_running_loop(), asyncio.Event()
+        server = await self._loop.create_server(lambda: _Connection(self), sock=listener)
+        self._listening.set()
+        await self._closed.wait()
+        server.close()
+        for transport in list(self.connections):
+            transport.abort()
+
+    def wait(self) -> None:
+        """Returns when it listens."""
+        self._listening.wait()
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._loop.call_soon_threadsafe(self._closed.set)
 
     def _open(self) -> None:
         self._opened = True
@@ -58,6 +78,10 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
+        self._webhook.connections.add(self._transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._webhook.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         message = self._messages.feed(data)
@@ -68,16 +92,13 @@ class _Connection(asyncio.Protocol):
 @contextmanager
 def webhook() -> Iterator[Webhook]:
     """One that listens until the block ends."""
-    hook = Webhook()
-    loop = hook.loop
     listener = socket.create_server(("127.0.0.1", 0))
-    loop.run_until_complete(loop.create_server(lambda: _Connection(hook), sock=listener))
-    hook.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    thread = threading.Thread(target=loop.run_forever, name="webhook", daemon=True)
+    hook = Webhook(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+    thread = threading.Thread(target=lambda: uvloop.run(hook.serve(listener)), name="webhook", daemon=True)
     thread.start()
+    hook.wait()
     try:
         yield hook
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        hook.close()
         thread.join()
-        loop.close()
