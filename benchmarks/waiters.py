@@ -43,6 +43,7 @@ class _Waiter(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """When, on the clock of `time.perf_counter`."""
+        self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass.
@@ -60,11 +61,13 @@ class _Waiter(asyncio.Protocol):
             self.heard.set_exception(AssertionError(f"no waiter: {self._seen[:300]!r}"))
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._lost.set()
         if not self.heard.done():
             self.heard.set_exception(error or ConnectionError(f"sent home after {self._seen[:300]!r}"))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._transport.close()
+        await self._lost.wait()
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class _Api:
         start = time.perf_counter()
         waiter = await self._send(b"GET /livez", b"", b"\r\n\r\n")
         heard = await waiter.heard
-        waiter.close()
+        await waiter.close()
         return (heard - start) * 1000
 
     async def _send(self, line: bytes, body: bytes, mark: bytes) -> _Waiter:
@@ -130,9 +133,10 @@ async def _measure(pool: LocalPool, port: int, waiters: int, per_second: int | N
     delays: dict[str, list[float]] = {kind: [] for kind in KINDS}
     pings: list[float] = []
     free = asyncio.Semaphore(AT_ONCE)
+    over = asyncio.Event()
 
     async def keep_pinging() -> None:
-        while True:
+        while not over.is_set():
             pings.append(await api.ping())
             await asyncio.sleep(PING_SECONDS)
 
@@ -148,11 +152,11 @@ async def _measure(pool: LocalPool, port: int, waiters: int, per_second: int | N
                 start = time.perf_counter()
                 await finish(store, waits.claimed, sample)
             delays[waits.kind].append((await waits.waiter.heard - start) * 1000)
-            waits.waiter.close()
+            await waits.waiter.close()
 
         await asyncio.gather(*(one(number, waits) for number, waits in enumerate(waiting)))
-        pinging.cancel()
-        pings.append(await api.ping())
+        over.set()
+        await pinging
     finally:
         await store.close()
     pace = f"{per_second} a second" if per_second else "all at once"
