@@ -157,6 +157,20 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
             assert batch.batch_id.encode() in ticket
             assert PROMPT.encode() not in ticket
             assert MARKER not in ticket
+        pool.wait_flower()
+        user, _, password = pool.flower_auth.partition(":")
+
+        def flower_tasks() -> httpx.Response:
+            return httpx.get(f"{pool.flower_url}/api/tasks", params={"limit": 1000}, auth=(user, password), timeout=30)
+
+        def listens() -> bool:
+            # It answers before it listens, and events that nobody hears are gone.
+            probe = client.submit(
+                items(1), defaults={"tokenizer_name": TINY, "callback_api_key": CALLBACK_KEY}, trainer=served.url
+            )
+            return probe.batch_id in flower_tasks().text
+
+        eventually(listens, seconds=60)
         pool.add_worker()
         results = list(batch.results())
         eventually(lambda: batch.status().delivery.get("delivered") == len(results), seconds=60)
@@ -174,10 +188,8 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
         )
         assert v1.status == "COMPLETED"
         views = [client.get_rollout(r.uid).model_dump_json() for r in results]
-        pool.wait_flower()
-        user, _, password = pool.flower_auth.partition(":")
-        tickets = httpx.get(f"{pool.flower_url}/api/tasks", params={"limit": 100}, auth=(user, password))
-        assert batch.batch_id in tickets.text
+        eventually(lambda: batch.batch_id in flower_tasks().text, seconds=60)
+        tickets = flower_tasks()
         assert "MARKER" not in tickets.text + "".join(views) + str(results) + v1.model_dump_json()
         assert marked(everything_in(pool.redis_url)) == []
         # The append-only file has every value that ever was in Redis; the logs are those of all processes.
