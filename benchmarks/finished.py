@@ -7,6 +7,8 @@ log-probabilities are random: neither compresses better than a model's.
 import asyncio
 import random
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import orjson
@@ -17,11 +19,12 @@ from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.rendering import TINY
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+from rolloutpool_common.store.workers import BEAT_SECONDS
 
-__all__ = ["AT_ONCE", "WORKER", "accept", "claim", "end", "finish", "sample_of"]
+__all__ = ["AT_ONCE", "WORKER", "accept", "claim", "end", "finish", "present", "sample_of"]
 
 WORKER: Final = "benchmark"
-"""The name under which rollouts are claimed; no such worker is announced."""
+"""The name under which rollouts are claimed."""
 PROMPT = 400
 """Ids."""
 AT_ONCE = 32
@@ -57,8 +60,37 @@ async def accept(store: Store, count: int, *, delivery: Delivery | None = None) 
     return submitted.batch_id
 
 
+@asynccontextmanager
+async def present(store: Store) -> AsyncIterator[None]:
+    """While the block runs, the pool knows the worker that claims here, and takes nothing back from it."""
+
+    async def beat() -> None:
+        while True:
+            await store.workers.beat(WORKER, running=0, tokenizers={})
+            await asyncio.sleep(BEAT_SECONDS)
+
+    await store.workers.announce(
+        WORKER,
+        host=WORKER,
+        pid=0,
+        slots=AT_ONCE,
+        tools=[],
+        agents=[],
+        termination_strategies=[],
+        tokenizers={},
+        versions={},
+    )
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+        await store.workers.leave(WORKER)
+
+
 async def claim(store: Store, batch_id: str, index: int = 0) -> Claim:
-    """The right to end one of its rollouts."""
+    """The right to end one of its rollouts, for as long as `present` lasts."""
     claimed = await store.rollouts.claim(f"{batch_id}-{index}", WORKER)
     if not isinstance(claimed, Claim):
         raise AssertionError(f"{batch_id}-{index} cannot be claimed: {claimed.reason}")
@@ -71,7 +103,7 @@ async def finish(store: Store, claimed: Claim, sample: Sample) -> None:
 
 
 async def end(store: Store, batch_id: str, count: int, sample: Sample) -> None:
-    """Claims and finishes every rollout of a batch."""
+    """Claims and finishes every rollout of a batch, within `present`."""
     free = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> None:

@@ -3,7 +3,7 @@
     python -m benchmarks.memory [--quick] [--in-flight 500]
 
 Resident set sizes (VmRSS) of real processes, read once they have come to rest. Tokenizers: the committed one, and
-those that `make tokenizers` has laid out. In flight: calculator rollouts of three turns and more, whose trainer
+families that `make tokenizers` lays out. In flight: calculator rollouts of three turns and more, whose trainer
 holds back the second one, so that each has a prompt, a turn and a journal; the trainer runs in this process, and is
 not counted. A rollout's own memory is the slope between a fifth of them and all: what the first ones load is no
 rollout's.
@@ -30,6 +30,7 @@ __all__ = ["in_flight", "main", "worker"]
 
 TINY = "rolloutpool/tiny"
 LAID_OUT = Path(__file__).parents[1] / "build" / "tokenizers"
+FAMILIES = ("mistral_nemo", "deepseek_v3", "qwen2_5", "qwen3", "llama3_2", "gemma3")
 MB = 1_000_000
 
 
@@ -138,8 +139,8 @@ def main() -> None:
         with worker(pool, "") as pid:
             idle = settled(pid)
         add("worker, idle, no tokenizer", idle)
-        laid_out = sorted(LAID_OUT.iterdir()) if LAID_OUT.is_dir() and not chosen.quick else []
-        for name in [TINY, *(str(path) for path in laid_out if path.is_dir())]:
+        laid_out = [] if chosen.quick else [LAID_OUT / name for name in FAMILIES if (LAID_OUT / name).is_dir()]
+        for name in [TINY, *map(str, laid_out)]:
             with worker(pool, name) as pid:
                 add(f"+ tokenizer {Path(name).name}", settled(pid) - idle)
         few, full = in_flight(pool, count // 5), in_flight(pool, count)

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from benchmarks.cpu import Usage
-from benchmarks.finished import accept, end, sample_of
+from benchmarks.finished import accept, end, present, sample_of
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser
 from benchmarks.webhook import webhook
@@ -131,7 +131,8 @@ async def _write(pool: LocalPool, count: int, sampled: int, delivery: Delivery |
     store = _store(pool)
     try:
         batch_id = await accept(store, count, delivery=delivery)
-        await end(store, batch_id, count, sample_of(sampled))
+        async with present(store):
+            await end(store, batch_id, count, sample_of(sampled))
         return batch_id
     finally:
         await store.close()

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import orjson
 import uvloop
-from benchmarks.finished import AT_ONCE, accept, claim, finish, sample_of
+from benchmarks.finished import AT_ONCE, accept, claim, finish, present, sample_of
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser, spread
 
@@ -141,22 +141,23 @@ async def _measure(pool: LocalPool, port: int, waiters: int, per_second: int | N
             await asyncio.sleep(PING_SECONDS)
 
     try:
-        waiting = [await api.wait(store, serial) for serial in range(waiters)]
-        pinging = asyncio.create_task(keep_pinging())
-        begun = time.perf_counter()
+        async with present(store):
+            waiting = [await api.wait(store, serial) for serial in range(waiters)]
+            pinging = asyncio.create_task(keep_pinging())
+            begun = time.perf_counter()
 
-        async def one(number: int, waits: _Waiting) -> None:
-            if per_second:
-                await asyncio.sleep(max(0.0, begun + number / per_second - time.perf_counter()))
-            async with free:
-                start = time.perf_counter()
-                await finish(store, waits.claimed, sample)
-            delays[waits.kind].append((await waits.waiter.heard - start) * 1000)
-            await waits.waiter.close()
+            async def one(number: int, waits: _Waiting) -> None:
+                if per_second:
+                    await asyncio.sleep(max(0.0, begun + number / per_second - time.perf_counter()))
+                async with free:
+                    start = time.perf_counter()
+                    await finish(store, waits.claimed, sample)
+                delays[waits.kind].append((await waits.waiter.heard - start) * 1000)
+                await waits.waiter.close()
 
-        await asyncio.gather(*(one(number, waits) for number, waits in enumerate(waiting)))
-        over.set()
-        await pinging
+            await asyncio.gather(*(one(number, waits) for number, waits in enumerate(waiting)))
+            over.set()
+            await pinging
     finally:
         await store.close()
     pace = f"{per_second} a second" if per_second else "all at once"
