@@ -60,8 +60,9 @@ class BadTrainer:
 async def send(
     writer: asyncio.StreamWriter, status: int, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()
 ) -> None:
-    """A whole response."""
-    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers)]
+    """A whole response, the last on its connection."""
+    fixed = (f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close")
+    lines = [*fixed, *(f"{name}: {value}" for name, value in headers)]
     await raw(writer, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 
 

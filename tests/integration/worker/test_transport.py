@@ -178,14 +178,38 @@ async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_ag
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         writer.close()
 
     listening = await asyncio.start_server(handle, HERE, 0)
     async with calling(HERE, Names([])) as caller:
         url = f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
-        assert [await call(caller, url) for _ in range(50)] == [422] * 50
+        assert [await call(caller, url) for _ in range(50)] == [200] * 50
+    listening.close()
+    await listening.wait_closed()
+
+
+@pytest.mark.parametrize("body", ["", "no"])
+async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
+    """The server closes it a moment later, when the call that is made again is on its way already."""
+    answered = asyncio.Event()
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 429 No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await answered.wait()
+        writer.close()
+
+    listening = await asyncio.start_server(handle, HERE, 0)
+    async with calling(HERE, Names([])) as caller:
+        url = f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
+        assert [await call(caller, url) for _ in range(3)] == [429] * 3
+        assert connections == 3
+        answered.set()
     listening.close()
     await listening.wait_closed()
 

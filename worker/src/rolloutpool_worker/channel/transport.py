@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
 import httpx
+from aiohttp.connector import Connection
 from yarl import URL
 
 from rolloutpool_worker.channel.resolver import Resolver
@@ -76,6 +77,7 @@ class Transport(httpx.AsyncBaseTransport):
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                response_class=_Answer,
                 auto_decompress=False,
                 skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
                 trust_env=False,
@@ -113,6 +115,21 @@ class Caller:
     async def close(self) -> None:
         """Closes the transport."""
         await self._transport.aclose()
+
+
+class _Answer(aiohttp.ClientResponse):
+    """A response whose connection is not used again after an error: many servers then close it without saying so."""
+
+    async def start(self, connection: Connection) -> "_Answer":
+        """Part of aiohttp's interface."""
+        protocol = connection.protocol
+        await super().start(connection)
+        if self.status >= httpx.codes.MULTIPLE_CHOICES and protocol is not None:
+            protocol.force_close()
+            if self.connection is None:
+                # All of the body has come already, so it lies in the pool.
+                protocol.close()
+        return self
 
 
 class _Body(httpx.AsyncByteStream):
