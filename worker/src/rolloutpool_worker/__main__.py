@@ -31,7 +31,7 @@ def main() -> None:
     # Texts come one by one, and the other cores have workers of their own.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Imports transformers, which takes a second or two: only now that the settings hold.
-    from rolloutpool_worker.solo import OPTION, serve_one
+    from rolloutpool_worker.solo import OPTION, serve
     from rolloutpool_worker.tasks import WorkerProcess, load_plugins
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -39,7 +39,7 @@ def main() -> None:
     try:
         if sys.argv[1:2] == [OPTION]:
             load_plugins(settings)
-            asyncio.run(serve_one(settings, sys.argv[2], int(sys.argv[3])))
+            asyncio.run(serve(settings, sys.argv[2], int(sys.argv[3])))
         # In the middle of its start it would end without a word to those to whom it may be announced already.
         signal.signal(signal.SIGTERM, lambda *_: asked.set())
         process = WorkerProcess(settings)

@@ -1,9 +1,10 @@
 """A rollout alone in a process, because two workers died while they had it and it got nowhere.
 
 If it is the rollout that kills them, the next death takes nobody along, and the reconciler knows whose it was. The
-process is a worker of its own with one slot: it announces itself, beats, claims this one rollout, and ends. It drains
-as soon as the rollout got further, which clears it, so that those who wait for their turn alone need not wait for its
-end; and when the worker that started it is gone, because nobody would stop it.
+process is a worker of its own with one slot: it announces itself, beats, and has one rollout at a time. As soon as that
+got further it is cleared and goes back to the queue, and the one that has waited longest takes its place: starting a
+process for each would let them wait for minutes where machines died often. It ends when nobody waits; and it drains
+when the worker that started it is gone, because nobody would stop it.
 """
 
 import asyncio
@@ -13,12 +14,13 @@ import sys
 from contextlib import suppress
 
 from rolloutpool_common.store import StoreError
+from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.event_loop import watch
 from rolloutpool_worker.runtime import Runtime
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.ticket import run_rollout
 
-__all__ = ["OPTION", "run_alone", "serve_one"]
+__all__ = ["OPTION", "run_alone", "serve"]
 
 OPTION = "--solo"
 BUSY_SECONDS = 1.0
@@ -47,17 +49,36 @@ async def run_alone(runtime: Runtime, uid: str) -> str:
         return f"solo:{await ended}"
 
 
-async def serve_one(settings: WorkerSettings, uid: str, parent: int) -> None:
-    """The inside of that process; `parent` is the process that started it."""
+async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
+    """The inside of that process; `parent` is the process that started it, because of this rollout."""
     runtime = Runtime(settings, solo=True)
     loop = asyncio.get_running_loop()
     watch(loop)
+    ending = asyncio.Event()
     stopping: list[asyncio.Task[None]] = []
-    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(runtime.signalled())))
+
+    async def end() -> None:
+        ending.set()
+        await runtime.signalled()
+
+    async def end_without_parent() -> None:
+        while True:
+            if os.getppid() != parent:
+                ending.set()
+                return await runtime.shut()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(end())))
     await runtime.start()
-    stopping.append(asyncio.create_task(_shut_without(parent, runtime)))
+    stopping.append(asyncio.create_task(end_without_parent()))
+    suspect: str | None = uid
     try:
-        await asyncio.create_task(run_rollout(runtime, uid))
+        while suspect is not None and not ending.is_set():
+            await asyncio.create_task(run_rollout(runtime, suspect))
+            suspect = await _next_after(runtime, suspect)
+            if not ending.is_set():
+                # The last one may have begun a drain of its own.
+                runtime.drain = Drain()
     finally:
         await runtime.stop()
         # Whoever started us reads nothing but the code; libraries' threads are not worth waiting for.
@@ -65,9 +86,9 @@ async def serve_one(settings: WorkerSettings, uid: str, parent: int) -> None:
     os._exit(0)
 
 
-async def _shut_without(parent: int, runtime: Runtime) -> None:
-    """Drains once that process is not the parent of this one any more."""
-    while True:
-        if os.getppid() != parent:
-            return await runtime.shut()
-        await asyncio.sleep(LOOK_SECONDS)
+async def _next_after(runtime: Runtime, uid: str) -> str | None:
+    with suppress(StoreError):
+        first = await runtime.store.rollouts.first_suspect()
+        # Who is still the first could not be claimed; others will see to it.
+        return None if first == uid else first
+    return None

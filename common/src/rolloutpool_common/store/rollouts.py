@@ -243,6 +243,12 @@ class Rollouts:
             at = now_s * 1000 + micros / 1000 + seconds * 1000
             await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
 
+    async def first_suspect(self) -> str | None:
+        """The rollout that has waited longest to run alone."""
+        with store_errors():
+            first = await self._redis.zrange(keys.SUSPECTS, 0, 0)
+            return first[0].decode() if first else None
+
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people; it goes with its batch."""
         with store_errors():
