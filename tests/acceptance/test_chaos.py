@@ -50,10 +50,10 @@ class TestVerdict:
         "samples": [SAMPLE],
     }
 
-    def judged(self, folder: Path, *, asks: list[Entry], client: list[Entry]) -> Verdict:
+    def judged(self, folder: Path, *, asks: list[Entry], client: list[Entry], manner: str = "steady") -> Verdict:
         trainer, log = Record(folder / "trainer-0.jsonl"), Record(folder / "client.jsonl")
         Record(folder / "campaign.jsonl")
-        log.write("accepted", key="k", batch="b", rollouts=["b-0"], manners=["steady"], pushed=False)
+        log.write("accepted", key="k", batch="b", rollouts=["b-0"], manners=[manner], pushed=False)
         for turn in asks:
             trainer.write("ask", uid="b-0", turn=turn["turn"], attempt=1, port=1)
             trainer.write("sampled", uid="b-0", attempt=1, **turn)
@@ -100,6 +100,12 @@ class TestVerdict:
     def test_a_turn_that_was_sampled_again_shows(self, tmp_path: Path) -> None:
         verdict = self.judged(tmp_path, asks=[*self.TURNS, self.TURNS[0]], client=[{"result": self.RESULT}])
         assert verdict.sampled_twice == ["b-0/1"]
+
+    def test_a_trainer_that_forgot_a_turn_may_sample_it_again(self, tmp_path: Path) -> None:
+        asks = [*self.TURNS, self.TURNS[0]]
+        verdict = self.judged(tmp_path, asks=asks, client=[{"result": self.RESULT}], manner="forgetful")
+        assert verdict.clean
+        assert verdict.sampled_after_loss == 1
 
     @pytest.mark.parametrize("name", list(SAMPLE))
     def test_one_wrong_value_is_a_wrong_mask(self, tmp_path: Path, name: str) -> None:

@@ -21,6 +21,7 @@ def show(verdict: Verdict) -> str:
         ("**wrong masks**", len(verdict.wrong_masks)),
         ("resumed at least once", f"{verdict.resumed} ({share:.0%})"),
         ("recovery from a worker's death, s (p50 / p95 / max)", _recovery(verdict.recovery_s)),
+        ("turns sampled again by trainers that forgot them", verdict.sampled_after_loss),
         ("pushed again under the same webhook-id", verdict.pushed_again),
         ("seconds", f"{verdict.seconds:.0f}"),
     ]

@@ -35,6 +35,8 @@ class Verdict:
     """Read at two cursors, pushed under two ids, or delivered with two contents; or one key made two batches."""
     sampled_twice: list[str] = field(default_factory=list)
     """Turns, as uid/turn."""
+    sampled_after_loss: int = 0
+    """Turns that a trainer sampled again because it had been killed and remembers nothing; it promised too much."""
     wrong_masks: list[str] = field(default_factory=list)
     """Delivered samples that are not what the trainer sampled, token by token; or data from a liar."""
     resumed: int = 0
@@ -88,7 +90,7 @@ def judge(folder: Path) -> Verdict:
     campaign = list(entries(folder / "campaign.jsonl"))
     verdict = Verdict()
     manners, pushed = _accepted(client, verdict)
-    sampled = _sampled(trainers.values(), verdict)
+    sampled = _sampled(trainers.values(), manners, verdict)
     results = _delivered(client, pushed, manners, verdict)
     for uid, manner in manners.items():
         _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict)
@@ -121,13 +123,18 @@ def _accepted(client: Sequence[dict[str, Any]], verdict: Verdict) -> tuple[dict[
     return manners, pushed
 
 
-def _sampled(logs: Iterable[Sequence[dict[str, Any]]], verdict: Verdict) -> dict[str, dict[int, dict[str, Any]]]:
+def _sampled(
+    logs: Iterable[Sequence[dict[str, Any]]], manners: dict[str, Manner], verdict: Verdict
+) -> dict[str, dict[int, dict[str, Any]]]:
     found: defaultdict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for log in logs:
         for entry in log:
             if entry["event"] == "sampled":
                 if entry["turn"] in found[entry["uid"]]:
-                    verdict.sampled_twice.append(f"{entry['uid']}/{entry['turn']}")
+                    if manners.get(entry["uid"]) is Manner.FORGETFUL:
+                        verdict.sampled_after_loss += 1
+                    else:
+                        verdict.sampled_twice.append(f"{entry['uid']}/{entry['turn']}")
                 found[entry["uid"]][entry["turn"]] = entry
     return found
 
