@@ -49,7 +49,7 @@ def worker(pool_url: str) -> Iterator[Worker]:
         ROLLOUTPOOL_TRAINER_ATTEMPTS="3",
         ROLLOUTPOOL_INFRA_RETRIES="0",
         ROLLOUTPOOL_TOOL_TIMEOUT="1",
-        HTTP_CLIENT_TIMEOUT="2",
+        HTTP_CLIENT_TIMEOUT="4",
     ) as process:
         yield process
 

@@ -42,14 +42,14 @@ async def called(trainer: BadTrainer, count: int) -> None:
     async def enough() -> bool:
         return len(trainer.requests) >= count
 
-    await until(enough, 60)
+    await until(enough, 150)
 
 
 async def all_started(trainer: BadTrainer, batch: NewBatch) -> None:
     async def all_of_it() -> bool:
         return started(trainer).count(batch.batch_id) == len(batch.rollouts)
 
-    await until(all_of_it, 60)
+    await until(all_of_it, 150)
 
 
 async def test_two_runs_share_a_worker_by_weight(redis_url: str, tokenizer: ChatTokenizer) -> None:
