@@ -237,6 +237,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert model is not None
             model.status, model.token, model.clean = "queued", None, clean
             model.retries += retry
+            if retry and claim.worker_id.startswith("solo-"):
+                model.crashes = 0
 
     @rule(worker=st.sampled_from(WORKERS))
     def die(self, worker: str) -> None:

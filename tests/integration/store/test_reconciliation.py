@@ -192,6 +192,20 @@ async def test_of_many_suspects_who_waits_longest_runs_alone_first(
     assert not await raw.exists("rp:suspects")
 
 
+async def test_a_suspect_that_fails_alone_and_kills_nobody_is_cleared(
+    store: Store, raw: redis.asyncio.Redis, settled: None
+) -> None:
+    (uid,) = await submit(store)
+    for name in ("w1", "w2"):
+        await announce(store, name)
+        await claim(store, uid, name)
+        await fall_silent(raw, name)
+        await store.reconciliation.run_once()
+    alone = await claim(store, uid, "solo-1")
+    assert await store.rollouts.give_back(alone, clean=True, counter="retries", delay_s=0)
+    assert (await claim(store, uid, "w3")).crashes == 0
+
+
 async def test_a_drain_is_no_crash(store: Store) -> None:
     (uid,) = await submit(store)
     for attempt in range(1, MAX_CRASHES + 3):

@@ -23,5 +23,9 @@ end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 if counter == '' then return 0 end
 local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
-if counter ~= 'crashes' then return counted end
+if counter ~= 'crashes' then
+  -- It failed alone and killed nobody.
+  if string.sub(state[3], 1, 5) == 'solo-' then redis.call('HDEL', k_rollout(uid), 'crashes') end
+  return counted
+end
 return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))
