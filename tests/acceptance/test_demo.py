@@ -91,7 +91,7 @@ def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Si
         assert children
         process.send_signal(number)
         output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 0, output
     assert "stopped; nothing is left running" in output
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
     assert list(tmp_path.iterdir()) == []

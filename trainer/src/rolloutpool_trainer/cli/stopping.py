@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = ["StopRequested", "stop_on_signals"]
@@ -30,7 +30,9 @@ def stop_on_signals(at_once: Callable[[], None], stopping: Callable[[], None]) -
             at_once()
             return
         requested = True
-        stopping()
+        # It may come in the middle of a line that is being printed, and Python's streams refuse a second one then.
+        with suppress(RuntimeError):
+            stopping()
         raise StopRequested
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
