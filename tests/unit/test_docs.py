@@ -140,3 +140,12 @@ def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:^|`)make ([a-z-]+)", "\n".join(path.read_text() for path in DOCUMENTS), re.MULTILINE)
     assert set(named) - targets == set()
+
+
+def test_every_test_that_is_named_exists() -> None:
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    for heading, below in re.findall(r"^\|.*`(tests/[\w/]+\.py)` \|\n((?:\|.*\n)+)", text, re.MULTILINE):
+        named += [(heading, test) for test in re.findall(r"`(test_\w+)`", below)]
+    assert named
+    assert [name for name in named if not re.search(rf"def {name[1]}\(", (ROOT / name[0]).read_text())] == []
