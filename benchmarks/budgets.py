@@ -67,18 +67,18 @@ _SHORT: dict[str, Cell] = {"system": "pool", "turns": 3, "in flight": 100, "late
 
 BUDGETS = (
     Budget(
-        what=f"CPU of a 3-turn rollout over the founding pattern's (5 ms where that took {FOUNDING_MS:g})",
+        what=f"CPU of a 3-turn rollout over the founding pattern's (3.5 ms where that took {FOUNDING_MS:g})",
         benchmark="throughput",
         row=_SHORT | {"varied": "in flight"},
         figure="CPU / founding",
-        most=5 / FOUNDING_MS,
+        most=3.5 / FOUNDING_MS,
     ),
     Budget(
-        what=f"the same in tickets of 8 (3.5 ms where that took {FOUNDING_MS:g})",
+        what=f"the same in tickets of one (5 ms where that took {FOUNDING_MS:g})",
         benchmark="throughput",
         row=_SHORT | {"varied": "tickets"},
         figure="CPU / founding",
-        most=3.5 / FOUNDING_MS,
+        most=5 / FOUNDING_MS,
     ),
     Budget(
         what="rate over the founding pattern's, 3 turns, 100 in flight",

@@ -32,7 +32,8 @@ class Point:
     latency_ms: int = 0
     slow_ms: int | None = None
     workers: int = 2
-    tickets_of: int = 1
+    tickets_of: int = 8
+    """As shipped."""
     systems: tuple[System, ...] = ALL
     tokenizer: str | None = None
     """A directory, of the founding pattern's tokenizer; None: the one of the pool."""
@@ -70,7 +71,7 @@ def points(qwen3: str | None) -> Iterator[Point]:
     for latency_ms in (50, 1000):
         yield Point(experiment="latency", latency_ms=latency_ms)
     yield Point(experiment="latency", in_flight=1000, latency_ms=1000)
-    yield Point(experiment="tickets", tickets_of=8, systems=(System.POOL, System.FOUNDING))
+    yield Point(experiment="tickets", tickets_of=1, systems=(System.POOL, System.FOUNDING))
     for tickets_of in (1, 8):
         yield Point(experiment="stragglers", latency_ms=20, slow_ms=400, tickets_of=tickets_of, systems=(System.POOL,))
     for workers in (1, 2, 3, 4):
@@ -83,7 +84,7 @@ def points(qwen3: str | None) -> Iterator[Point]:
 def few_points() -> Iterator[Point]:
     """What the budgets are about."""
     yield Point(experiment="in flight")
-    yield Point(experiment="tickets", tickets_of=8, systems=(System.POOL, System.FOUNDING))
+    yield Point(experiment="tickets", tickets_of=1, systems=(System.POOL, System.FOUNDING))
     yield Point(experiment="turns", turns=64, in_flight=32, systems=(System.POOL, System.FOUNDING))
     yield Point(experiment="latency", in_flight=1000, latency_ms=1000, systems=(System.POOL, System.IDEAL_RAW))
 

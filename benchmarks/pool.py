@@ -107,7 +107,6 @@ def running_pool(trainer: str, *, workers: int, in_flight: int, tickets_of: int)
     """A pool of its own that runs `in_flight` rollouts at once, over all workers."""
     env = {
         **ENVIRONMENT,
-        # A slot is a ticket's.
         "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),
         "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
     }

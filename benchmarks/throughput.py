@@ -189,7 +189,7 @@ def _options() -> argparse.Namespace:
     one.add_argument("--in-flight", type=int, default=100)
     one.add_argument("--latency-ms", type=int, default=0)
     one.add_argument("--workers", type=int, default=2)
-    one.add_argument("--tickets-of", type=int, default=1)
+    one.add_argument("--tickets-of", type=int, default=8)
     one.add_argument("--rollouts", type=int, help="how many; default: by --seconds")
     one.add_argument("--systems", default=System.POOL.value, help="pool,founding,ideal-httpx,ideal-raw")
     return options.parse_args()

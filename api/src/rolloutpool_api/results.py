@@ -15,6 +15,8 @@ __all__ = ["START", "Page", "check_cursor", "read_page"]
 START = "0"
 CHUNK = 100
 """Results per read: 100 of 18 kB come in one round trip without holding the loop."""
+LINGER = 0.02
+"""Seconds that a long-poll gives results to come together: a request for each of them costs more than they do."""
 PAGE_BYTES = 32 * 1024 * 1024
 """A page ends here even if it has fewer results than asked for; the next begins where it ended."""
 
@@ -37,6 +39,10 @@ class Page:
     next_cursor: str
     complete: bool
 
+    def full(self, limit: int) -> bool:
+        """Whether nothing more fits in."""
+        return len(self.items) >= limit or sum(map(len, self.items)) >= PAGE_BYTES
+
     def json(self) -> bytes:
         """As `ResultPage`."""
         complete = b"true" if self.complete else b"false"
@@ -53,24 +59,25 @@ async def read_page(pool: Pool, batch_id: str, cursor: str, *, limit: int, wait_
     end = time.monotonic() + wait_s
     async with pool.store.signals.watch(batch_id) as watch:
         while True:
-            page = await _read(pool, batch_id, cursor, limit)
+            page = await _read(pool, batch_id, Page([], cursor, False), limit)
             left = end - time.monotonic()
+            if page.items and left > LINGER and not page.complete and not page.full(limit):
+                await pool.pause(LINGER)
+                return await _read(pool, batch_id, page, limit)
             if page.items or page.complete or left <= 0:
                 return page
             await pool.wait(watch, left)
 
 
-async def _read(pool: Pool, batch_id: str, cursor: str, limit: int) -> Page:
-    items: list[bytes] = []
-    size = 0
+async def _read(pool: Pool, batch_id: str, page: Page, limit: int) -> Page:
+    """The page with what follows it."""
+    items, cursor = list(page.items), page.next_cursor
     while True:
-        count = min(CHUNK, limit - len(items))
-        piece = await pool.store.batches.results(batch_id, cursor, count)
-        for at, data in piece.items:
-            items.append(b'{"cursor":"%b","result":%b}' % (at.encode(), data))
-            size += len(data)
+        piece = await pool.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))
+        items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
         # A cursor that did not move says that nothing follows, not even results that were deleted meanwhile.
         moved = piece.next_cursor != cursor
         cursor = piece.next_cursor
-        if not moved or piece.complete or len(items) >= limit or size >= PAGE_BYTES:
-            return Page(items, cursor, piece.complete)
+        page = Page(items, cursor, piece.complete)
+        if not moved or page.complete or page.full(limit):
+            return page

@@ -35,8 +35,8 @@ class Settings(BaseSettings):
     rolloutpool_redis_url: str = Field(repr=False)
     rolloutpool_broker_url: str | None = Field(default=None, repr=False)
     """Celery's Redis, where it is another one."""
-    rolloutpool_tickets_of: int = Field(default=1, ge=1, le=16)
-    """Rollouts per Celery message; the workers need the same."""
+    rolloutpool_tickets_of: int = Field(default=8, ge=1, le=16)
+    """Rollouts per Celery message at the most; the workers need the same."""
     max_concurrent_rollouts: int = Field(default=100, ge=1)
     """Synchronous rollouts (`POST /rollout`) that run at once for this process; further ones wait."""
     rollout_timeout_seconds: float = Field(default=600.0, gt=0, le=604_800)

@@ -8,8 +8,10 @@ and publishing delays a ticket, and loses none. Publishing twice is harmless, be
 import asyncio
 import json
 import logging
+import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from kombu.exceptions import KombuError, OperationalError
@@ -19,26 +21,40 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "most_per_message"]
 
 _log = logging.getLogger(__name__)
 
 HEADER_PUBLISHED = "rolloutpool_published_ms"
 """When the ticket was taken out of the outbox, on Redis' clock."""
 
+ROOM = 8
+"""A message brings a worker at most this part of its slots, since it takes none before it has room for a whole one."""
+SPREAD = 4
+"""Messages per worker that the last rollouts of a queue make at least, so that none idles while another has many."""
+WORKERS_SECONDS = 5.0
+"""How long the list of workers is believed."""
 BATCH = 500
 """Messages per pipelined publish: 186 µs per ticket instead of 787 µs one by one."""
 SLACK_MS = 5000
 """A ticket younger than this is on its way, not lost."""
 
 
+def most_per_message(slots: int, per_ticket: int) -> int:
+    """Rollouts that one message may bring a worker with so many slots."""
+    return max(1, min(per_ticket, slots // ROOM))
+
+
 class Publisher:
     """Moves tickets; safe to use from many processes at once."""
 
     def __init__(self, store: Store, redis_url: str, *, per_ticket: int = 1) -> None:
+        """`per_ticket`: rollouts per message, where many wait and workers have the slots."""
         self._store = store
         self._celery = make_celery(redis_url)
         self._per_ticket = per_ticket
+        self._workers = self._most = 1
+        self._looked = -math.inf
         self._running = asyncio.Lock()
         # kombu's producers are not made for two threads at once.
         self._wire = threading.Lock()
@@ -52,9 +68,22 @@ class Publisher:
         async with self._running:
             for priority in Priority:
                 while tickets := await self._store.outbox.reserve(priority, BATCH):
-                    await asyncio.to_thread(self._publish, priority, tickets)
+                    count = await self._per_message(priority, len(tickets))
+                    await asyncio.to_thread(self._publish, priority, tickets, count)
                     published += len(tickets)
         return published
+
+    async def _per_message(self, priority: Priority, count: int) -> int:
+        if self._per_ticket == 1:
+            return 1
+        if time.monotonic() - self._looked > WORKERS_SECONDS:
+            slots = [w.slots for w in await self._store.workers.known() if w.alive and not w.is_solo]
+            self._workers = max(len(slots), 1)
+            self._most = most_per_message(min(slots, default=1), self._per_ticket)
+            self._looked = time.monotonic()
+        if await self._store.outbox.has_more(priority):
+            return self._most
+        return min(self._most, math.ceil(count / (SPREAD * self._workers)))
 
     async def recover(self) -> int:
         """Puts tickets back that were published and are no longer in the broker; returns how many."""
@@ -92,7 +121,7 @@ class Publisher:
         """Closes the connections to the broker."""
         self._celery.close()
 
-    def _publish(self, priority: Priority, tickets: Sequence[Ticket]) -> None:
+    def _publish(self, priority: Priority, tickets: Sequence[Ticket], count: int) -> None:
         with self._wire:
             try:
                 with self._celery.producer_pool.acquire(block=True) as producer:
@@ -101,26 +130,22 @@ class Publisher:
                             "kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options"
                         )
                     with cast(Any, producer).batch(BATCH):
-                        for start in range(0, len(tickets), self._per_ticket):
-                            self._send(producer, priority, tickets[start : start + self._per_ticket])
+                        for start in range(0, len(tickets), count):
+                            self._send(producer, priority, tickets[start : start + count])
             except (OperationalError, KombuError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 
     def _send(self, producer: Any, priority: Priority, tickets: Sequence[Ticket]) -> None:
         refs = [[ticket.batch_id, ticket.index] for ticket in tickets]
-        first = tickets[0]
-        shown = f"batch={first.batch_id} index={','.join(str(t.index) for t in tickets)}"
-        if first.group:
-            shown += f" group={json.dumps(first.group)}"
         self._celery.send_task(
             TASK_NAME,
             args=(refs,),
             queue=queue_name(priority),
             producer=producer,
-            argsrepr=shown,
+            argsrepr=" ".join(map(_shown, _by_batch(tickets))),
             kwargsrepr="",
             ignore_result=True,
-            headers={HEADER_PUBLISHED: first.published_ms},
+            headers={HEADER_PUBLISHED: tickets[0].published_ms},
         )
 
     def _oldest_waiting_ms(self, priority: Priority) -> float | None:
@@ -136,3 +161,17 @@ class Publisher:
         if raw is None:
             return None
         return float(json.loads(raw)["headers"][HEADER_PUBLISHED])
+
+
+def _by_batch(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:
+    of: dict[str, list[Ticket]] = {}
+    for ticket in tickets:
+        of.setdefault(ticket.batch_id, []).append(ticket)
+    return of.values()
+
+
+def _shown(tickets: list[Ticket]) -> str:
+    """The tickets of one batch as Flower shows them."""
+    shown = f"batch={tickets[0].batch_id} index={','.join(str(ticket.index) for ticket in tickets)}"
+    groups = dict.fromkeys(json.dumps(ticket.group) for ticket in tickets if ticket.group)
+    return f"{shown} group={','.join(groups)}" if groups else shown

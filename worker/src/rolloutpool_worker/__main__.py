@@ -1,12 +1,11 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
-With `--solo UID PARENT`, which only a worker says: one rollout, alone in the process.
+With `--solo UID PARENT`, which only a worker says: suspected rollouts, one after the other, `UID` first.
 """
 
 import asyncio
 import os
 import signal
-import socket
 import sys
 import threading
 
@@ -18,7 +17,7 @@ from rolloutpool_worker.settings import WorkerSettings
 
 
 def main() -> None:
-    """Runs a Celery worker on the threads pool; exits with a line that says what is wrong with the settings."""
+    """Runs a Celery worker; exits with a line that says what is wrong with the settings."""
     try:
         settings = WorkerSettings()
     except ValidationError as error:
@@ -51,16 +50,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         if asked.is_set():
             sys.exit(0)
-        # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
-        worker = process.app.Worker(
-            pool_cls="threads",
-            # A thread waits for each ticket under way.
-            concurrency=-(-settings.worker_slots // settings.tickets_of),
-            without_gossip=True,
-            without_mingle=True,
-            loglevel=settings.log_level.upper(),
-            hostname=f"worker-{os.getpid()}@{socket.gethostname()}",
-        )
+        worker = process.worker()
         worker.start()
     finally:
         process.stop()

@@ -34,8 +34,8 @@ class WorkerSettings(BaseSettings):
     """Keys that open callers' secrets; the same as the API's."""
     allowed_targets: str = ""
     """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback."""
-    tickets_of: int = Field(default=1, ge=1, le=16)
-    """Rollouts per Celery message when this worker publishes from the outbox."""
+    tickets_of: int = Field(default=8, ge=1, le=16)
+    """Rollouts per Celery message at the most, when this worker publishes from the outbox."""
     drain_seconds: float = Field(default=30.0, ge=0)
     """How long model calls in flight are awaited after SIGTERM."""
     tokenizers: Names = ()

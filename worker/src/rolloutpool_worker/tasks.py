@@ -1,20 +1,26 @@
 """Celery's side of a worker: one thin task, and the process's life from its start to its last signal.
 
-The task waits in a thread of Celery's pool while its rollouts run on the loop. Celery's time limits, revoke and soft
-shutdown do nothing on threads (celery#10490), so deadlines, cancel and drain are our own.
+A task's rollouts run on the loop, and Celery is told when they end (`pool`). Its time limits, revoke and soft shutdown
+do nothing to them, so deadlines, cancel and drain are our own.
 """
 
 import asyncio
+import os
 import signal
-from typing import Any
+import socket
+from concurrent.futures import Future
+from typing import Any, cast
 
 from celery import Celery
+from celery.apps.worker import Worker
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from rolloutpool_common.broker import PREFLIGHT_NAME, TASK_NAME, make_celery
+from rolloutpool_common.publishing import most_per_message
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker import agent, termination
 from rolloutpool_worker.event_loop import EventLoop
+from rolloutpool_worker.pool import LoopConsumer, LoopPool, Slots
 from rolloutpool_worker.preflight import try_endpoints
 from rolloutpool_worker.registry import import_plugins
 from rolloutpool_worker.runtime import Runtime
@@ -36,6 +42,10 @@ class WorkerProcess:
         """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
         load_plugins(settings)
         self._stopped = self._draining = False
+        self._settings = settings
+        self._slots = Slots(settings.worker_slots, most_per_message(settings.worker_slots, settings.tickets_of))
+        # For tickets that bring more than the process has slots.
+        self._running = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
         self._runtime = self._loop.run(_started(settings))
@@ -44,23 +54,50 @@ class WorkerProcess:
         app = make_celery(settings.celery_url)
 
         @app.task(name=TASK_NAME, ignore_result=True)
-        def ticket(refs: list[list[Any]]) -> list[str]:
-            return self._run(refs)
+        def ticket(refs: list[list[Any]]) -> Future[list[str]]:
+            self._slots.take(len(refs))
+            return self._loop.submit(self._run(refs))
 
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)
-        def preflight(request_id: str, urls: list[str]) -> None:
-            self._loop.run(try_endpoints(self._runtime, request_id, urls))
+        def preflight(request_id: str, urls: list[str]) -> Future[None]:
+            return self._loop.submit(try_endpoints(self._runtime, request_id, urls))
 
         worker_shutting_down.connect(self._drain, weak=False)
         worker_shutdown.connect(self.stop, weak=False)
         return app
 
-    def _run(self, refs: list[list[Any]]) -> list[str]:
+    async def _run(self, refs: list[list[Any]]) -> list[str]:
         """Runs the rollouts of one ticket; returns what became of each."""
-        if self._runtime.drain.begun:
-            # Never claimed, so it is published again.
-            return ["draining"] * len(refs)
-        return self._loop.run(_run_all(self._runtime, [uid_of(batch_id, index) for batch_id, index in refs]))
+        # Tasks of their own, because each can be cancelled alone.
+        runs = [asyncio.create_task(self._run_one(uid_of(batch_id, index))) for batch_id, index in refs]
+        return await asyncio.gather(*runs)
+
+    async def _run_one(self, uid: str) -> str:
+        try:
+            async with self._running:
+                if self._runtime.drain.begun:
+                    # Never claimed, so it is published again.
+                    return "draining"
+                outcome = await run_rollout(self._runtime, uid)
+                return await run_alone(self._runtime, uid) if outcome == "solo" else outcome
+        finally:
+            self._slots.give()
+
+    def worker(self) -> Worker:
+        """Celery's side, ready to start."""
+        settings = self._settings
+        # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
+        worker = self.app.Worker(
+            pool_cls=LoopPool,
+            consumer_cls=LoopConsumer,
+            concurrency=settings.worker_slots,
+            without_gossip=True,
+            without_mingle=True,
+            loglevel=settings.log_level.upper(),
+            hostname=f"worker-{os.getpid()}@{socket.gethostname()}",
+        )
+        cast(Any, worker).pool.slots = self._slots
+        return worker
 
     def _drain(self, **_: Any) -> None:
         """On each SIGTERM. Celery waits for its threads, and these for their rollouts."""
@@ -84,16 +121,6 @@ async def _started(settings: WorkerSettings) -> Runtime:
     runtime = Runtime(settings)
     await runtime.start()
     return runtime
-
-
-async def _run_all(runtime: Runtime, uids: list[str]) -> list[str]:
-    # Tasks of their own, because each can be cancelled alone.
-    return list(await asyncio.gather(*(asyncio.create_task(_run_one(runtime, uid)) for uid in uids)))
-
-
-async def _run_one(runtime: Runtime, uid: str) -> str:
-    outcome = await run_rollout(runtime, uid)
-    return await run_alone(runtime, uid) if outcome == "solo" else outcome
 
 
 def load_plugins(settings: WorkerSettings) -> None:

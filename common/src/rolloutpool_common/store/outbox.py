@@ -35,6 +35,11 @@ class Outbox:
             Ticket(flat[i].decode(), int(flat[i + 1]), flat[i + 2].decode(), float(now)) for i in range(0, len(flat), 3)
         ]
 
+    async def has_more(self, priority: Priority) -> bool:
+        """Whether any outbox still has something."""
+        with store_errors():
+            return bool(await self._redis.exists(keys.runs(priority)))
+
     async def lost(self, priority: Priority, before_ms: float, limit: int = 1000) -> int:
         """Puts tickets back that were published before `before_ms` and never claimed; returns how many.
 

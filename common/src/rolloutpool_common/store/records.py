@@ -214,6 +214,11 @@ class WorkerInfo(NamedTuple):
     last_beat_age_s: float
     alive: bool
 
+    @property
+    def is_solo(self) -> bool:
+        """Whether it takes nothing but suspects, which no message brings."""
+        return self.worker_id.startswith("solo-")
+
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
     """The spec of one rollout: its own fields win, sampling parameters and metadata key by key."""
