@@ -1,8 +1,8 @@
 """Conversations whose every byte is known beforehand, so that the stub trainer computes nothing while it is measured.
 
 A rollout's id says which one it is: `turns.variant.latency_ms.serial`. The policy adds one number again and again, a
-call per turn, and says the result in the last turn. The ids are those of the tiny tokenizer, encoded as the template
-writes them: a trainer that keeps ids and one that renders history again count the same.
+call per turn, and says the result in the last turn. The ids are those of one tokenizer, encoded as its template writes
+them: a trainer that keeps ids and one that renders history again count the same.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ def messages(turns: int, serial: int) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=256)
-def conversation(turns: int, variant: int) -> list[Turn]:
+def conversation(turns: int, variant: int, tokenizer_name: str = TINY) -> list[Turn]:
     """The replies of all turns. The first use takes up to a second."""
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(tokenizer_name)
     calculators = (calculator.ADD, calculator.SUBTRACT, calculator.MULTIPLY, calculator.DIVIDE)
     tools = [tool.definition.model_dump() for tool in calculators]
     prompt = tokenizer.render_prompt(messages(turns, variant), tools=tools)
@@ -74,8 +74,8 @@ def conversation(turns: int, variant: int) -> list[Turn]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> ChatTokenizer:
-    return load_tokenizer(TINY)
+def _tokenizer(name: str) -> ChatTokenizer:
+    return load_tokenizer(name)
 
 
 def _numbers(variant: int) -> tuple[int, int]:

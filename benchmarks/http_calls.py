@@ -18,10 +18,10 @@ from benchmarks.processes import serving
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.addresses import Targets
-from rolloutpool_worker.channel import Caller, Resolver, Transport
+from rolloutpool_worker.channel import Caller, Resolver
 
 AT_ONCE = 100
-HEADERS = {b"Content-Type": b"application/json", b"Idempotency-Key": b"0123456789abcdef/1"}
+HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "0123456789abcdef/1"}
 
 Call = Callable[[int], Awaitable[int]]
 
@@ -41,18 +41,17 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
     context = ssl.create_default_context()
     shared = httpx.AsyncClient(verify=context, trust_env=False, limits=httpx.Limits(max_connections=None))
     each = [httpx.AsyncClient(verify=context, trust_env=False) for _ in range(AT_ONCE)]
-    caller = Caller(Transport(Resolver(Targets.loopback())), timeout=300)
-    headers = {name.decode(): value.decode() for name, value in HEADERS.items()}
+    caller = Caller(Resolver(Targets.loopback()), timeout=300)
 
     async def by_shared(_: int) -> int:
-        return len((await shared.post(url, content=body, headers=headers)).content)
+        return len((await shared.post(url, content=body, headers=HEADERS)).content)
 
     async def by_each(number: int) -> int:
-        return len((await each[number].post(url, content=body, headers=headers)).content)
+        return len((await each[number].post(url, content=body, headers=HEADERS)).content)
 
     async def by_caller(_: int) -> int:
         async with caller.request("POST", url, content=body, headers=HEADERS) as response:
-            return len(await response.aread())
+            return sum([len(part) async for part in response.parts()])
 
     ways: dict[str, Call] = {
         "one httpx.AsyncClient for all": by_shared,

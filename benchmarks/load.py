@@ -7,6 +7,9 @@ from benchmarks.cpu import POOL_ROLES
 
 __all__ = ["Load", "Measured", "System"]
 
+SPREAD = 0.2
+"""Latencies differ by this much around their mean. With one for all, rollouts move in waves, and what would be measured
+is how many waves there were."""
 SLOW_EVERY = 20
 """One rollout in so many is a straggler, where a load has any."""
 
@@ -43,7 +46,9 @@ class Load:
 
     def latency_of(self, serial: int) -> int:
         """How long the model takes per turn of one rollout, milliseconds."""
-        return self.slow_ms if self.slow_ms is not None and serial % SLOW_EVERY == 0 else self.latency_ms
+        mean = self.slow_ms if self.slow_ms is not None and serial % SLOW_EVERY == 0 else self.latency_ms
+        # The golden ratio spreads any number of serials evenly.
+        return round(mean * (1 - SPREAD + 2 * SPREAD * (serial * 0.6180339887 % 1)))
 
     def with_rollouts(self, rollouts: int) -> "Load":
         """The same with another number of rollouts."""

@@ -5,17 +5,19 @@ longest that the protocol allows.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from benchmarks.load import Load, System
+
+from rolloutpool_common.rendering import TINY
 
 __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
 LONG = 32
 """From so many turns on a conversation is long."""
-_TURN_MS = {System.POOL: 2.5, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}
+_TURN_MS = {System.POOL: 0.9, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}
 """Roughly; only for how many rollouts to run."""
 _RENDER_MS = 0.1
 """The founding pattern's further cost per turn and turn before it, as roughly."""
@@ -35,8 +37,8 @@ class Point:
     tickets_of: int = 8
     """As shipped."""
     systems: tuple[System, ...] = ALL
-    tokenizer: str | None = None
-    """A directory, of the founding pattern's tokenizer; None: the one of the pool."""
+    tokenizer: str = TINY
+    """Of everybody; a directory, or the name of the tiny one."""
 
     def load(self, system: System, seconds: float) -> Load:
         """What takes this system about so many seconds, and at least as much as makes a rate."""
@@ -48,8 +50,8 @@ class Point:
         per_second = 1000 / max(cost_ms, self.turns * self.latency_ms / self.in_flight)
         least = self.in_flight if system is System.FOUNDING and self.turns >= LONG else 2 * self.in_flight
         if self.latency_ms * self.turns >= 1000 * seconds / 4:
-            # Waves, each as long as a rollout: the same number for everybody.
-            per_second, least = 0.0, 5 * self.in_flight
+            # A multiple of what is in flight, the same for everybody: the last ones run in less and less company.
+            per_second, least = 0.0, 10 * self.in_flight
         return Load(
             turns=self.turns,
             in_flight=self.in_flight,
@@ -59,8 +61,16 @@ class Point:
         )
 
 
-def points(qwen3: str | None) -> Iterator[Point]:
-    """One factor at a time; `qwen3` is a directory with that tokenizer, where there is one."""
+def points(real: str | None) -> Iterator[Point]:
+    """One factor at a time, with the tokenizer in the directory `real` where there is one."""
+    for point in _points():
+        yield replace(point, tokenizer=real or TINY)
+    if real is not None:
+        yield Point(experiment="tiny tokenizer")
+        yield Point(experiment="tiny tokenizer", turns=64, in_flight=32)
+
+
+def _points() -> Iterator[Point]:
     yield Point(experiment="in flight", in_flight=1, workers=1)
     for in_flight in (32, 100, 500, 1000):
         yield Point(experiment="in flight", in_flight=in_flight)
@@ -77,16 +87,18 @@ def points(qwen3: str | None) -> Iterator[Point]:
     for workers in (1, 2, 3, 4):
         yield Point(experiment="workers", workers=workers, systems=(System.POOL,))
         yield Point(experiment="workers", workers=workers, latency_ms=50, systems=(System.POOL,))
-    if qwen3 is not None:
-        yield Point(experiment="Qwen3 tokenizer", systems=(System.FOUNDING,), tokenizer=qwen3)
 
 
-def few_points() -> Iterator[Point]:
+def few_points(real: str | None) -> Iterator[Point]:
     """What the budgets are about."""
-    yield Point(experiment="in flight")
-    yield Point(experiment="tickets", tickets_of=1, systems=(System.POOL, System.FOUNDING))
-    yield Point(experiment="turns", turns=64, in_flight=32, systems=(System.POOL, System.FOUNDING))
-    yield Point(experiment="latency", in_flight=1000, latency_ms=1000, systems=(System.POOL, System.IDEAL_RAW))
+    both = (System.POOL, System.FOUNDING)
+    for point in (
+        Point(experiment="in flight"),
+        Point(experiment="tickets", tickets_of=1, systems=both),
+        Point(experiment="turns", turns=64, in_flight=32, systems=both),
+        Point(experiment="latency", in_flight=1000, latency_ms=1000, systems=(System.POOL, System.IDEAL_RAW)),
+    ):
+        yield replace(point, tokenizer=real or TINY)
 
 
 def every_point() -> Iterator[Point]:

@@ -19,7 +19,6 @@ from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured, System
 from benchmarks.processes import ENVIRONMENT, ROOT
 
-from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
 __all__ = ["PoolUnderLoad", "running_pool"]
@@ -31,9 +30,10 @@ PAGE = 200
 class PoolUnderLoad:
     """A pool that is up."""
 
-    def __init__(self, url: str, trainer: str) -> None:
+    def __init__(self, url: str, trainer: str, tokenizer: str) -> None:
         self._http = httpx.Client(base_url=url, trust_env=False, timeout=120.0)
         self._trainer = trainer
+        self._tokenizer = tokenizer
         self._serial = 0
 
     def warm_up(self, load: Load) -> None:
@@ -66,7 +66,7 @@ class PoolUnderLoad:
                     for serial in serials
                 ],
                 "defaults": {
-                    "tokenizer_name": TINY,
+                    "tokenizer_name": self._tokenizer,
                     "max_turns": load.turns,
                     "max_tokens_total": 1_000_000,
                     "idempotent": True,
@@ -103,7 +103,9 @@ def _check(pages: list[bytes], load: Load) -> None:
 
 
 @contextmanager
-def running_pool(trainer: str, *, workers: int, in_flight: int, tickets_of: int) -> Iterator[PoolUnderLoad]:
+def running_pool(
+    trainer: str, *, workers: int, in_flight: int, tickets_of: int, tokenizer: str
+) -> Iterator[PoolUnderLoad]:
     """A pool of its own that runs `in_flight` rollouts at once, over all workers."""
     env = {
         **ENVIRONMENT,
@@ -113,9 +115,9 @@ def running_pool(trainer: str, *, workers: int, in_flight: int, tickets_of: int)
     (ROOT / "build").mkdir(exist_ok=True)
     with (
         TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
-        LocalPool(workers, flower=False, state=state, tokenizers=[TINY], env=env) as pool,
+        LocalPool(workers, flower=False, state=state, tokenizers=[tokenizer], env=env) as pool,
     ):
-        under_load = PoolUnderLoad(pool.url, trainer)
+        under_load = PoolUnderLoad(pool.url, trainer, tokenizer)
         try:
             yield under_load
         finally:

@@ -1,12 +1,13 @@
 """A trainer that costs next to nothing, because it only looks up what to answer.
 
-    python -m benchmarks.stub_trainer
+    python -m benchmarks.stub_trainer --tokenizer rolloutpool/tiny
 
 Prints its port, then serves `/v1/chat/completions` until it is killed. What it answers is in `conversations`; a known
 prefix is left out of the echo where the digest that comes with the request is that of its own ids. It checks no mask:
 that each rollout was proved exact is read off the results.
 """
 
+import argparse
 import asyncio
 import re
 import socket
@@ -15,6 +16,8 @@ from typing import cast
 import uvloop
 from benchmarks.conversations import conversation
 from benchmarks.wire import Messages
+
+from rolloutpool_common.rendering import TINY
 
 __all__ = ["main"]
 
@@ -27,9 +30,10 @@ _ASSISTANT = b'"role":"assistant"'
 class Connection(asyncio.Protocol):
     """One client's connection; requests come one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokenizer: str) -> None:
         self._transport: asyncio.Transport
         self._messages = Messages()
+        self._tokenizer = tokenizer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of the protocol."""
@@ -41,33 +45,37 @@ class Connection(asyncio.Protocol):
         message = self._messages.feed(data)
         if message is None:
             return
-        delay, reply = _reply(*message)
+        delay, reply = _reply(*message, self._tokenizer)
         if delay:
             asyncio.get_running_loop().call_later(delay, self._transport.write, reply)
         else:
             self._transport.write(reply)
 
 
-def _reply(head: bytes, body: bytes) -> tuple[float, bytes]:
+def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
     """Seconds to wait, and the response."""
     start = body.rfind(_ID) + len(_ID)
     turns, variant, latency_ms, _ = body[start : body.index(b'"', start)].split(b".")
-    turn = conversation(int(turns), int(variant))[body.count(_ASSISTANT)]
+    turn = conversation(int(turns), int(variant), tokenizer)[body.count(_ASSISTANT)]
     digest = _DIGEST.search(head)
     return int(latency_ms) / 1000, turn.delta if digest and digest[1] == turn.digest else turn.whole
 
 
-async def _serve() -> None:
+async def _serve(tokenizer: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-    server = await asyncio.get_running_loop().create_server(Connection, sock=listener, backlog=BACKLOG)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(tokenizer), sock=listener, backlog=BACKLOG)
     print(listener.getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 def main() -> None:
     """Serves until the process is killed."""
-    conversation(2, 0)
-    uvloop.run(_serve())
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokenizer", default=TINY)
+    tokenizer = parser.parse_args().tokenizer
+    conversation(2, 0, tokenizer)
+    uvloop.run(_serve(tokenizer))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ turns, so that a machine that is busy is busy for all of them; ratios are of nei
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from rolloutpool_common.rendering import TINY
 __all__ = ["main", "measure"]
 
 QWEN3 = ROOT / "build" / "tokenizers" / "qwen3"
-"""What `make tokenizers` lays out: the tokenizer with which the founding pattern was measured first."""
+"""What `make tokenizers` lays out: a tokenizer and template as policies have them."""
 Repeat = dict[System, Measured]
 
 
@@ -40,21 +41,28 @@ def measure(point: Point, *, repeats: int, seconds: float, rollouts: int | None 
     if rollouts is not None:
         loads = {system: load.with_rollouts(rollouts) for system, load in loads.items()}
     with ExitStack() as stack:
-        port = stack.enter_context(serving("benchmarks.stub_trainer"))
+        port = stack.enter_context(serving("benchmarks.stub_trainer", "--tokenizer", point.tokenizer))
         trainer = f"http://127.0.0.1:{port}"
         running: dict[System, _UnderLoad] = {}
         for system in point.systems:
             if system is System.POOL:
                 pool = stack.enter_context(
-                    running_pool(trainer, workers=point.workers, in_flight=point.in_flight, tickets_of=point.tickets_of)
+                    running_pool(
+                        trainer,
+                        workers=point.workers,
+                        in_flight=point.in_flight,
+                        tickets_of=point.tickets_of,
+                        tokenizer=point.tokenizer,
+                    )
                 )
                 pool.warm_up(loads[system])
                 running[system] = pool
             elif system is System.FOUNDING:
-                tokenizer = point.tokenizer or TINY
-                running[system] = stack.enter_context(
-                    running_founding(trainer, in_flight=point.in_flight, tokenizer=tokenizer)
+                founding = stack.enter_context(
+                    running_founding(trainer, in_flight=point.in_flight, tokenizer=point.tokenizer)
                 )
+                founding.warm_up(loads[system])
+                running[system] = founding
             else:
                 running[system] = Ideal(system, port)
         for _ in range(repeats):
@@ -76,6 +84,7 @@ def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
         "in flight": load.in_flight,
         "latency, ms": load.latency_ms,
         "stragglers, ms": load.slow_ms,
+        "tokenizer": Path(point.tokenizer).name,
         "workers": point.workers if system is System.POOL else None,
         "tickets of": point.tickets_of if system is System.POOL else None,
         "rollouts": load.rollouts,
@@ -122,14 +131,15 @@ def main() -> None:
             latency_ms=options.latency_ms,
             workers=options.workers,
             tickets_of=options.tickets_of,
+            tokenizer=options.tokenizer,
             systems=tuple(System(name) for name in options.systems.split(",")),
         )
         for repeat in measure(point, repeats=options.repeats, seconds=options.seconds, rollouts=options.rollouts):
             for measured in repeat.values():
                 print(shown(measured), flush=True)
         return
-    qwen3 = str(QWEN3) if QWEN3.is_dir() else None
-    chosen = every_point() if options.full else few_points() if options.quick else points(qwen3)
+    real = str(QWEN3) if QWEN3.is_dir() else None
+    chosen = every_point() if options.full else few_points(real) if options.quick else points(real)
     found: list[Row] = []
     for point in chosen:
         repeats = []
@@ -151,7 +161,7 @@ def main() -> None:
             "nothing; `ideal` makes the same calls and does nothing else. Stragglers: the latency of one rollout in 20."
         ),
         leaves_out=(
-            "A model: the trainer answers from a table, by the tiny tokenizer, and shares the cores with what is "
+            "A model: the trainer answers from a table, and shares the cores with what is "
             "measured. Networks, TLS, large tool results, drift. Conversations of 100 turns are the protocol's longest."
         ),
         plots=(
@@ -190,6 +200,7 @@ def _options() -> argparse.Namespace:
     one.add_argument("--latency-ms", type=int, default=0)
     one.add_argument("--workers", type=int, default=2)
     one.add_argument("--tickets-of", type=int, default=8)
+    one.add_argument("--tokenizer", default=TINY, help="a directory, or the name of the tiny one")
     one.add_argument("--rollouts", type=int, help="how many; default: by --seconds")
     one.add_argument("--systems", default=System.POOL.value, help="pool,founding,ideal-httpx,ideal-raw")
     return options.parse_args()

@@ -17,6 +17,7 @@ from rolloutpool_api.app import create_app
 from rolloutpool_api.head import BoundedHead
 from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.garbage import collect_rarely
 from rolloutpool_common.logs import configure_logs
 from rolloutpool_common.store import SecretsFileInvalid
 
@@ -91,6 +92,7 @@ def main() -> int:
         signal.signal(number, server.handle_exit)
     host, port = listener.getsockname()[:2]
     structlog.stdlib.get_logger(__name__).info("api listens", host=host, port=port)
+    collect_rarely()
     server.run(sockets=[listener])
     return 0
 

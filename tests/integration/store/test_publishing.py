@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import claim, submit
+from tests.integration.support.batches import announce, claim, submit
 
 from rolloutpool_common.broker import broker_url
 from rolloutpool_common.protocol.batch import Delivery, Priority
@@ -88,13 +88,60 @@ async def test_pumping_stops_at_the_window(store: Store, publisher: Publisher, r
     assert await publisher.pump() == 7
 
 
-async def test_several_rollouts_may_share_a_ticket(store: Store, redis_url: str, raw: Redis) -> None:
-    publisher = Publisher(store, redis_url, per_ticket=4)
-    uids = await submit(store, 10)
-    assert await publisher.pump() == 10
+async def sizes(raw: Redis) -> list[int]:
+    """How many rollouts each message brings, oldest first."""
+    return [len(tickets) for tickets in await refs(raw)]
+
+
+@pytest.fixture
+async def sharing(store: Store, redis_url: str) -> AsyncIterator[Publisher]:
+    made = Publisher(store, redis_url, per_ticket=8)
+    yield made
+    made.close()
+
+
+async def announced(store: Store, *slots: int) -> None:
+    for number, count in enumerate(slots):
+        await announce(store, f"w{number}", slots=count)
+
+
+async def test_where_many_wait_several_rollouts_share_a_message(store: Store, sharing: Publisher, raw: Redis) -> None:
+    await announced(store, 256)
+    uids = await submit(store, 300)
+    window = await sharing.pump()
+    assert window < 300
+    assert await sizes(raw) == [8] * (window // 8)
     batch_id = uids[0].rpartition("-")[0]
-    assert await refs(raw) == [[[batch_id, i] for i in indexes] for indexes in (range(0, 4), range(4, 8), range(8, 10))]
-    publisher.close()
+    assert [ref for tickets in await refs(raw) for ref in tickets] == [[batch_id, i] for i in range(window)]
+
+
+async def test_the_last_ones_are_spread_over_all_workers(store: Store, sharing: Publisher, raw: Redis) -> None:
+    await announced(store, 256, 256)
+    await submit(store, 10)
+    assert await sharing.pump() == 10
+    assert await sizes(raw) == [2] * 5
+
+
+@pytest.mark.parametrize(("slots", "most"), [((256, 24), 3), ((7, 256), 1), ((), 1)])
+async def test_a_message_brings_an_eighth_of_the_smallest_workers_slots(
+    store: Store, sharing: Publisher, raw: Redis, slots: tuple[int, ...], most: int
+) -> None:
+    await announced(store, *slots)
+    await announce(store, "solo-of-a-suspect", slots=1)
+    await submit(store, 600)
+    await sharing.pump()
+    assert max(await sizes(raw)) == most
+
+
+async def test_flower_shows_every_batch_and_group_of_a_message(store: Store, sharing: Publisher, raw: Redis) -> None:
+    await announced(store, 256)
+    # Runs take turns, so that a message brings rollouts of both.
+    first = await submit(store, 200, groups=["a"] * 200, run="one")
+    second = await submit(store, 200, groups=["b", "c"] * 100, run="two")
+    await sharing.pump()
+    shown = (await messages(raw))[0]["headers"]["argsrepr"]
+    one, two = (uids[0].rpartition("-")[0] for uids in (first, second))
+    assert shown == f'batch={one} index=0,1,2,3 group="a" batch={two} index=0,1,2,3 group="b","c"'
 
 
 async def test_publishers_at_once_publish_each_ticket_once(store: Store, redis_url: str, raw: Redis) -> None:

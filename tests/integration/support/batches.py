@@ -113,13 +113,13 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
     return RolloutResult(**{**fields, **changes})
 
 
-async def announce(store: Store, worker: str) -> None:
+async def announce(store: Store, worker: str, *, slots: int = 1) -> None:
     """Makes a worker known."""
     await store.workers.announce(
         worker,
         host="h",
         pid=1,
-        slots=1,
+        slots=slots,
         tools=[],
         agents=["tool_calls"],
         termination_strategies=[],

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from rolloutpool_common.addresses import Targets
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
-from rolloutpool_worker.channel import Caller, Resolver, Transport, resolver
+from rolloutpool_worker.channel import Caller, Resolver, resolver
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""
@@ -75,14 +75,14 @@ class Names:
 
 @contextlib.asynccontextmanager
 async def calling(listed: str, names: Names) -> AsyncIterator[Caller]:
-    caller = Caller(Transport(Resolver(Targets.parse(listed), names)), timeout=5)
+    caller = Caller(Resolver(Targets.parse(listed), names), timeout=5)
     yield caller
     await caller.close()
 
 
 async def call(caller: Caller, url: str) -> int:
     async with caller.request("POST", url) as response:
-        await response.aread()
+        [_ async for _ in response.parts()]
         return response.status_code
 
 
@@ -154,7 +154,7 @@ async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
 @pytest.mark.parametrize("spelling", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(spelling: str) -> None:
     async with server(HERE) as inner:
-        caller = Caller(Transport(Resolver(Targets.parse("*"))), timeout=5)
+        caller = Caller(Resolver(Targets.parse("*")), timeout=5)
         with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
             await call(caller, f"http://{spelling}:{inner.port}")
         await caller.close()
@@ -168,7 +168,7 @@ async def test_ipv6_is_called_where_it_is_listed() -> None:
 
 async def test_the_systems_own_resolver_is_used() -> None:
     async with server(HERE) as listening:
-        caller = Caller(Transport(Resolver(Targets.loopback())), timeout=5)
+        caller = Caller(Resolver(Targets.loopback()), timeout=5)
         assert await call(caller, f"http://localhost:{listening.port}") == 200
         await caller.close()
 
@@ -245,7 +245,7 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
             await release.wait()
             return [HERE]
 
-        caller = Caller(Transport(Resolver(Targets.parse(f"*,{HERE}"), slow)), timeout=30)
+        caller = Caller(Resolver(Targets.parse(f"*,{HERE}"), slow), timeout=30)
         calls = [asyncio.create_task(call(caller, f"http://slow.example:{listening.port}")) for _ in range(20)]
         await begun.wait()
         calls[0].cancel()
@@ -276,7 +276,7 @@ async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
         await asyncio.Event().wait()
         return []
 
-    caller = Caller(Transport(Resolver(Targets.parse("*"), silent)), timeout=0.05)
+    caller = Caller(Resolver(Targets.parse("*"), silent), timeout=0.05)
     with pytest.raises(httpx.ConnectTimeout):
         await call(caller, "http://silent.example")
     await caller.close()

@@ -56,7 +56,7 @@ def test_what_was_not_run_is_missing() -> None:
     assert {verdict for _, _, verdict in judge({})} == {Verdict.MISSING}
 
 
-@pytest.mark.parametrize("chosen", [list(few_points()), list(points(None))], ids=["quick", "default"])
+@pytest.mark.parametrize("chosen", [list(few_points(None)), list(points(None))], ids=["quick", "default"])
 def test_every_budget_of_the_throughput_is_measured_by_a_point(chosen: list[Point]) -> None:
     measured: list[Row] = [
         {

@@ -12,6 +12,7 @@ import threading
 from pydantic import ValidationError
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.garbage import collect_rarely
 from rolloutpool_common.logs import configure_logs
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -51,6 +52,7 @@ def main() -> None:
         if asked.is_set():
             sys.exit(0)
         worker = process.worker()
+        collect_rarely()
         worker.start()
     finally:
         process.stop()

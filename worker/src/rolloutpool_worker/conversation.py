@@ -275,9 +275,9 @@ class Conversation:
         raise AssertionError("unreachable: the last length returns or raises")
 
     async def _observe(self, messages: list[dict[str, Any]], **measured: float) -> dict[str, Any]:
-        behind = takewhile(lambda message: message["role"] != "assistant", reversed(self.messages))
+        behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))[::-1]
         # Together with those that lie there already: some templates merge messages of one turn.
-        await self.tokens.append(self._with_tool_names([*reversed(list(behind)), *messages]), self.turns)
+        await self.tokens.append(self._with_tool_names([*behind, *messages]), self.turns)
         entries = self._new_entries()
         asked = await self._plan_next([*self.messages, *messages], [*self._wire, *map(orjson.dumps, messages)])
         record = {"kind": "obs", "messages": messages, "entries": entries, **asked, **measured}

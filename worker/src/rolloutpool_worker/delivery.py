@@ -98,14 +98,13 @@ class Delivery:
             HEADER_TIMESTAMP: str(now),
             HEADER_SIGNATURE: sign(secret, uid, now, body),
         }
-        encoded = {name.encode(): value.encode() for name, value in headers.items()}
         try:
             async with (
                 asyncio.timeout(TIMEOUT),
-                self._caller.request("POST", url, content=body, headers=encoded) as response,
+                self._caller.request("POST", url, content=body, headers=headers) as response,
             ):
                 # Nothing of the body is read: whatever it is, and however long, the status has said it.
-                return None if response.is_success else str(response.status_code)
+                return None if 200 <= response.status_code < 300 else str(response.status_code)
         except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError, TimeoutError) as error:
             # The third and fourth are what becomes of an impossible port or host name.
             return type(error).__name__

@@ -21,9 +21,9 @@ from celery.concurrency.thread import TaskPool
 from celery.worker.consumer import Consumer
 from kombu.serialization import loads
 
-_log = logging.getLogger(__name__)
-
 __all__ = ["LoopConsumer", "LoopPool", "Slots"]
+
+_log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1
 """How long an event may wait for others: each publish costs as much as the rest of what Celery does for a ticket."""
@@ -37,12 +37,14 @@ class _Ended:
 
     def tell(self) -> None:
         """Lets Celery know, in the form of its tracer."""
-        if error := self.future.exception():
+        try:
+            result = self.future.result()
+        except Exception as error:
             # Its text could quote what a message carried.
             _log.error("a task failed with %s", type(error).__name__)
-            self.callback((True, ExceptionInfo((type(error), error, error.__traceback__)), self.seconds))
+            self.callback((True, ExceptionInfo(), self.seconds))
         else:
-            self.callback((False, self.future.result(), self.seconds))
+            self.callback((False, result, self.seconds))
 
 
 class Slots:

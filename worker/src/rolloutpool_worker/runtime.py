@@ -20,7 +20,7 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, ClaimLost, SecretStore, Store, StoreError, new_token
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.channel import Breakers, Caller, Resolver, Transport
+from rolloutpool_worker.channel import Breakers, Caller, Resolver
 from rolloutpool_worker.delivery import Delivery
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.masks import Kinds
@@ -42,10 +42,11 @@ class Runtime:
     """The inside of a worker process, between `start` and `stop`."""
 
     def __init__(self, settings: WorkerSettings, *, solo: bool = False) -> None:
-        """`solo`: a process that runs one suspected rollout and nothing else; `claim.lua` knows it by its name."""
+        """`solo`: a process that runs suspects, one at a time, and nothing else; `claim.lua` knows it by its name."""
         self.settings = settings.model_copy(update={"worker_slots": 1}) if solo else settings
         self.is_solo = solo
-        self.solo = asyncio.Semaphore(1)
+        self.solo_child = asyncio.Lock()
+        """Held while this worker has a solo process below it."""
         self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
@@ -56,7 +57,7 @@ class Runtime:
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
-        self.caller = Caller(Transport(Resolver(settings.targets)), timeout=settings.http_client_timeout)
+        self.caller = Caller(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.delivery = Delivery(self.store, self.caller)
         self.drain = Drain()
         self.kinds = Kinds()

@@ -29,11 +29,11 @@ LOOK_SECONDS = 1.0
 
 async def run_alone(runtime: Runtime, uid: str) -> str:
     """Starts the process for a rollout and waits for it; one at a time in each worker, others are tried again soon."""
-    if runtime.solo.locked() or runtime.drain.begun:
+    if runtime.solo_child.locked() or runtime.drain.begun:
         with suppress(StoreError):
             await runtime.store.rollouts.postpone(uid, BUSY_SECONDS)
         return "solo:busy"
-    async with runtime.solo:
+    async with runtime.solo_child:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
             stdin=asyncio.subprocess.DEVNULL,

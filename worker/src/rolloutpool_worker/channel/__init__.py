@@ -3,7 +3,7 @@
 from rolloutpool_worker.channel.breaker import Breakers, PortDown
 from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnBody, TurnCall
 from rolloutpool_worker.channel.resolver import Resolver
-from rolloutpool_worker.channel.transport import Caller, Transport
+from rolloutpool_worker.channel.transport import Caller
 
 __all__ = [
     "Breakers",
@@ -13,7 +13,6 @@ __all__ = [
     "PortDown",
     "Reply",
     "Resolver",
-    "Transport",
     "TurnBody",
     "TurnCall",
 ]

@@ -34,7 +34,7 @@ from rolloutpool_common.protocol.completions import (
 )
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.channel.breaker import Breakers
-from rolloutpool_worker.channel.transport import Caller
+from rolloutpool_worker.channel.transport import Caller, Response
 
 __all__ = ["CallbackChannel", "Echo", "Reply", "TurnBody", "TurnCall"]
 
@@ -174,7 +174,7 @@ class CallbackChannel:
                 pause = min(pause * 2, MAX_PAUSE)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _headers(self, call: TurnCall) -> dict[bytes, bytes]:
+    def _headers(self, call: TurnCall) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             HEADER_IDEMPOTENCY: f"{self._uid}/{call.turn}/2" if call.again else f"{self._uid}/{call.turn}",
@@ -188,19 +188,17 @@ class CallbackChannel:
         if call.echo is not None:
             headers[HEADER_ECHO_PREFIX] = str(call.echo.prefix)
             headers[HEADER_ECHO_DIGEST] = call.echo.digest
-        # httpx would refuse a text that is not ASCII.
-        return {name.encode(): value.encode() for name, value in headers.items()}
+        return headers
 
     def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
         if isinstance(error, TrainerStatusError):
             return error.status in NOT_SAMPLED or (self._spec.may_repeat and error.status >= 500)
         return error.retryable
 
-    async def _once(self, body: bytes, headers: dict[bytes, bytes], turn: int) -> Reply:
+    async def _once(self, body: bytes, headers: dict[str, str], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
-        limits = self._caller.timeout
-        # httpx' limits hold for each read alone, and a reply may trickle for ever.
-        whole = None if limits.read is None else limits.read + (limits.connect or 0.0)
+        # The caller's limit holds for each read alone, and a reply may trickle for ever.
+        whole = self._caller.read_timeout + self._caller.connect_timeout
         try:
             async with (
                 asyncio.timeout(whole),
@@ -233,10 +231,10 @@ class CallbackChannel:
             return await asyncio.to_thread(self._parse, data, reply_headers, where)
         return self._parse(data, reply_headers, where)
 
-    async def _read(self, response: httpx.Response, where: str) -> bytes:
+    async def _read(self, response: Response, where: str) -> bytes:
         parts: list[bytes] = []
         size = 0
-        async for part in response.aiter_bytes():
+        async for part in response.parts():
             size += len(part)
             if size > self._max_reply_bytes:
                 raise TrainerProtocolError(f"{where}: the reply is larger than {self._max_reply_bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""How the worker calls out: httpx' requests and replies over aiohttp's connections.
+"""How the worker calls out: over aiohttp's connections, with httpx' errors.
 
 httpcore costs three times the CPU per call of aiohttp's parser in C, and needs a client for each call in flight; here
 one pool serves a process (docs/decisions/0006). No redirect is followed, no cookie kept, no environment read: all of
@@ -11,6 +11,7 @@ import io
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
 
 import aiohttp
 import httpx
@@ -19,47 +20,74 @@ from yarl import URL
 
 from rolloutpool_worker.channel.resolver import Resolver
 
-__all__ = ["Caller", "Transport"]
+__all__ = ["Caller", "Response"]
 
 KEEPALIVE_SECONDS = 1.5
 """Less than servers wait (gunicorn 2 s, uvicorn 5 s): a call on a connection that is just being closed is ambiguous."""
 STREAMED_BYTES = 2**20
 """From here on aiohttp wants a body in pieces."""
-_PORTS = {"http": 80, "https": 443}
+_URLS = 1024
+_AGENT = {"User-Agent": "rolloutpool"}
 
 
-class Transport(httpx.AsyncBaseTransport):
-    """Connections to all trainers and webhooks of a process; for one event loop."""
+class Response:
+    """A reply whose head has come."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.status_code = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        """Whatever the case of a name."""
+        self._content = answer.content
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes; raises `httpx.HTTPError`."""
+        with _as_httpx():
+            async for part in self._content.iter_any():
+                yield part
+
+
+class Caller:
+    """Makes single calls, over the connections to all trainers and webhooks of a process; for one event loop."""
+
+    def __init__(self, resolver: Resolver, *, timeout: float) -> None:
+        """`timeout` in seconds, for each read; a connection has to stand within ten."""
+        self.read_timeout = timeout
+        self.connect_timeout = min(timeout, 10.0)
         self._resolver = resolver
+        self._timeout = aiohttp.ClientTimeout(
+            connect=self.connect_timeout, sock_connect=self.connect_timeout, sock_read=timeout
+        )
         # Building one costs 128 ms.
         self._context = ssl.create_default_context()
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises `TargetRefused` before anything is sent, OverflowError or UnicodeError for an impossible host."""
-        url, content = request.url, await request.aread()
-        if url.scheme not in _PORTS or not url.host:
-            raise httpx.UnsupportedProtocol("neither http:// nor https:// with a host", request=request)
-        self._resolver.check(url.host, _PORTS[url.scheme] if url.port is None else url.port)
-        timeout = request.extensions.get("timeout", {})
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Response]:
+        """The reply, its body unread.
+
+        Raises `TargetRefused` before anything is sent, OverflowError or UnicodeError for an impossible host.
+        """
+        target = _parsed(url)
+        self._resolver.check(target.host or "", target.port or 0)
         # One look at the sockets: a connection that its server has closed meanwhile must not be taken.
         await asyncio.sleep(0)
-        with _as_httpx(request):
+        with _as_httpx():
             answer = await self._opened().request(
-                request.method,
-                URL(str(url), encoded=True),
-                headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
+                method,
+                target,
+                headers={**_AGENT, **headers} if headers else _AGENT,
                 data=io.BytesIO(content) if len(content) > STREAMED_BYTES else content or None,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    connect=timeout.get("connect"), sock_connect=timeout.get("connect"), sock_read=timeout.get("read")
-                ),
             )
-        return httpx.Response(answer.status, headers=answer.raw_headers, stream=_Body(request, answer), request=request)
+        try:
+            yield Response(answer)
+        finally:
+            # Closes the connection too where something of the body is still to come.
+            answer.release()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
@@ -78,43 +106,21 @@ class Transport(httpx.AsyncBaseTransport):
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 response_class=_Answer,
-                auto_decompress=False,
+                timeout=self._timeout,
                 skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
                 trust_env=False,
             )
         return self._session
 
 
-class Caller:
-    """Makes single calls over a transport."""
-
-    def __init__(self, transport: httpx.AsyncBaseTransport, *, timeout: float) -> None:
-        """`timeout` in seconds, for each read; a connection has to stand within ten."""
-        self.timeout = httpx.Timeout(timeout, connect=min(timeout, 10.0))
-        self._transport = transport
-        self._extensions = {"timeout": self.timeout.as_dict()}
-
-    @asynccontextmanager
-    async def request(
-        self, method: str, url: str, *, content: bytes = b"", headers: Mapping[bytes, bytes] | None = None
-    ) -> AsyncIterator[httpx.Response]:
-        """The reply, its body unread."""
-        request = httpx.Request(
-            method,
-            url,
-            content=content,
-            headers={b"User-Agent": b"rolloutpool", **(headers or {})},
-            extensions=self._extensions,
-        )
-        response = await self._transport.handle_async_request(request)
-        try:
-            yield response
-        finally:
-            await response.aclose()
-
-    async def close(self) -> None:
-        """Closes the transport."""
-        await self._transport.aclose()
+@lru_cache(_URLS)
+def _parsed(url: str) -> URL:
+    """Raises `httpx.InvalidURL` and `httpx.UnsupportedProtocol`."""
+    with _as_httpx():
+        parsed = URL(url)
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise httpx.UnsupportedProtocol("neither http:// nor https:// with a host")
+    return parsed
 
 
 class _Answer(aiohttp.ClientResponse):
@@ -132,37 +138,22 @@ class _Answer(aiohttp.ClientResponse):
         return self
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, request: httpx.Request, answer: aiohttp.ClientResponse) -> None:
-        self._request = request
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx(self._request):
-            async for part in self._answer.content.iter_any():
-                yield part
-
-    async def aclose(self) -> None:
-        # Closes the connection too where something of the body is still to come.
-        self._answer.release()
-
-
 @contextmanager
-def _as_httpx(request: httpx.Request) -> Iterator[None]:
+def _as_httpx() -> Iterator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
-        raise httpx.ConnectTimeout(str(error), request=request) from error
+        raise httpx.ConnectTimeout(str(error)) from error
     except aiohttp.ClientConnectorError as error:
-        raise httpx.ConnectError(str(error), request=request) from error
+        raise httpx.ConnectError(str(error)) from error
     except aiohttp.ServerTimeoutError as error:
-        raise httpx.ReadTimeout(str(error), request=request) from error
+        raise httpx.ReadTimeout(str(error)) from error
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as error:
-        raise httpx.RemoteProtocolError(f"{type(error).__name__}: {error}", request=request) from error
+        raise httpx.RemoteProtocolError(f"{type(error).__name__}: {error}") from error
     except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
         raise httpx.InvalidURL(str(error)) from error
     except (aiohttp.ClientError, ConnectionError) as error:
-        raise httpx.ReadError(f"{type(error).__name__}: {error}", request=request) from error
+        raise httpx.ReadError(f"{type(error).__name__}: {error}") from error
     except UnicodeError:
         raise
     except ValueError as error:
