@@ -21,7 +21,7 @@ endif
 KEEP ?=
 QUICK ?=
 # In this order; each leaves its rows in build/bench.
-BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo
+BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo http_calls fsync
 ARGS ?=
 
 .PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench bench-guard bench-tokens clean
@@ -106,8 +106,9 @@ bench: $(STAMP) ## Measure everything beside the founding pattern and the ideal;
 	$(BIN)/python -m benchmarks.budgets
 
 bench-guard: $(STAMP) ## Measure what has a budget against others in the same run, and fail where one is broken
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.throughput --quick $(ARGS)
-	$(BIN)/python -m benchmarks.budgets
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.throughput --quick --out build/guard/throughput.json $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens rolloutpool/tiny --out build/guard/tokens.json
+	$(BIN)/python -m benchmarks.budgets --folder build/guard
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)

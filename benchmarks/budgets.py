@@ -4,7 +4,7 @@
 
 Budgets are ratios of figures of the same run, so that a slower machine breaks none. One is broken when its figure
 misses it by more than the noise of that run: half of the range of the paired repeats. A benchmark that was not run is
-said to be missing, and breaks nothing.
+said to be missing, and breaks nothing; nor does a limit in seconds, which a slower machine may well miss.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from benchmarks.memory import BEYOND_TOKENS
 from benchmarks.report import FOLDER, Cell, Report, Row, table
 
 __all__ = ["BUDGETS", "Budget", "Verdict", "judge", "main"]
@@ -24,6 +25,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     IN_NOISE = "missed within the noise"
+    MISSED = "missed, in seconds"
     BROKEN = "BROKEN"
     MISSING = "not measured"
 
@@ -40,6 +42,8 @@ class Budget:
     """Column; its noise is in the column of this name with ` ±`."""
     most: float = float("inf")
     least: float = 0.0
+    absolute: bool = False
+    """Whether the limit is in seconds of this machine."""
 
     def find(self, rows: Sequence[Row]) -> Row:
         """The row that it is about; empty where there is none."""
@@ -54,7 +58,9 @@ class Budget:
         margin = noise if isinstance(noise, int | float) else 0.0
         if self.least <= figure <= self.most:
             return Verdict.HOLDS
-        return Verdict.IN_NOISE if self.least - margin <= figure <= self.most + margin else Verdict.BROKEN
+        if self.least - margin <= figure <= self.most + margin:
+            return Verdict.IN_NOISE
+        return Verdict.MISSED if self.absolute else Verdict.BROKEN
 
     def limit(self) -> str:
         """As people read it."""
@@ -100,6 +106,66 @@ BUDGETS = (
         row={"system": "pool", "in flight": 1000, "latency, ms": 1000},
         figure="rate / ideal",
         least=0.95,
+    ),
+    Budget(
+        what="a turn at 128k tokens over one at 1k, exact, delta echo",
+        benchmark="tokens",
+        row={"tokenizer": "tiny", "size": 128_000},
+        figure="delta / delta at the shortest",
+        most=1.5,
+    ),
+    Budget(
+        what="memory per rollout in flight beyond its tokens, MB",
+        benchmark="memory",
+        row={"what": BEYOND_TOKENS},
+        figure="MB",
+        most=0.05,
+    ),
+    Budget(
+        what="10,000 rollouts accepted, ms",
+        benchmark="submit",
+        row={"rollouts": 10_000},
+        figure="202, ms",
+        most=1000,
+        absolute=True,
+    ),
+    Budget(
+        what="10,000 results of 18 kB read by page, s",
+        benchmark="results",
+        row={"way": "poll, NDJSON", "results": 10_000},
+        figure="s",
+        most=1,
+        absolute=True,
+    ),
+    *(
+        Budget(
+            what=f"1,000 waiters on one API process, all rollouts end at once: {who}, ms late at the most",
+            benchmark="waiters",
+            row={"rollouts end": "all at once", "waiters": 1000, "who": who},
+            figure="ms, largest",
+            most=1000,
+            absolute=True,
+        )
+        for who in ("long-poll", "events", "v1", "ping")
+    ),
+    *(
+        Budget(
+            what=f"kill -9 of a worker to the last of its rollouts elsewhere, s, kill {kill}",
+            benchmark="recovery",
+            row={"kill": kill},
+            figure="last, s",
+            most=10,
+            absolute=True,
+        )
+        for kill in (1, 2, 3)
+    ),
+    Budget(
+        what="demo to its first result, s",
+        benchmark="demo",
+        row={"run": 1},
+        figure="first result, s",
+        most=5,
+        absolute=True,
     ),
 )
 

@@ -37,6 +37,8 @@ class Point:
     tickets_of: int = 8
     """As shipped."""
     systems: tuple[System, ...] = ALL
+    rollouts: int | None = None
+    """How many; None: by how long they take."""
     tokenizer: str = TINY
     """Of everybody; a directory, or the name of the tiny one."""
 
@@ -47,18 +49,30 @@ class Point:
             cost_ms += _RENDER_MS * self.turns * self.turns
         if system is System.POOL:
             cost_ms /= min(self.workers, 2)
+        if self.rollouts is not None:
+            return self._load(self.rollouts)
         per_second = 1000 / max(cost_ms, self.turns * self.latency_ms / self.in_flight)
         least = self.in_flight if system is System.FOUNDING and self.turns >= LONG else 2 * self.in_flight
         if self.latency_ms * self.turns >= 1000 * seconds / 4:
-            # A multiple of what is in flight, the same for everybody: the last ones run in less and less company.
-            per_second, least = 0.0, 10 * self.in_flight
+            # The same number for everybody: the last ones run in less and less company.
+            per_second, least = 0.0, 5 * self.in_flight
+        return self._load(min(max(int(per_second * seconds), least), 10_000))
+
+    def _load(self, rollouts: int) -> Load:
         return Load(
             turns=self.turns,
             in_flight=self.in_flight,
             latency_ms=self.latency_ms,
             slow_ms=self.slow_ms,
-            rollouts=min(max(int(per_second * seconds), least), 10_000),
+            rollouts=rollouts,
         )
+
+
+# Long enough that its start and its end, when slots are empty, are a small part. The founding pattern would take
+# minutes.
+CROWD = Point(
+    experiment="latency", in_flight=1000, latency_ms=1000, rollouts=10_000, systems=(System.POOL, System.IDEAL_RAW)
+)
 
 
 def points(real: str | None) -> Iterator[Point]:
@@ -80,7 +94,7 @@ def _points() -> Iterator[Point]:
         yield Point(experiment="turns", turns=turns, in_flight=32)
     for latency_ms in (50, 1000):
         yield Point(experiment="latency", latency_ms=latency_ms)
-    yield Point(experiment="latency", in_flight=1000, latency_ms=1000)
+    yield CROWD
     yield Point(experiment="tickets", tickets_of=1, systems=(System.POOL, System.FOUNDING))
     for tickets_of in (1, 8):
         yield Point(experiment="stragglers", latency_ms=20, slow_ms=400, tickets_of=tickets_of, systems=(System.POOL,))
@@ -96,7 +110,7 @@ def few_points(real: str | None) -> Iterator[Point]:
         Point(experiment="in flight"),
         Point(experiment="tickets", tickets_of=1, systems=both),
         Point(experiment="turns", turns=64, in_flight=32, systems=both),
-        Point(experiment="latency", in_flight=1000, latency_ms=1000, systems=(System.POOL, System.IDEAL_RAW)),
+        CROWD,
     ):
         yield replace(point, tokenizer=real or TINY)
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from benchmarks.report import Plot, Row, emit, parser
 
@@ -26,12 +27,17 @@ from rolloutpool_trainer.generation import GenerateParams, Generation
 from rolloutpool_trainer.serving import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
-__all__ = ["in_flight", "main", "worker"]
+__all__ = ["BEYOND_TOKENS", "in_flight", "main", "worker"]
+
+BEYOND_TOKENS = "per rollout in flight, beyond its tokens"
 
 TINY = "rolloutpool/tiny"
 LAID_OUT = Path(__file__).parents[1] / "build" / "tokenizers"
 FAMILIES = ("mistral_nemo", "deepseek_v3", "qwen2_5", "qwen3", "llama3_2", "gemma3")
 MB = 1_000_000
+REPEATS = 3
+PER_ID, PER_LOGPROB = 4 + 4 * 4 / 3, 8 + 8 * 4 / 3
+"""Bytes that a token takes: uint32 and float64 in the ledger, and once more in base64 for the journal."""
 
 
 def rss(pid: int) -> int:
@@ -93,8 +99,8 @@ def worker(pool: LocalPool, tokenizers: str, slots: int = 256) -> Iterator[int]:
         process.wait()
 
 
-def in_flight(pool: LocalPool, count: int) -> int:
-    """Resident bytes of a worker that has `count` rollouts waiting for their second turn."""
+def in_flight(pool: LocalPool, count: int) -> tuple[int, float]:
+    """Of a worker that has `count` rollouts waiting for their second turn: resident bytes, and of tokens in each."""
     tokenizer = load_tokenizer(TINY)
     policy = ScriptedPolicy(tokenizer)
 
@@ -109,7 +115,7 @@ def in_flight(pool: LocalPool, count: int) -> int:
         return await policy(prompt_ids, params)
 
     app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
-    with worker(pool, TINY, slots=count) as pid, serve_callback(app, [0]) as trainer, pool.client() as client:
+    with worker(pool, TINY, slots=2 * count) as pid, serve_callback(app, [0]) as trainer, pool.client() as client:
         prompts = [
             {"messages": [{"role": "user", "content": question}]}
             for question in calculator_prompts(3 * count)
@@ -120,8 +126,11 @@ def in_flight(pool: LocalPool, count: int) -> int:
             time.sleep(0.2)
         size = settled(pid)
         measured = True
-        batch.wait()
-    return size
+        tokens = [
+            result.turns[1].prompt_tokens * PER_ID + result.turns[0].sampled_tokens * PER_LOGPROB
+            for result in batch.results()
+        ]
+    return size, sum(tokens) / count
 
 
 def main() -> None:
@@ -132,8 +141,8 @@ def main() -> None:
     count = 50 if chosen.quick else chosen.in_flight
     rows: list[Row] = []
 
-    def add(what: str, size: float) -> None:
-        rows.append({"what": what, "MB": size / MB})
+    def add(what: str, size: float, noise: float | None = None) -> None:
+        rows.append({"what": what, "MB": size / MB, "MB ±": None if noise is None else noise / MB})
 
     with LocalPool(workers=0, flower=False) as pool:
         with worker(pool, "") as pid:
@@ -143,11 +152,16 @@ def main() -> None:
         for name in [TINY, *map(str, laid_out)]:
             with worker(pool, name) as pid:
                 add(f"+ tokenizer {Path(name).name}", settled(pid) - idle)
-        few, full = in_flight(pool, count // 5), in_flight(pool, count)
-        add(f"worker, {count // 5} rollouts in flight", few)
-        add(f"worker, {count} rollouts in flight", full)
-        add("per rollout in flight", (full - few) / (count - count // 5))
-        rows.insert(0, {"what": "API", "MB": settled(child("rolloutpool_api")) / MB})
+        sizes = [(in_flight(pool, count // 5), in_flight(pool, count)) for _ in range(1 if chosen.quick else REPEATS)]
+        add(f"worker, {count // 5} rollouts in flight", median(few for (few, _), _ in sizes))
+        add(f"worker, {count} rollouts in flight", median(full for _, (full, _) in sizes))
+        slopes = [(full - few) / (count - count // 5) for (few, _), (full, _) in sizes]
+        tokens = median(tokens for _, (_, tokens) in sizes)
+        noise = (max(slopes) - min(slopes)) / 2
+        add("per rollout in flight", median(slopes), noise)
+        add("of which tokens", tokens)
+        add(BEYOND_TOKENS, median(slopes) - tokens, noise)
+        rows.insert(0, {"what": "API", "MB": settled(child("rolloutpool_api")) / MB, "MB ±": None})
     emit(
         "memory",
         rows,

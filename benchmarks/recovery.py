@@ -134,7 +134,7 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=KILLS)
     chosen = options.parse_args()
     in_flight = 20 if chosen.quick else IN_FLIGHT
-    with local_pool(workers=2, env={"ROLLOUTPOOL_WORKER_SLOTS": str(in_flight)}) as pool:
+    with local_pool(workers=2, env={"ROLLOUTPOOL_WORKER_SLOTS": str(2 * in_flight)}) as pool:
         rows: list[Row] = [
             {"kill": kill, **measure(pool, in_flight)} for kill in range(1, 2 if chosen.quick else chosen.kills + 1)
         ]

@@ -132,6 +132,7 @@ def measure(tokenizer: ChatTokenizer, name: str, sizes: Sequence[int], rounds: i
         rows.append(
             {
                 "tokenizer": name,
+                "size": size,
                 "tokens": len(TokenLedger.replay(conversation.entries)),
                 "turns": conversation.turn,
                 **{f"{way}, ms": median(kept[way]) for way in WAYS},
