@@ -49,7 +49,9 @@ class Celeries:
         self.pool.slots = Slots(4, 1)
         self.pool.register_with_event_loop(self.hub)
 
-    def apply(self, body: str, content_type: str = "application/json") -> None:
+    def apply(
+        self, body: str, content_type: str = "application/json", told: Callable[[Any], object] | None = None
+    ) -> None:
         def accept(*_: object) -> None:
             self.accepted += 1
 
@@ -59,7 +61,7 @@ class Celeries:
         self.pool.on_apply(
             tracer,
             ("work", "id", {}, body, content_type, "utf-8"),
-            callback=self.heard.append,
+            callback=told or self.heard.append,
             accept_callback=accept,
         )
 
@@ -118,6 +120,18 @@ def test_a_coroutine_that_failed_or_was_cancelled_is_a_failed_task(celeries: Cel
     assert second
     assert "KeyError" in info.traceback
     assert "CancelledError" in other.traceback
+
+
+def test_a_celery_that_cannot_be_told_of_one_end_is_told_of_the_next(celeries: Celeries) -> None:
+    def deaf(_: object) -> None:
+        raise OSError("no connection")
+
+    celeries.apply(body(1), told=deaf)
+    celeries.apply(body(2))
+    for future in celeries.futures:
+        future.set_result("completed")
+    celeries.hub.turn()
+    assert [result for _, result, _ in celeries.heard] == ["completed"]
 
 
 def test_stopping_waits_for_what_runs_and_tells_of_it(celeries: Celeries) -> None:

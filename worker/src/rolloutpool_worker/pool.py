@@ -126,7 +126,11 @@ class LoopPool(TaskPool):
 
     def _settle(self) -> None:
         while self._ended:
-            self._ended.popleft().tell()
+            try:
+                self._ended.popleft().tell()
+            except Exception:
+                # It would end Celery's loop, and with it all that runs here.
+                _log.exception("Celery was not told of a ticket's end")
 
     def on_stop(self) -> None:
         """Waits for what runs."""
