@@ -50,7 +50,12 @@ class Celeries:
         self.pool.register_with_event_loop(self.hub)
 
     def apply(
-        self, body: str, content_type: str = "application/json", told: Callable[[Any], object] | None = None
+        self,
+        body: str,
+        content_type: str = "application/json",
+        *,
+        name: str = "work",
+        told: Callable[[Any], object] | None = None,
     ) -> None:
         def accept(*_: object) -> None:
             self.accepted += 1
@@ -60,7 +65,7 @@ class Celeries:
 
         self.pool.on_apply(
             tracer,
-            ("work", "id", {}, body, content_type, "utf-8"),
+            (name, "id", {}, body, content_type, "utf-8"),
             callback=told or self.heard.append,
             accept_callback=accept,
         )
@@ -107,6 +112,13 @@ def test_what_cannot_be_run_is_a_failed_task_and_no_crash(
     assert celeries.futures == []
     assert "a task failed with" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_a_task_of_celerys_own_is_refused(celeries: Celeries) -> None:
+    celeries.apply(json.dumps([[[1, 2]], {}, {}]), name="celery.accumulate")
+    celeries.hub.turn()
+    ((failed, _, _),) = celeries.heard
+    assert failed
 
 
 def test_a_coroutine_that_failed_or_was_cancelled_is_a_failed_task(celeries: Celeries) -> None:

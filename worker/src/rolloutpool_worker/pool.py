@@ -113,6 +113,9 @@ class LoopPool(TaskPool):
         try:
             (arguments, named, _embed) = loads(body, content_type, encoding, accept={"application/json"})
             future = self.app.tasks[name].run(*arguments, **named)
+            if not isinstance(future, Future):
+                # One of Celery's own, which nobody here sends.
+                raise TypeError(f"task {name} returns no future")
         except Exception as error:
             future = Future()
             future.set_exception(error)

@@ -55,8 +55,10 @@ class WorkerProcess:
 
         @app.task(name=TASK_NAME, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> Future[list[str]]:
-            self._slots.take(len(refs))
-            return self._loop.submit(self._run(refs))
+            uids = [uid_of(batch_id, index) for batch_id, index in refs]
+            # Given back one by one from here on, whatever happens.
+            self._slots.take(len(uids))
+            return self._loop.submit(self._run(uids))
 
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)
         def preflight(request_id: str, urls: list[str]) -> Future[None]:
@@ -66,11 +68,10 @@ class WorkerProcess:
         worker_shutdown.connect(self.stop, weak=False)
         return app
 
-    async def _run(self, refs: list[list[Any]]) -> list[str]:
+    async def _run(self, uids: list[str]) -> list[str]:
         """Runs the rollouts of one ticket; returns what became of each."""
         # Tasks of their own, because each can be cancelled alone.
-        runs = [asyncio.create_task(self._run_one(uid_of(batch_id, index))) for batch_id, index in refs]
-        return await asyncio.gather(*runs)
+        return await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
 
     async def _run_one(self, uid: str) -> str:
         try:
@@ -100,7 +101,7 @@ class WorkerProcess:
         return worker
 
     def _drain(self, **_: Any) -> None:
-        """On each SIGTERM. Celery waits for its threads, and these for their rollouts."""
+        """On each SIGTERM. Celery's pool waits for its tickets."""
         if self._draining:
             # Whatever does not even give back what it has, a wedged loop or a plug-in's thread, ends by this signal.
             signal.alarm(HURRY_SECONDS)
