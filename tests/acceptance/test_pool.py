@@ -1,6 +1,7 @@
 """The main job on real processes: a trainer submits, exact rollouts come back, by every way there is."""
 
 import base64
+import re
 import threading
 import uuid
 from collections import Counter
@@ -195,8 +196,12 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
             found = flower.get("/api/tasks", params={"limit": 5000}).json().values()
             return [t for t in found if batch.batch_id in (t["args"] or "") and t["state"] == "SUCCESS"]
 
-        eventually(lambda: len(tickets()) == 16, seconds=30)
-        assert all('group="g' in t["args"] and "index=" in t["args"] for t in tickets())
+        def shown() -> list[int]:
+            """Each rollout's index, once for every ticket that brought it."""
+            found = [re.search(r"index=([0-9,]+) group=\"g", ticket["args"]) for ticket in tickets()]
+            return sorted(int(index) for match in found if match for index in match[1].split(","))
+
+        eventually(lambda: shown() == list(range(16)), seconds=30)
         assert all("Calculate" not in str(t) for t in tickets())
         # It shows, and changes nothing.
         ordered = [f"/api/worker/shutdown/{t['worker']}" for t in tickets()[:1]]
@@ -222,14 +227,27 @@ def test_a_worker_added_in_the_middle_takes_its_share(tokenizer: ChatTokenizer) 
         assert_exact(app, results)
 
 
+def warm(client: RolloutClient, trainer: CallbackApp, url: str) -> int:
+    """Model calls until both workers have taken work; a worker is known a moment before it takes any."""
+    seen: set[str | None] = set()
+
+    def both() -> bool:
+        seen.update(r.worker for r in client.submit(items(8), defaults=DEFAULTS, trainer=url).results())
+        return len(seen) == 2
+
+    eventually(both, seconds=60)
+    return len(list(trainer.transcript))
+
+
 def test_sigterm_drains(tokenizer: ChatTokenizer) -> None:
     slow = ScriptedPolicy(tokenizer, latency=0.3)
     with LocalPool(workers=2, flower=False, tokenizers=[TINY]) as pool, pool.client() as client:
         app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
         with serve_callback(app, [0]) as served:
+            calls = warm(client, app, served.url)
             # Not idempotent: a turn that the drain left ambiguous would fail.
             batch = client.submit(items(48), defaults={"tokenizer_name": TINY}, trainer=served.url)
-            eventually(lambda: len(list(app.transcript)) >= 24, seconds=30)
+            eventually(lambda: len(list(app.transcript)) >= calls + 24, seconds=30)
             pool.stop_worker(0)
             results = list(batch.results())
         assert_exact(app, results)
