@@ -26,9 +26,8 @@ class FoundingUnderLoad:
         self._trainer = trainer
 
     def warm_up(self, load: Load) -> None:
-        """Its first few hundred rollouts cost it a third more than later ones."""
-        rollouts = min(load.rollouts, max(3 * load.in_flight, 100) if load.turns < 8 else load.in_flight)
-        self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=rollouts))
+        """Fills connections and caches, the trainer's too."""
+        self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=min(load.rollouts, 3 * load.in_flight)))
 
     def measure(self, load: Load) -> Measured:
         """Each slot runs one short rollout before the clock starts, so that all connections are there."""

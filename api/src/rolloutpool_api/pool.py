@@ -32,7 +32,7 @@ class Pool:
             settings.rolloutpool_redis_url, secrets=SecretStore.load(settings.rolloutpool_secrets_file)
         )
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
-        self._publisher = Publisher(self.store, settings.broker_url, per_ticket=settings.rolloutpool_tickets_of)
+        self._publisher = Publisher(self.store, settings.broker_url, per_message=settings.rolloutpool_tickets_of)
         self._reconciler = Reconciler(self.store, self._publisher)
         self._stopping = asyncio.Event()
 

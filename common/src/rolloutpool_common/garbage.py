@@ -1,6 +1,6 @@
 """How a long-lived process of the pool collects cyclic garbage: rarely, and never what it was started with.
 
-Python looks at all containers again and again, of which a warm worker has a million that live as long as it does, most
+Python looks at all containers again and again, of which a warm worker has 135,000 that live as long as it does, most
 of them transformers' own. Nearly everything that a rollout makes is freed by its reference count.
 """
 

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 HEADER_PUBLISHED = "rolloutpool_published_ms"
 """When the ticket was taken out of the outbox, on Redis' clock."""
 
-ROOM = 8
+PART_OF_SLOTS = 8
 """A message brings a worker at most this part of its slots, since it takes none before it has room for a whole one."""
 SPREAD = 4
 """Messages per worker that the last rollouts of a queue make at least, so that none idles while another has many."""
@@ -40,19 +40,19 @@ SLACK_MS = 5000
 """A ticket younger than this is on its way, not lost."""
 
 
-def most_per_message(slots: int, per_ticket: int) -> int:
+def most_per_message(slots: int, per_message: int) -> int:
     """Rollouts that one message may bring a worker with so many slots."""
-    return max(1, min(per_ticket, slots // ROOM))
+    return max(1, min(per_message, slots // PART_OF_SLOTS))
 
 
 class Publisher:
     """Moves tickets; safe to use from many processes at once."""
 
-    def __init__(self, store: Store, redis_url: str, *, per_ticket: int = 1) -> None:
-        """`per_ticket`: rollouts per message, where many wait and workers have the slots."""
+    def __init__(self, store: Store, redis_url: str, *, per_message: int = 1) -> None:
+        """`per_message`: rollouts per message, where many wait and workers have the slots."""
         self._store = store
         self._celery = make_celery(redis_url)
-        self._per_ticket = per_ticket
+        self._allowed = per_message
         self._workers = self._most = 1
         self._looked = -math.inf
         self._running = asyncio.Lock()
@@ -68,18 +68,18 @@ class Publisher:
         async with self._running:
             for priority in Priority:
                 while tickets := await self._store.outbox.reserve(priority, BATCH):
-                    count = await self._per_message(priority, len(tickets))
-                    await asyncio.to_thread(self._publish, priority, tickets, count)
+                    per_message = await self._per_message(priority, len(tickets))
+                    await asyncio.to_thread(self._publish, priority, tickets, per_message)
                     published += len(tickets)
         return published
 
     async def _per_message(self, priority: Priority, count: int) -> int:
-        if self._per_ticket == 1:
+        if self._allowed == 1:
             return 1
         if time.monotonic() - self._looked > WORKERS_SECONDS:
             slots = [w.slots for w in await self._store.workers.known() if w.alive and not w.is_solo]
             self._workers = max(len(slots), 1)
-            self._most = most_per_message(min(slots, default=1), self._per_ticket)
+            self._most = most_per_message(min(slots, default=1), self._allowed)
             self._looked = time.monotonic()
         if await self._store.outbox.has_more(priority):
             return self._most
@@ -121,7 +121,7 @@ class Publisher:
         """Closes the connections to the broker."""
         self._celery.close()
 
-    def _publish(self, priority: Priority, tickets: Sequence[Ticket], count: int) -> None:
+    def _publish(self, priority: Priority, tickets: Sequence[Ticket], per_message: int) -> None:
         with self._wire:
             try:
                 with self._celery.producer_pool.acquire(block=True) as producer:
@@ -130,8 +130,8 @@ class Publisher:
                             "kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options"
                         )
                     with cast(Any, producer).batch(BATCH):
-                        for start in range(0, len(tickets), count):
-                            self._send(producer, priority, tickets[start : start + count])
+                        for start in range(0, len(tickets), per_message):
+                            self._send(producer, priority, tickets[start : start + per_message])
             except (OperationalError, KombuError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 

@@ -95,7 +95,7 @@ async def sizes(raw: Redis) -> list[int]:
 
 @pytest.fixture
 async def sharing(store: Store, redis_url: str) -> AsyncIterator[Publisher]:
-    made = Publisher(store, redis_url, per_ticket=8)
+    made = Publisher(store, redis_url, per_message=8)
     yield made
     made.close()
 

@@ -174,8 +174,8 @@ def test_slots_are_counted_by_rollout_and_room_is_told_of_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "per_ticket", "most"),
+    ("slots", "per_message", "most"),
     [(256, 8, 8), (50, 8, 6), (16, 8, 2), (15, 8, 1), (1, 8, 1), (2000, 16, 16), (256, 1, 1)],
 )
-def test_a_message_brings_no_worker_more_than_an_eighth_of_its_slots(slots: int, per_ticket: int, most: int) -> None:
-    assert most_per_message(slots, per_ticket) == most
+def test_a_message_brings_no_worker_more_than_an_eighth_of_its_slots(slots: int, per_message: int, most: int) -> None:
+    assert most_per_message(slots, per_message) == most

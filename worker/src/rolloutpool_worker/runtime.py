@@ -51,7 +51,7 @@ class Runtime:
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )
-        self.publisher = Publisher(self.store, settings.celery_url, per_ticket=settings.tickets_of)
+        self.publisher = Publisher(self.store, settings.celery_url, per_message=settings.tickets_of)
         self.tokenizers = TokenizerCache(
             settings.tokenizer_cache_size,
             allow=settings.allowed_tokenizers or None,

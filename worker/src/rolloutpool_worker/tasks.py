@@ -44,8 +44,8 @@ class WorkerProcess:
         self._stopped = self._draining = False
         self._settings = settings
         self._slots = Slots(settings.worker_slots, most_per_message(settings.worker_slots, settings.tickets_of))
-        # For tickets that bring more than the process has slots.
-        self._running = asyncio.Semaphore(settings.worker_slots)
+        # For messages that bring more than there is room for: they were made when all workers were larger.
+        self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
         self._runtime = self._loop.run(_started(settings))
@@ -75,7 +75,7 @@ class WorkerProcess:
 
     async def _run_one(self, uid: str) -> str:
         try:
-            async with self._running:
+            async with self._places:
                 if self._runtime.drain.begun:
                     # Never claimed, so it is published again.
                     return "draining"

@@ -2,8 +2,8 @@
 
 from rolloutpool_worker.channel.breaker import Breakers, PortDown
 from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnBody, TurnCall
+from rolloutpool_worker.channel.caller import Caller
 from rolloutpool_worker.channel.resolver import Resolver
-from rolloutpool_worker.channel.transport import Caller
 
 __all__ = [
     "Breakers",

@@ -34,7 +34,7 @@ from rolloutpool_common.protocol.completions import (
 )
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.channel.breaker import Breakers
-from rolloutpool_worker.channel.transport import Caller, Response
+from rolloutpool_worker.channel.caller import Caller, Response
 
 __all__ = ["CallbackChannel", "Echo", "Reply", "TurnBody", "TurnCall"]
 

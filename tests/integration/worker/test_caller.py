@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +78,17 @@ async def calling(listed: str, names: Names) -> AsyncIterator[Caller]:
     caller = Caller(Resolver(Targets.parse(listed), names), timeout=5)
     yield caller
     await caller.close()
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """The URL of a server that treats its connections as it is told."""
+    listening = await asyncio.start_server(handle, HERE, 0)
+    yield f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
+    listening.close()
+    await listening.wait_closed()
 
 
 async def call(caller: Caller, url: str) -> int:
@@ -182,12 +193,8 @@ async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_ag
         await writer.drain()
         writer.close()
 
-    listening = await asyncio.start_server(handle, HERE, 0)
-    async with calling(HERE, Names([])) as caller:
-        url = f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
+    async with answering(handle) as url, calling(HERE, Names([])) as caller:
         assert [await call(caller, url) for _ in range(50)] == [200] * 50
-    listening.close()
-    await listening.wait_closed()
 
 
 @pytest.mark.parametrize("body", ["", "no"])
@@ -204,14 +211,10 @@ async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
         await answered.wait()
         writer.close()
 
-    listening = await asyncio.start_server(handle, HERE, 0)
-    async with calling(HERE, Names([])) as caller:
-        url = f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
+    async with answering(handle) as url, calling(HERE, Names([])) as caller:
         assert [await call(caller, url) for _ in range(3)] == [429] * 3
         assert connections == 3
         answered.set()
-    listening.close()
-    await listening.wait_closed()
 
 
 async def test_redirects_are_not_followed() -> None:
