@@ -8,6 +8,7 @@ import orjson
 import pytest
 from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api, until
 
+from rolloutpool_api import results
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus, Priority
 from rolloutpool_common.protocol.result import ResultItem, ResultPage
@@ -161,6 +162,23 @@ async def test_a_long_poll_ends_with_the_first_result(client: httpx.AsyncClient,
     async with asyncio.timeout(20):
         page = ResultPage.model_validate_json((await waiting).content)
     assert [item.result for item in page.items] == [ended]
+
+
+async def test_results_that_come_together_are_read_together(
+    client: httpx.AsyncClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "LINGER", 0.5)
+    accepted = await submit(client, batch(3))
+    uids = accepted.rollouts
+    path = f"/v1/batches/{accepted.batch_id}/results"
+    await worker.end(uids[0])
+    reading = asyncio.create_task(client.get(path, params={"wait": 50}))
+    await asyncio.sleep(0.1)
+    await worker.end(uids[1])
+    page = (await reading).json()
+    assert [item["result"]["uid"] for item in page["items"]] == uids[:2]
+    # Who does not wait is given what there is.
+    assert len((await client.get(path)).json()["items"]) == 2
 
 
 async def test_a_long_poll_ends_with_its_time(client: httpx.AsyncClient) -> None:
