@@ -1,8 +1,9 @@
 """Conversations whose every byte is known beforehand, so that the stub trainer computes nothing while it is measured.
 
-A rollout's id says which one it is: `turns.variant.latency_ms.serial`. The policy adds one number again and again, a
-call per turn, and says the result in the last turn. The ids are those of one tokenizer, encoded as its template writes
-them: a trainer that keeps ids and one that renders history again count the same.
+A rollout's id says which one it is: `turns.variant.result_characters.latency_ms.serial`. The policy adds one number
+again and again, or looks pages up, a call per turn, and says something in the last turn. The ids are those of one
+tokenizer, encoded as its template writes them: a trainer that keeps ids and one that renders history again count the
+same.
 """
 
 import hashlib
@@ -13,12 +14,14 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from benchmarks.load import Load
+from benchmarks.lookup import LOOK_UP, passage
 
 from rolloutpool_common.protocol.completions import HEADER_ECHO_PREFIX, HEADER_FINGERPRINT, HEADER_KEEPS_IDS
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
-from rolloutpool_worker.tools import calculator
+from rolloutpool_worker.tools import Tool, calculator
 
-__all__ = ["VARIANTS", "Turn", "conversation", "messages", "rollout_id"]
+__all__ = ["VARIANTS", "Turn", "conversation", "messages", "rollout_id", "tool_names"]
 
 VARIANTS = 8
 """Different conversations of each length; enough that nothing is served from a cache of one."""
@@ -36,37 +39,42 @@ class Turn:
     """The HTTP response that leaves this prefix out."""
 
 
-def rollout_id(turns: int, serial: int, latency_ms: int) -> str:
+def rollout_id(load: Load, serial: int) -> str:
     """The id by which the stub trainer knows what to answer."""
-    return f"{turns}.{serial % VARIANTS}.{latency_ms}.{serial}"
+    return f"{load.turns}.{serial % VARIANTS}.{load.result_characters}.{load.latency_of(serial)}.{serial}"
 
 
-def messages(turns: int, serial: int) -> list[dict[str, Any]]:
+def messages(load: Load, serial: int) -> list[dict[str, Any]]:
     """The prompt of a rollout."""
-    start, step = _numbers(serial % VARIANTS)
-    return [{"role": "user", "content": f"Add {step} to {start}, {turns - 1} times, with a call each time."}]
+    return _prompt(load.turns, serial % VARIANTS, load.result_characters)
+
+
+def tool_names(load: Load) -> list[str]:
+    """What the policy may call."""
+    return [tool.name for tool in _tools(load.result_characters)]
 
 
 @lru_cache(maxsize=256)
-def conversation(turns: int, variant: int, tokenizer_name: str = TINY) -> list[Turn]:
-    """The replies of all turns. The first use takes up to a second."""
+def conversation(turns: int, variant: int, result_characters: int = 0, tokenizer_name: str = TINY) -> list[Turn]:
+    """The replies of all turns. The first use takes seconds where results are long."""
     tokenizer = _tokenizer(tokenizer_name)
-    calculators = (calculator.ADD, calculator.SUBTRACT, calculator.MULTIPLY, calculator.DIVIDE)
-    tools = [tool.definition.model_dump() for tool in calculators]
-    prompt = tokenizer.render_prompt(messages(turns, variant), tools=tools)
+    tools = [tool.definition.model_dump() for tool in _tools(result_characters)]
+    prompt = tokenizer.render_prompt(_prompt(turns, variant, result_characters), tools=tools)
     value, step = _numbers(variant)
     replies = []
     known = 0
     for turn in range(1, turns + 1):
         last = turn == turns
-        text, message = _answer(value) if last else _call(value, step, turn)
+        text, message = _answer(value) if last else _call(value, step, turn, result_characters)
         sampled = tokenizer.encode(text)
         if tokenizer.close_id is not None:
             sampled.append(tokenizer.close_id)
         replies.append(_turn(tokenizer, prompt, known, sampled, message))
         if not last:
             value += step
-            result = {"role": "tool", "content": str(value), "tool_call_id": f"call_{turn}", "name": "add"}
+            content = passage(value, result_characters) if result_characters else str(value)
+            name = message["tool_calls"][0]["function"]["name"]
+            result = {"role": "tool", "content": content, "tool_call_id": f"call_{turn}", "name": name}
             known = len(prompt) + len(sampled)
             delta = tokenizer.render_delta([result], last_sampled_id=sampled[-1], tools=tools)
             prompt = [*prompt, *sampled, *delta.close_ids, *delta.glue_ids]
@@ -78,14 +86,30 @@ def _tokenizer(name: str) -> ChatTokenizer:
     return load_tokenizer(name)
 
 
+def _tools(result_characters: int) -> tuple[Tool, ...]:
+    calculators = (calculator.ADD, calculator.SUBTRACT, calculator.MULTIPLY, calculator.DIVIDE)
+    return (LOOK_UP,) if result_characters else calculators
+
+
+def _prompt(turns: int, variant: int, result_characters: int) -> list[dict[str, Any]]:
+    start, step = _numbers(variant)
+    ask = f"Add {step} to {start}, {turns - 1} times, with a call each time."
+    if result_characters:
+        ask = f"Look up every page from {start + step} on that is {step} further, {turns - 1} of them."
+    return [{"role": "user", "content": ask}]
+
+
 def _numbers(variant: int) -> tuple[int, int]:
     return 11 + 7 * variant, 3 + 2 * variant
 
 
-def _call(value: int, step: int, turn: int) -> tuple[str, dict[str, Any]]:
-    arguments = json.dumps({"a": value, "b": step})
-    text = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
-    call = {"id": f"call_{turn}", "type": "function", "function": {"name": "add", "arguments": arguments}}
+def _call(value: int, step: int, turn: int, result_characters: int) -> tuple[str, dict[str, Any]]:
+    name, given = calculator.ADD.name, {"a": value, "b": step}
+    if result_characters:
+        name, given = LOOK_UP.name, {"page": value + step, "characters": result_characters}
+    arguments = json.dumps(given)
+    text = f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    call = {"id": f"call_{turn}", "type": "function", "function": {"name": name, "arguments": arguments}}
     return text, {"role": "assistant", "content": "", "tool_calls": [call]}
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from benchmarks import lookup
 from fastapi import FastAPI
 
 from rolloutpool_common.protocol.completions import CompletionsRequest, CompletionsResponse
@@ -37,6 +38,7 @@ _TOOLS: dict[str, Callable[[Any, Any], Any]] = {
     "subtract": operator.sub,
     "multiply": operator.mul,
     "divide": operator.truediv,
+    lookup.NAME: lookup.passage,
 }
 
 
@@ -94,9 +96,9 @@ class Session:
 
     async def _result(self, call: ToolCall) -> dict[str, Any]:
         arguments = call.function.arguments
-        numbers = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
         self.metrics.num_tool_calls += 1
-        value = _TOOLS[call.function.name](numbers["a"], numbers["b"])
+        value = _TOOLS[call.function.name](*given.values())
         return Message(role="tool", content=str(value), tool_call_id=call.id).wire()
 
 

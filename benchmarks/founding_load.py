@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import orjson
 import uvloop
-from benchmarks.conversations import messages, rollout_id
+from benchmarks.conversations import VARIANTS, messages, rollout_id
 from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured, System
 from benchmarks.processes import serving
@@ -27,7 +27,8 @@ class FoundingUnderLoad:
 
     def warm_up(self, load: Load) -> None:
         """Fills connections and caches, the trainer's too."""
-        self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=min(load.rollouts, 3 * load.in_flight)))
+        self.measure(replace(load, turns=2, latency_ms=0, slow_ms=None, rollouts=2 * load.in_flight))
+        self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=VARIANTS))
 
     def measure(self, load: Load) -> Measured:
         """Each slot runs one short rollout before the clock starts, so that all connections are there."""
@@ -47,8 +48,9 @@ class FoundingUnderLoad:
             waiting = iter(bodies)
             await asyncio.gather(*(slot(connection, waiting) for connection in connections))
 
-        bodies = [self._body(load.turns, serial, load.latency_of(serial)) for serial in range(load.rollouts)]
-        await run([self._body(2, serial, 0) for serial in range(len(connections))])
+        bodies = [self._body(load, serial) for serial in range(load.rollouts)]
+        short = replace(load, turns=2, latency_ms=0, slow_ms=None)
+        await run([self._body(short, serial) for serial in range(len(connections))])
         before, start = Usage(), time.perf_counter()
         await run(bodies)
         seconds = time.perf_counter() - start
@@ -57,15 +59,15 @@ class FoundingUnderLoad:
             connection.close()
         return Measured(System.FOUNDING, load, seconds, spent)
 
-    def _body(self, turns: int, serial: int, latency_ms: int) -> bytes:
+    def _body(self, load: Load, serial: int) -> bytes:
         return orjson.dumps(
             {
-                "rollout_id": rollout_id(turns, serial, latency_ms),
+                "rollout_id": rollout_id(load, serial),
                 "server_url": self._trainer,
-                "messages": messages(turns, serial),
+                "messages": messages(load, serial),
                 "sampling_params": {},
                 "tokenizer_name": self._tokenizer,
-                "max_turns": turns,
+                "max_turns": load.turns,
                 "max_tokens_total": 1_000_000,
             }
         )

@@ -18,6 +18,7 @@ import uvloop
 from benchmarks.conversations import messages, rollout_id
 from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured, System
+from benchmarks.lookup import passage
 from benchmarks.wire import Client, connect, head
 
 __all__ = ["Ideal"]
@@ -55,16 +56,17 @@ async def _slot(post: Post, load: Load, serials: Iterator[int]) -> None:
 
 
 async def _rollout(post: Post, load: Load, serial: int) -> None:
-    history: list[dict[str, Any]] = messages(load.turns, serial)
-    name = rollout_id(load.turns, serial, load.latency_of(serial))
+    history: list[dict[str, Any]] = messages(load, serial)
+    name = rollout_id(load, serial)
     for turn in range(1, load.turns + 1):
         body = orjson.dumps({"model": "default", "messages": history, "rollout_id": name, "response_mask": None})
         message = orjson.loads(await post(body))["choices"][0]["message"]
         history.append(message)
         if turn < load.turns:
             (call,) = message["tool_calls"]
-            numbers = orjson.loads(call["function"]["arguments"])
-            history.append({"role": "tool", "content": str(numbers["a"] + numbers["b"]), "tool_call_id": call["id"]})
+            given = orjson.loads(call["function"]["arguments"])
+            content = passage(**given) if load.result_characters else str(given["a"] + given["b"])
+            history.append({"role": "tool", "content": content, "tool_call_id": call["id"]})
     if message.get("tool_calls"):
         raise AssertionError(f"turn {load.turns} was not the last one")
 

@@ -41,6 +41,8 @@ class Load:
     latency_ms: int
     """How long the model takes per turn."""
     rollouts: int
+    result_characters: int = 0
+    """Length of a tool's result; 0 for a calculator's, of two or three characters."""
     slow_ms: int | None = None
     """How long it takes per turn of every `SLOW_EVERY`th rollout."""
 

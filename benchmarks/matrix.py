@@ -15,12 +15,17 @@ from rolloutpool_common.rendering import TINY
 __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
+RESULTS = (500, 2000, 4000)
+"""Characters of a tool's result. 2,000 are 500 tokens: 64 turns of them are as long as what trainers report
+(TRL#6250: 128 turns, 69,000 tokens)."""
 LONG = 32
 """From so many turns on a conversation is long."""
 _TURN_MS = {System.POOL: 0.9, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}
 """Roughly; only for how many rollouts to run."""
 _RENDER_MS = 0.1
 """The founding pattern's further cost per turn and turn before it, as roughly."""
+_THOUSAND_MS = {System.POOL: 0.6, System.FOUNDING: 5.0, System.IDEAL_HTTPX: 0.1, System.IDEAL_RAW: 0.1}
+"""Further cost of a turn by a thousand characters in each result, as roughly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,7 @@ class Point:
     turns: int = 3
     in_flight: int = 100
     latency_ms: int = 0
+    result_characters: int = 0
     slow_ms: int | None = None
     workers: int = 2
     tickets_of: int = 8
@@ -44,7 +50,7 @@ class Point:
 
     def load(self, system: System, seconds: float) -> Load:
         """What takes this system about so many seconds, and at least as much as makes a rate."""
-        cost_ms = _TURN_MS[system] * self.turns
+        cost_ms = (_TURN_MS[system] + _THOUSAND_MS[system] * self.result_characters / 1000) * self.turns
         if system is System.FOUNDING:
             cost_ms += _RENDER_MS * self.turns * self.turns
         if system is System.POOL:
@@ -63,6 +69,7 @@ class Point:
             turns=self.turns,
             in_flight=self.in_flight,
             latency_ms=self.latency_ms,
+            result_characters=self.result_characters,
             slow_ms=self.slow_ms,
             rollouts=rollouts,
         )
@@ -92,6 +99,8 @@ def _points() -> Iterator[Point]:
     yield Point(experiment="turns", turns=8)
     for turns in (32, 64, 100):
         yield Point(experiment="turns", turns=turns, in_flight=32)
+    for result_characters in RESULTS:
+        yield Point(experiment="results", turns=64, in_flight=32, result_characters=result_characters)
     for latency_ms in (50, 1000):
         yield Point(experiment="latency", latency_ms=latency_ms)
     yield CROWD
@@ -110,6 +119,7 @@ def few_points(real: str | None) -> Iterator[Point]:
         Point(experiment="in flight"),
         Point(experiment="tickets", tickets_of=1, systems=both),
         Point(experiment="turns", turns=64, in_flight=32, systems=both),
+        Point(experiment="results", turns=64, in_flight=32, result_characters=2000, systems=both),
         CROWD,
     ):
         yield replace(point, tokenizer=real or TINY)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import orjson
-from benchmarks.conversations import VARIANTS, messages, rollout_id
+from benchmarks.conversations import VARIANTS, messages, rollout_id, tool_names
 from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured, System
 from benchmarks.processes import ENVIRONMENT, ROOT
@@ -60,13 +60,14 @@ class PoolUnderLoad:
             {
                 "rollouts": [
                     {
-                        "messages": messages(load.turns, serial),
-                        "rollout_id": rollout_id(load.turns, serial, load.latency_of(serial)),
+                        "messages": messages(load, serial),
+                        "rollout_id": rollout_id(load, serial),
                     }
                     for serial in serials
                 ],
                 "defaults": {
                     "tokenizer_name": self._tokenizer,
+                    "tools": tool_names(load),
                     "max_turns": load.turns,
                     "max_tokens_total": 1_000_000,
                     "idempotent": True,
@@ -111,6 +112,7 @@ def running_pool(
         **ENVIRONMENT,
         "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),
         "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
+        "ROLLOUTPOOL_PLUGINS": "benchmarks.lookup",
     }
     (ROOT / "build").mkdir(exist_ok=True)
     with (

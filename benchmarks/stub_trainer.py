@@ -55,8 +55,8 @@ class Connection(asyncio.Protocol):
 def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
     """Seconds to wait, and the response."""
     start = body.rfind(_ID) + len(_ID)
-    turns, variant, latency_ms, _ = body[start : body.index(b'"', start)].split(b".")
-    turn = conversation(int(turns), int(variant), tokenizer)[body.count(_ASSISTANT)]
+    turns, variant, characters, latency_ms, _ = body[start : body.index(b'"', start)].split(b".")
+    turn = conversation(int(turns), int(variant), int(characters), tokenizer)[body.count(_ASSISTANT)]
     digest = _DIGEST.search(head)
     return int(latency_ms) / 1000, turn.delta if digest and digest[1] == turn.digest else turn.whole
 
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenizer", default=TINY)
     tokenizer = parser.parse_args().tokenizer
-    conversation(2, 0, tokenizer)
+    conversation(2, 0, tokenizer_name=tokenizer)
     uvloop.run(_serve(tokenizer))
 
 

@@ -84,6 +84,7 @@ def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
         "in flight": load.in_flight,
         "latency, ms": load.latency_ms,
         "stragglers, ms": load.slow_ms,
+        "result, characters": load.result_characters or None,
         "tokenizer": Path(point.tokenizer).name,
         "workers": point.workers if system is System.POOL else None,
         "tickets of": point.tickets_of if system is System.POOL else None,
@@ -129,6 +130,7 @@ def main() -> None:
             turns=options.turns,
             in_flight=options.in_flight,
             latency_ms=options.latency_ms,
+            result_characters=options.result_characters,
             workers=options.workers,
             tickets_of=options.tickets_of,
             tokenizer=options.tokenizer,
@@ -198,6 +200,7 @@ def _options() -> argparse.Namespace:
     one.add_argument("--turns", type=int, help="measure this point only, and write nothing")
     one.add_argument("--in-flight", type=int, default=100)
     one.add_argument("--latency-ms", type=int, default=0)
+    one.add_argument("--result-characters", type=int, default=0, help="of each tool call; 0: a calculator's")
     one.add_argument("--workers", type=int, default=2)
     one.add_argument("--tickets-of", type=int, default=8)
     one.add_argument("--tokenizer", default=TINY, help="a directory, or the name of the tiny one")

@@ -34,6 +34,42 @@ class Server:
     heads: list[str] = field(default_factory=list)
     """The request heads that came."""
 
+    @property
+    def url(self) -> str:
+        """Without a path."""
+        return f"http://{self.host}:{self.port}"
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    host: str = HERE,
+    port: int = 0,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Server]:
+    """Treats its connections as it is told, and closes them."""
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await handle(reader, writer)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    listening = await asyncio.start_server(until_closed, host, port, ssl=tls)
+    yield Server(host, listening.sockets[0].getsockname()[1])
+    listening.close()
+    for task in handlers:
+        task.cancel()
+    # A connection that outlives its loop is told of in whichever test comes next.
+    await asyncio.gather(*handlers)
+    await listening.wait_closed()
+
 
 @contextlib.asynccontextmanager
 async def server(
@@ -42,19 +78,12 @@ async def server(
     """Answers each connection once and closes it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            made.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-            writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
-            await writer.drain()
-        writer.close()
+        made.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        await writer.drain()
 
-    listening = await asyncio.start_server(handle, host, port, ssl=tls)
-    made = Server(host, listening.sockets[0].getsockname()[1])
-    try:
+    async with answering(handle, host, port, tls=tls) as made:
         yield made
-    finally:
-        listening.close()
-        await listening.wait_closed()
 
 
 class Names:
@@ -78,17 +107,6 @@ async def calling(listed: str, names: Names) -> AsyncIterator[Caller]:
     caller = Caller(Resolver(Targets.parse(listed), names), timeout=5)
     yield caller
     await caller.close()
-
-
-@contextlib.asynccontextmanager
-async def answering(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
-    """The URL of a server that treats its connections as it is told."""
-    listening = await asyncio.start_server(handle, HERE, 0)
-    yield f"http://{HERE}:{listening.sockets[0].getsockname()[1]}"
-    listening.close()
-    await listening.wait_closed()
 
 
 async def call(caller: Caller, url: str) -> int:
@@ -193,14 +211,13 @@ async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_ag
         await writer.drain()
         writer.close()
 
-    async with answering(handle) as url, calling(HERE, Names([])) as caller:
-        assert [await call(caller, url) for _ in range(50)] == [200] * 50
+    async with answering(handle) as made, calling(HERE, Names([])) as caller:
+        assert [await call(caller, made.url) for _ in range(50)] == [200] * 50
 
 
 @pytest.mark.parametrize("body", ["", "no"])
 async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
     """The server closes it a moment later, when the call that is made again is on its way already."""
-    answered = asyncio.Event()
     connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,13 +225,11 @@ async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
         connections += 1
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 429 No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        await answered.wait()
-        writer.close()
+        await asyncio.Event().wait()
 
-    async with answering(handle) as url, calling(HERE, Names([])) as caller:
-        assert [await call(caller, url) for _ in range(3)] == [429] * 3
+    async with answering(handle) as made, calling(HERE, Names([])) as caller:
+        assert [await call(caller, made.url) for _ in range(3)] == [429] * 3
         assert connections == 3
-        answered.set()
 
 
 async def test_redirects_are_not_followed() -> None:

@@ -16,7 +16,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, load_tokenizer, render_plain
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.channel import Reply
 from rolloutpool_worker.masks import MaskPlan, TrainerKind
@@ -227,3 +227,25 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     assert await tokens.believe(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
     assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == tuple(prompt)
+
+
+@pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])
+async def test_only_who_may_render_again_has_its_prompt_looked_at(
+    tokenizer: ChatTokenizer, keeps: bool | None, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two renders are a tenth of what a short rollout costs; where ids are kept nothing depends on them."""
+    counted: list[int] = []
+    count = PlainCounter.count
+
+    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+        counted.append(len(messages))
+        return count(self, messages, **options)
+
+    monkeypatch.setattr(PlainCounter, "count", noted)
+    tokens = track(tokenizer)
+    first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
+    await tokens.believe(first, QUESTION, 1, None, train=True)
+    await tokens.append(MORE, 1)
+    plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
+    assert plan.exact == tokens.ledger.pending_glue
+    assert counted == lengths

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -288,7 +288,7 @@ class Conversation:
         """How the next turn is asked. To be journaled: an attempt that asks it again must ask it with the same body."""
         plan = await self.tokens.plan_mask(messages, self.turns + 1)
         self._body = self._channel.body(wire, plan.mask(0))
-        return {"plan": asdict(plan), "digest": self._body.digest}
+        return {"plan": vars(plan), "digest": self._body.digest}
 
     def _planned_body(self, plan: MaskPlan, turn: int) -> TurnBody:
         """The next turn's body; raises `RequestChanged` where it is not the one that was journaled."""

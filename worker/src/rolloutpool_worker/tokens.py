@@ -19,21 +19,20 @@ from rolloutpool_common.errors import (
     TokenizerMismatch,
     TrainerProtocolError,
 )
-from rolloutpool_common.ledger import EchoComparison, EchoKind, TokenLedger
+from rolloutpool_common.ledger import EchoComparison, EchoKind, LedgerOrder, TokenLedger
 from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, StopToken
 from rolloutpool_common.rendering import (
     ChatTokenizer,
     Delta,
     DriftLabel,
-    PlainCounter,
-    RenderFailed,
     TemplateRefused,
     classify,
     verify_prompt_contains,
 )
 from rolloutpool_worker import masks
 from rolloutpool_worker.channel import Echo, Reply
+from rolloutpool_worker.first_prompt import FirstPrompt
 from rolloutpool_worker.masks import MaskPlan, TrainerKind
 
 __all__ = ["EDITED", "UNVERIFIED", "TokenTrack"]
@@ -66,10 +65,7 @@ class TokenTrack:
         self._tokenizer = tokenizer
         self._tools = tools
         self._uid = uid
-        self._counter: PlainCounter | None = None
-        self._shown_tools: list[dict[str, Any]] | None = None
-        self._offset = 0
-        """Ids that the trainer's first prompt had more than ours; a tool or a date that we don't know of."""
+        self._first: FirstPrompt | None = None
         self._offered = 0
         """Length of the prefix that the reply to come may leave out."""
 
@@ -78,7 +74,7 @@ class TokenTrack:
     async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int) -> MaskPlan:
         """Which mask lengths to try for a turn from 2 on."""
         spec = self._spec
-        exact = len(self.ledger) + self._offset if self.edited else self.ledger.pending_glue
+        exact = len(self.ledger) + self._opened.offset if self.edited else self.ledger.pending_glue
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
         rerender = await self._off_loop(len(self.ledger), self._count, messages)
@@ -92,12 +88,8 @@ class TokenTrack:
 
     def _count(self, messages: Sequence[dict[str, Any]]) -> int | None:
         """How many tokens a re-rendering trainer counts as new; None where the template refuses the history."""
-        if self._counter is None:
-            return None
-        try:
-            return self._counter.count(messages) + self._offset - self._known()
-        except RenderFailed:
-            return None
+        count = self._opened.count(messages)
+        return None if count is None else count - self._known()
 
     def _known(self) -> int:
         """How many ids of the next prompt the trainer does not take for new."""
@@ -132,8 +124,8 @@ class TokenTrack:
         """After a journaled turn was replayed into the ledger; `messages` are those that the turn was asked with."""
         self.kind = kind
         self.edited = False
-        if self._counter is None:
-            self._prepare_count(messages, self.ledger.segments[0].n)
+        if self._first is None:
+            self._first = self._first_prompt(messages, self.ledger.segments[0].n)
 
     async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> str:
         echo, spec = reply.prompt_token_ids, self._spec
@@ -141,7 +133,7 @@ class TokenTrack:
         if echo is None:
             if not spec.allow_unverified:
                 raise AlignmentUnverified(f"turn 1: {AlignmentUnverified.__doc__}")
-            await self._off_loop(_characters(messages), self._prepare_count, messages, None)
+            self._first = self._first_prompt(messages, None)
             self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt"))
             return UNVERIFIED
         if not echo:
@@ -153,22 +145,20 @@ class TokenTrack:
                 "another model; give `tokenizer_name` the one that it serves"
             )
         await self._off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
-        await self._off_loop(len(echo), self._prepare_count, messages, len(echo))
+        self._first = self._first_prompt(messages, len(echo))
         self.ledger.seed(echo)
         return DriftLabel.NONE.value
 
-    def _prepare_count(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> None:
-        """Finds out whether the trainer's prompt shows the tools, and by how many ids it differs from our render."""
-        kwargs = self._spec.template_kwargs
-        for tools in (self._tools or None, None):
-            counter = PlainCounter(self._tokenizer, tools=tools, template_kwargs=kwargs)
-            try:
-                ours = counter.count(messages, echoed=echoed)
-            except RenderFailed:
-                continue
-            self._counter, self._shown_tools, self._offset = counter, tools, (echoed or ours) - ours
-            if not self._offset:
-                return
+    def _first_prompt(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> FirstPrompt:
+        return FirstPrompt(
+            self._tokenizer, messages, echoed, tools=self._tools, template_kwargs=self._spec.template_kwargs
+        )
+
+    @property
+    def _opened(self) -> FirstPrompt:
+        if self._first is None:
+            raise LedgerOrder("The first prompt is not known before the first reply.")
+        return self._first
 
     def _check_fingerprint(self, theirs: str | None) -> None:
         if theirs is not None and theirs.split("/")[:2] != self._own.split("/")[:2]:
@@ -244,15 +234,12 @@ class TokenTrack:
 
     def _render(self, messages: list[dict[str, Any]], turn: int) -> Delta:
         last, kwargs = self.ledger.last_sampled_id, self._spec.template_kwargs
+        tools = self._opened.tools if self._tokenizer.tools_choose_template else None
         try:
-            return self._tokenizer.render_delta(
-                messages, last_sampled_id=last, tools=self._shown_tools, template_kwargs=kwargs
-            )
+            return self._tokenizer.render_delta(messages, last_sampled_id=last, tools=tools, template_kwargs=kwargs)
         except TemplateRefused as refused:
             try:
-                self._tokenizer.render_delta(
-                    PLAIN_RESULT, last_sampled_id=last, tools=self._shown_tools, template_kwargs=kwargs
-                )
+                self._tokenizer.render_delta(PLAIN_RESULT, last_sampled_id=last, tools=tools, template_kwargs=kwargs)
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
@@ -268,7 +255,7 @@ class TokenTrack:
             return await self._off_loop(
                 _characters(messages),
                 lambda: self._tokenizer.render_prompt(
-                    messages, tools=self._shown_tools, template_kwargs=self._spec.template_kwargs
+                    messages, tools=self._opened.tools, template_kwargs=self._spec.template_kwargs
                 ),
             )
         except TemplateRefused as refused:

@@ -16,7 +16,7 @@ __all__ = ["Codec"]
 
 _ANCHOR = "\uf8ff"  # stands in front of a piece, so that no tokenizer takes the piece for the start of a text
 
-_LONG = 4_000
+_LONG = 500
 """Characters; below that encoding takes less than handing the GIL over and back."""
 
 _NORMALISED = " A\u00c5e\u0301\u2460 "  # no form of normalisation leaves all of it alone

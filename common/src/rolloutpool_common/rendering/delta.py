@@ -78,7 +78,7 @@ class DeltaRenderer:
         self._codec = codec
         self._close = close
         self._stop_ids = stop_ids
-        self._shapes: OrderedDict[str, _Shape | TemplateRefused] = OrderedDict()
+        self._shapes: OrderedDict[tuple[object, str], _Shape | TemplateRefused] = OrderedDict()
         self._lock = Lock()
 
     def render(
@@ -120,8 +120,8 @@ class DeltaRenderer:
 
     def _shape(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
         """The cached verdict; a template that refuses a shape refuses it every time."""
-        signature = [[m["role"], _content_kind(m["content"]), sorted(m)] for m in messages]
-        key = json.dumps([signature, kwargs], sort_keys=True, default=repr)
+        signature = tuple((m["role"], _content_kind(m["content"]), *sorted(m)) for m in messages)
+        key = signature, json.dumps(kwargs, sort_keys=True, default=repr) if kwargs else ""
         with self._lock:
             verdict = self._shapes.get(key)
             if verdict is not None:

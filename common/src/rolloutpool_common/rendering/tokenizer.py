@@ -108,6 +108,11 @@ class ChatTokenizer:
         return self._codec.added_are_borders
 
     @property
+    def tools_choose_template(self) -> bool:
+        """Whether there are several templates, one of them for conversations with tools."""
+        return len(self._deltas) > 1
+
+    @property
     def reads_clock(self) -> bool:
         """Whether the template prints the date of the render, unless told which."""
         return any("strftime_now" in source for source in self._deltas)

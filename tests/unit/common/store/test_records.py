@@ -29,7 +29,7 @@ def test_values_of_any_size_come_back(size: int) -> None:
 def test_only_what_is_large_is_compressed() -> None:
     small, large = b"{" + b" " * (COMPRESS_FROM - 3) + b"}", b"{" + b" " * (COMPRESS_FROM - 2) + b"}"
     assert compress(small) == small
-    assert compress(large)[:1] == b"\x78"
+    assert compress(large)[:1] != b"{"
     assert expand(compress(large)) == large
 
 

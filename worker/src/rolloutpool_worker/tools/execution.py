@@ -28,7 +28,9 @@ class ToolRunner:
 
     async def run(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[dict[str, Any]]:
         """One tool message per call, in call order."""
-        texts = await asyncio.gather(*(self._text(call, ctx) for call, ctx in zip(calls, contexts, strict=True)))
+        running = [self._text(call, ctx) for call, ctx in zip(calls, contexts, strict=True)]
+        # Most turns make one call, which needs no task.
+        texts = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
         messages = []
         for call, text in zip(calls, texts, strict=True):
             # Half of a surrogate pair is a string to Python, but no text that could be sent to anybody.
