@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from benchmarks.budgets import judge
 from benchmarks.load import System
 from benchmarks.matrix import Point
@@ -10,8 +11,18 @@ from benchmarks.report import Report, emit, parser
 from benchmarks.throughput import measure, rows
 
 
-def test_throughput_of_all_systems(tmp_path: Path) -> None:
-    point = Point(experiment="in flight", turns=3, in_flight=4, latency_ms=5, slow_ms=20, workers=1, tickets_of=2)
+@pytest.mark.parametrize("result_characters", [0, 300])
+def test_throughput_of_all_systems(tmp_path: Path, result_characters: int) -> None:
+    point = Point(
+        experiment="in flight",
+        turns=3,
+        in_flight=4,
+        latency_ms=5,
+        slow_ms=20,
+        workers=1,
+        tickets_of=2,
+        result_characters=result_characters,
+    )
     repeats = list(measure(point, repeats=2, seconds=0.1, rollouts=24))
     options = parser("throughput", "").parse_args(["--quick", "--out", str(tmp_path / "throughput.json")])
     emit("throughput", rows(point, repeats), options, title="", measures="", leaves_out="")

@@ -52,6 +52,18 @@ def test_a_lower_limit(figure: float, noise: float, expected: Verdict) -> None:
     assert judge({"speed": report({"rate": figure, "rate ±": noise})}, [budget])[0][2] is expected
 
 
+def test_what_is_known_not_to_hold_is_told_and_breaks_nothing() -> None:
+    budget = Budget(what="", benchmark="speed", figure="rate", least=3, known=True)
+    verdicts = [judge({"speed": report({"rate": rate})}, [budget])[0][2] for rate in (2.0, 3.0)]
+    assert verdicts == [Verdict.KNOWN, Verdict.HOLDS]
+
+
+def test_each_budget_that_is_known_not_to_hold_is_guarded_by_another() -> None:
+    for known in (budget for budget in BUDGETS if budget.known):
+        same = [b for b in BUDGETS if (b.benchmark, b.row, b.figure) == (known.benchmark, known.row, known.figure)]
+        assert [budget.known for budget in same] == [True, False], known.what
+
+
 def test_what_was_not_run_is_missing() -> None:
     assert {verdict for _, _, verdict in judge({})} == {Verdict.MISSING}
 
@@ -65,6 +77,7 @@ def test_every_budget_of_the_throughput_is_measured_by_a_point(chosen: list[Poin
             "turns": point.turns,
             "in flight": point.in_flight,
             "latency, ms": point.latency_ms,
+            "result, characters": point.result_characters or None,
         }
         for point in chosen
     ]
