@@ -1,10 +1,11 @@
-"""A worker's plug-in: a tool whose results are real text of as many characters as asked, at next to no cost."""
+"""A tool whose results are real text, as long as asked, at next to no cost; `lookup_plugin` registers it."""
 
 from functools import cache
 from pydoc_data.topics import topics
 from typing import Final
 
-from rolloutpool_worker.tools.base import Tool, ToolContext, tool
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_worker.tools import Tool, ToolContext
 
 __all__ = ["LOOK_UP", "NAME", "passage"]
 
@@ -26,18 +27,21 @@ def passage(page: int, characters: int) -> str:
     return book[start : start + characters]
 
 
-@tool(
-    NAME,
-    "Look a page up",
-    {
-        "type": "object",
-        "properties": {"page": {"type": "integer"}, "characters": {"type": "integer"}},
-        "required": ["page", "characters"],
-    },
-)
-async def look_up(_: ToolContext, page: int, characters: int) -> object:
-    """The passage."""
+async def _look_up(_: ToolContext, page: int, characters: int) -> object:
     return passage(page, characters)
 
 
-LOOK_UP: Tool = look_up
+LOOK_UP = Tool(
+    ToolDefinition(
+        function=ToolFunction(
+            name=NAME,
+            description="Look a page up",
+            parameters={
+                "type": "object",
+                "properties": {"page": {"type": "integer"}, "characters": {"type": "integer"}},
+                "required": ["page", "characters"],
+            },
+        )
+    ),
+    _look_up,
+)

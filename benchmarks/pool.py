@@ -112,7 +112,7 @@ def running_pool(
         **ENVIRONMENT,
         "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),
         "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
-        "ROLLOUTPOOL_PLUGINS": "benchmarks.lookup",
+        "ROLLOUTPOOL_PLUGINS": "benchmarks.lookup_plugin",
     }
     (ROOT / "build").mkdir(exist_ok=True)
     with (

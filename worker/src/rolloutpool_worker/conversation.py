@@ -8,12 +8,11 @@ and `sample`, `run_tools`, `say` and `edit` return what the journal has, until i
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 
 from rolloutpool_common import failpoints
@@ -24,7 +23,7 @@ from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
 from rolloutpool_common.rendering import DriftLabel
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.channel import CallbackChannel, Reply, TurnBody, TurnCall
+from rolloutpool_worker.channel import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 from rolloutpool_worker.channel.callback import refuse_ambiguous
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.journal import Journal
@@ -106,7 +105,7 @@ class Conversation:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
         self.messages: list[dict[str, Any]] = []
-        self._wire: list[bytes] = []
+        self._wire = MessageBytes()
         self._journal = journal
         self._channel = channel
         self._tools = tools
@@ -197,13 +196,13 @@ class Conversation:
             history = _normal(messages)
             await self.tokens.replace(history, self.turns)
             entries = self._new_entries()
-            asked = await self._plan_next(history, map(orjson.dumps, history))
+            asked = await self._plan_next(history, MessageBytes(history))
             record = {"kind": "edit", "messages": history, "entries": entries, **asked}
             await self._journal.write(record, turns=self.turns)
         self.tokens.edited = True
         self._expect(record)
         self.messages.clear()
-        self._wire.clear()
+        self._wire = MessageBytes()
         self._append(record["messages"])
 
     # --- for real -----------------------------------------------------------------------------------------------
@@ -279,12 +278,12 @@ class Conversation:
         # Together with those that lie there already: some templates merge messages of one turn.
         await self.tokens.append(self._with_tool_names([*behind, *messages]), self.turns)
         entries = self._new_entries()
-        asked = await self._plan_next([*self.messages, *messages], [*self._wire, *map(orjson.dumps, messages)])
+        asked = await self._plan_next([*self.messages, *messages], self._wire.followed_by(messages))
         record = {"kind": "obs", "messages": messages, "entries": entries, **asked, **measured}
         await self._journal.write(record, turns=self.turns)
         return record
 
-    async def _plan_next(self, messages: Sequence[dict[str, Any]], wire: Iterable[bytes]) -> dict[str, Any]:
+    async def _plan_next(self, messages: Sequence[dict[str, Any]], wire: MessageBytes) -> dict[str, Any]:
         """How the next turn is asked. To be journaled: an attempt that asks it again must ask it with the same body."""
         plan = await self.tokens.plan_mask(messages, self.turns + 1)
         self._body = self._channel.body(wire, plan.mask(0))
@@ -365,8 +364,7 @@ class Conversation:
 
     def _append(self, messages: Sequence[dict[str, Any]]) -> None:
         self.messages.extend(messages)
-        # Copied, because orjson 3.13 leaves 4 kB behind each text, however short; a long conversation keeps hundreds.
-        self._wire.extend(bytes(memoryview(orjson.dumps(message))) for message in messages)
+        self._wire.append(messages)
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Tool messages with the name of what was called, which some templates print."""

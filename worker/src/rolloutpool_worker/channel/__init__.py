@@ -1,7 +1,8 @@
 """How a trainer is asked for a turn."""
 
+from rolloutpool_worker.channel.body import MessageBytes, TurnBody
 from rolloutpool_worker.channel.breaker import Breakers, PortDown
-from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnBody, TurnCall
+from rolloutpool_worker.channel.callback import CallbackChannel, Echo, Reply, TurnCall
 from rolloutpool_worker.channel.caller import Caller
 from rolloutpool_worker.channel.resolver import Resolver
 
@@ -10,6 +11,7 @@ __all__ = [
     "CallbackChannel",
     "Caller",
     "Echo",
+    "MessageBytes",
     "PortDown",
     "Reply",
     "Resolver",

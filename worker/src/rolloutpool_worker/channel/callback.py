@@ -7,11 +7,10 @@ cannot have sampled (refused connection, 429, 500, 503), or where it promised th
 """
 
 import asyncio
-import hashlib
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +32,11 @@ from rolloutpool_common.protocol.completions import (
     CompletionsResponse,
 )
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.channel.body import MessageBytes, TurnBody
 from rolloutpool_worker.channel.breaker import Breakers
 from rolloutpool_worker.channel.caller import Caller, Response
 
-__all__ = ["CallbackChannel", "Echo", "Reply", "TurnBody", "TurnCall"]
+__all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,15 +54,6 @@ class Echo:
 
     prefix: int
     digest: str
-
-
-@dataclass(frozen=True)
-class TurnBody:
-    """What is asked of the trainer, to the byte."""
-
-    data: bytes
-    digest: str
-    """blake2b-128 (hex): the same turn is never asked with another one."""
 
 
 @dataclass(frozen=True)
@@ -134,21 +125,10 @@ class CallbackChannel:
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
-    def body(self, messages: Iterable[bytes], response_mask: list[int] | None) -> TurnBody:
-        """The protocol's nine keys, then the extra sampling parameters; `messages` each as JSON in normal form."""
-        data = b"".join(
-            (
-                b'{"model":"default","messages":[',
-                b",".join(messages),
-                b"],",
-                self._tail,
-                b',"response_mask":',
-                orjson.dumps(response_mask),
-                self._extra,
-                b"}",
-            )
-        )
-        return TurnBody(data, hashlib.blake2b(data, digest_size=16).hexdigest())
+    def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
+        """The protocol's nine keys, then the extra sampling parameters."""
+        mask = orjson.dumps(response_mask)
+        return messages.body(b"".join((b"],", self._tail, b',"response_mask":', mask, self._extra, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
