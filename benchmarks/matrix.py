@@ -15,7 +15,7 @@ from rolloutpool_common.rendering import TINY
 __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
-RESULTS = (500, 2000, 4000)
+RESULTS = (2000, 4000)
 """Characters of a tool's result. 2,000 are 500 tokens: 64 turns of them are as long as what trainers report
 (TRL#6250: 128 turns, 69,000 tokens)."""
 LONG = 32
@@ -58,7 +58,10 @@ class Point:
         if self.rollouts is not None:
             return self._load(self.rollouts)
         per_second = 1000 / max(cost_ms, self.turns * self.latency_ms / self.in_flight)
-        least = self.in_flight if system is System.FOUNDING and self.turns >= LONG else 2 * self.in_flight
+        least = 2 * self.in_flight
+        if self.turns >= LONG:
+            # The founding pattern's all advance together; the pool's come and go, and its slots are empty at the end.
+            least = {System.FOUNDING: self.in_flight, System.POOL: 8 * self.in_flight}.get(system, least)
         if self.latency_ms * self.turns >= 1000 * seconds / 4:
             # The same number for everybody: the last ones run in less and less company.
             per_second, least = 0.0, 5 * self.in_flight

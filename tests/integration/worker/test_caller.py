@@ -64,6 +64,8 @@ async def answering(
     listening = await asyncio.start_server(until_closed, host, port, ssl=tls)
     yield Server(host, listening.sockets[0].getsockname()[1])
     listening.close()
+    # What was accepted a moment ago has no handler yet.
+    await asyncio.sleep(0.05)
     for task in handlers:
         task.cancel()
     # A connection that outlives its loop is told of in whichever test comes next.
