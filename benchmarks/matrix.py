@@ -16,8 +16,8 @@ __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
 RESULTS = (2000, 4000)
-"""Characters of a tool's result. 2,000 are 500 tokens: 64 turns of them are as long as what trainers report
-(TRL#6250: 128 turns, 69,000 tokens)."""
+"""Characters of a tool's result. 2,000 are 500 tokens, about as many per turn as in what a trainer reported
+(huggingface/trl#6250: 69,000 tokens after 128 turns)."""
 LONG = 32
 """From so many turns on a conversation is long."""
 _TURN_MS = {System.POOL: 0.9, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}

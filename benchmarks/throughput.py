@@ -156,15 +156,16 @@ def main() -> None:
         options,
         title="Throughput and CPU per rollout",
         measures=(
-            "Whole calculator rollouts, from the POST of a batch to the last result read by long-poll; rates by the "
-            "wall clock, CPU time per rollout from /proc: of the pool API, workers and Redis (appendfsync always, "
-            "Celery events on, no Flower), of the others their one process. Medians; ratios are taken within a "
-            "repeat, with half of their range behind them. `founding` renders history again each turn and keeps "
-            "nothing; `ideal` makes the same calls and does nothing else. Stragglers: the latency of one rollout in 20."
+            "Whole rollouts of a calculator's calls, or of calls whose results are as long as it says, real text "
+            "then; from the POST of a batch to the last result read by long-poll; rates by the wall clock, CPU time"
+            " per rollout from /proc: of the pool API, workers and Redis (appendfsync always, Celery events on, no "
+            "Flower), of the others their one process. Medians; ratios are taken within a repeat, with half of "
+            "their range behind them. `founding` renders history again each turn and keeps nothing; `ideal` makes "
+            "the same calls and does nothing else. Stragglers: the latency of one rollout in 20."
         ),
         leaves_out=(
             "A model: the trainer answers from a table, and shares the cores with what is "
-            "measured. Networks, TLS, large tool results, drift. Conversations of 100 turns are the protocol's longest."
+            "measured. Networks, TLS, drift. Conversations of 100 turns are the protocol's longest."
         ),
         plots=(
             Plot(
