@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import struct
+import threading
 from typing import Any
 
 import pytest
@@ -249,3 +250,25 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
     assert plan.exact == tokens.ledger.pending_glue
     assert counted == lengths
+
+
+async def test_a_long_first_prompt_is_looked_at_off_the_loop(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short the history that is rendered then."""
+    threads: list[threading.Thread] = []
+    count = PlainCounter.count
+
+    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+        threads.append(threading.current_thread())
+        return count(self, messages, **options)
+
+    monkeypatch.setattr(PlainCounter, "count", noted)
+    long = [{"role": "user", "content": "15 + 23? " * OFF_LOOP}]
+    tokens = track(tokenizer)
+    first = reply(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
+    await tokens.believe(first, long, 1, None, train=True)
+    assert not threads
+    await tokens.replace(QUESTION, 1)
+    assert threads
+    assert threading.main_thread() not in threads

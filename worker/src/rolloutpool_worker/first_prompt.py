@@ -37,10 +37,15 @@ class FirstPrompt:
         """`echoed` is how many ids the trainer's own prompt of these messages has; None where it does not say."""
         self._tokenizer = tokenizer
         # The conversation goes on writing into its list.
-        self._messages = list(messages)
+        self.messages = list(messages)
         self._echoed = echoed
         self._all_tools = tools
         self._kwargs = template_kwargs
+
+    @property
+    def looked(self) -> bool:
+        """Whether the properties below cost nothing any more."""
+        return "_look" in vars(self)
 
     @property
     def tools(self) -> Tools | None:
@@ -67,7 +72,7 @@ class FirstPrompt:
         for tools in (self._all_tools or None, None):
             counter = PlainCounter(self._tokenizer, tools=tools, template_kwargs=self._kwargs)
             try:
-                ours = counter.count(self._messages, echoed=self._echoed)
+                ours = counter.count(self.messages, echoed=self._echoed)
             except RenderFailed:
                 continue
             look = _Look(counter, tools, (self._echoed or ours) - ours)

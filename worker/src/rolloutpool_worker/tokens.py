@@ -225,16 +225,16 @@ class TokenTrack:
 
     async def append(self, messages: list[dict[str, Any]], turn: int) -> None:
         """Renders the messages behind the last sampled turn, in the place of fewer of them rendered before."""
-        delta = await self._off_loop(_characters(messages), self._render, messages, turn)
+        tools = await self._shown_tools() if self._tokenizer.tools_choose_template else None
+        delta = await self._off_loop(_characters(messages), self._render, messages, turn, tools)
         if self.ledger.pending_glue:
             self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
             return
         self.ledger.append_close(delta.close_ids, turn=turn)
         self.ledger.append_glue(delta.glue_ids, turn=turn)
 
-    def _render(self, messages: list[dict[str, Any]], turn: int) -> Delta:
+    def _render(self, messages: list[dict[str, Any]], turn: int, tools: list[dict[str, Any]] | None) -> Delta:
         last, kwargs = self.ledger.last_sampled_id, self._spec.template_kwargs
-        tools = self._opened.tools if self._tokenizer.tools_choose_template else None
         try:
             return self._tokenizer.render_delta(messages, last_sampled_id=last, tools=tools, template_kwargs=kwargs)
         except TemplateRefused as refused:
@@ -250,12 +250,20 @@ class TokenTrack:
         self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))
         self.edited = True
 
+    async def _shown_tools(self) -> list[dict[str, Any]] | None:
+        first = self._opened
+        if not first.looked:
+            # By the length of that prompt, whatever is rendered now.
+            await self._off_loop(_characters(first.messages), lambda: first.tools)
+        return first.tools
+
     async def _render_whole(self, messages: Sequence[dict[str, Any]], what: str) -> list[int]:
+        tools = await self._shown_tools()
         try:
             return await self._off_loop(
                 _characters(messages),
                 lambda: self._tokenizer.render_prompt(
-                    messages, tools=self._opened.tools, template_kwargs=self._spec.template_kwargs
+                    messages, tools=tools, template_kwargs=self._spec.template_kwargs
                 ),
             )
         except TemplateRefused as refused:
