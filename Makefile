@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Says that the real tokenizers are laid out.
 TOKENIZERS := build/tokenizers/.complete
-DISTRIBUTIONS := common api worker trainer
+DISTRIBUTIONS := common api worker rl trainer
 # Machines behind an inspecting proxy have its certificate in the system's store only.
 export UV_NATIVE_TLS := true
 SYSTEM_CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
@@ -29,7 +29,7 @@ ARGS ?=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
-install: $(STAMP) ## Install the locked dependencies and the four distributions into .venv
+install: $(STAMP) ## Install the locked dependencies and the five distributions into .venv
 
 $(BIN)/uv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -13,11 +13,11 @@ from typing import Final
 
 import orjson
 
-from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.rendering import TINY
+from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.workers import BEAT_SECONDS
 

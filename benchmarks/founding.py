@@ -25,7 +25,7 @@ from fastapi import FastAPI
 
 from rolloutpool_common.protocol.completions import CompletionsRequest, CompletionsResponse
 from rolloutpool_common.protocol.messages import Message, ToolCall
-from rolloutpool_common.protocol.rollout import RolloutMetrics, RolloutRequest, RolloutResponse, V1Status
+from rolloutpool_common.protocol.v1.request import RolloutMetrics, RolloutRequest, RolloutResponse, V1Status
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, render_plain
 
 __all__ = ["main"]

@@ -20,9 +20,9 @@ from redis.retry import Retry
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.embedded_redis import find_server
-from rolloutpool_trainer.ports import free_port
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer.local.ports import free_port
+from rolloutpool_trainer.local.redis_server import find_server
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 __all__ = ["main", "measure"]

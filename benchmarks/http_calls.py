@@ -17,8 +17,8 @@ from benchmarks.conversations import conversation
 from benchmarks.processes import serving
 from benchmarks.report import Row, emit, parser
 
-from rolloutpool_common.addresses import Targets
-from rolloutpool_worker.channel import Caller, Resolver
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.policy import Caller, Resolver
 
 AT_ONCE = 100
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "0123456789abcdef/1"}

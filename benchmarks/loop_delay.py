@@ -20,8 +20,8 @@ from benchmarks.report import Plot, Row, emit, parser, spread
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, render_plain
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 
 __all__ = ["environment", "main", "measure"]
 

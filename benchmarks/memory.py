@@ -23,8 +23,8 @@ from benchmarks.report import Plot, Row, emit, parser
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 __all__ = ["in_flight", "main", "worker"]

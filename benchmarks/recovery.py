@@ -22,8 +22,8 @@ from rolloutpool_common.protocol.batch import RolloutView
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 __all__ = ["main", "measure"]

@@ -23,8 +23,8 @@ from benchmarks.cpu import Usage
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser
 
-from rolloutpool_common.broker import KEY_PREFIX, queue_name
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.report import Plot, Row, emit, parser
 
-from rolloutpool_common.ledger import EchoKind, TokenLedger
 from rolloutpool_common.rendering import TINY, ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger
 
 __all__ = ["main", "measure"]
 

@@ -19,8 +19,8 @@ from benchmarks.finished import AT_ONCE, accept, claim, finish, present, sample_
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser, spread
 
-from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.rendering import TINY
+from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_trainer import LocalPool
 

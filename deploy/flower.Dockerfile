@@ -7,7 +7,7 @@ COPY requirements.lock ./
 COPY deploy/slice_lock.py deploy/
 COPY common/pyproject.toml common/
 COPY worker/pyproject.toml worker/
-# Not the worker's own requirements: of its code only rolloutpool_worker.flower runs here.
+# Not the worker's own requirements: of its code only rolloutpool_worker.queue.flower runs here.
 RUN python deploy/slice_lock.py uv hatchling > tools.txt && \
     python deploy/slice_lock.py 'rolloutpool-common[broker,service,store]' flower > pins.txt
 RUN python -m venv tools && tools/bin/pip install --quiet --require-hashes -r tools.txt
@@ -25,4 +25,4 @@ ENV PATH=$VENV/bin:$PATH
 ENV ROLLOUTPOOL_FLOWER_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 5555
-CMD ["python", "-m", "rolloutpool_worker.flower"]
+CMD ["python", "-m", "rolloutpool_worker.queue.flower"]

@@ -9,9 +9,9 @@ import sys
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
-from rolloutpool_trainer.token_view import mask_runs
+from rolloutpool_trainer.viewer.terminal import mask_runs
 
 TOKENIZER = load_tokenizer("rolloutpool/tiny")
 

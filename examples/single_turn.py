@@ -7,8 +7,8 @@ Starts a pool of its own on this machine (Redis, API, one worker); `RolloutClien
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 
 TOKENIZER = load_tokenizer("rolloutpool/tiny")
 

@@ -7,8 +7,8 @@ import pytest
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
-from rolloutpool_trainer.callback import CallbackApp
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 TINY = "rolloutpool/tiny"

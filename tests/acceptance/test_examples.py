@@ -10,7 +10,7 @@ import pytest
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 ROOT = Path(__file__).parents[2]

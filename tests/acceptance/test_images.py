@@ -20,10 +20,10 @@ from tests.support.dockerfile import stages
 from tests.support.secrets import secrets_file
 from tests.support.waiting import eventually
 
-from rolloutpool_common.api_keys import KeyScope, make_key
 from rolloutpool_common.rendering import load_tokenizer
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer import RolloutClient, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 ROOT = Path(__file__).parents[2]

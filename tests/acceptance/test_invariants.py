@@ -25,13 +25,13 @@ from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.completions import HEADER_IDEMPOTENCY
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_rl.errors import ExportRefused
+from rolloutpool_rl.export import trainable
+from rolloutpool_rl.reductions import masked_whiten, sum_of_sample_mean, token_mean
 from rolloutpool_trainer import IdempotencyConflict, LocalPool, RolloutClient, callback_app
-from rolloutpool_trainer.callback import CallbackApp
-from rolloutpool_trainer.errors import ExportRefused
-from rolloutpool_trainer.export import trainable
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
-from rolloutpool_trainer.statistics import masked_whiten, sum_of_sample_mean, token_mean
+from rolloutpool_trainer.endpoint.app import CallbackApp
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 ATTEMPTS, RETRIES, DRAIN_SECONDS = 2, 1, 2.0

@@ -20,10 +20,10 @@ from rolloutpool_trainer import (
     RolloutClient,
     StateInUse,
 )
-from rolloutpool_trainer.callback import CallbackApp, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.mask_check import check_masks
-from rolloutpool_trainer.serving import ServedCallback, serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+from rolloutpool_trainer.endpoint.checks import check_masks
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import ServedCallback, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 TOKENIZER = "rolloutpool/tiny"

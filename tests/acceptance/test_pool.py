@@ -18,8 +18,8 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app, verify_push
-from rolloutpool_trainer.callback import CallbackApp
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 DEFAULTS = {"tokenizer_name": TINY, "idempotent": True}

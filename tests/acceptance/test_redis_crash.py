@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 ROLLOUTS = 40

@@ -19,7 +19,7 @@ from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_trainer import LocalPool, RolloutClient
 from rolloutpool_trainer.cli import app
-from rolloutpool_trainer.rollout_page import rollout_page
+from rolloutpool_trainer.viewer.html import rollout_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"

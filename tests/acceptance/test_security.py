@@ -16,12 +16,12 @@ from tests.acceptance.conftest import TINY
 from tests.acceptance.test_pool import receiver
 from tests.support.waiting import eventually
 
-from rolloutpool_common.api_keys import KeyScope, make_key
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app, verify_push
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.errors import BatchRejected, NotFound, Unauthorized
-from rolloutpool_trainer.serving import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 CALLBACK_KEY = "MARKER-callback-key"

@@ -11,14 +11,14 @@ from redis import Redis
 from tests.acceptance.conftest import TINY
 from tests.support.waiting import eventually
 
-from rolloutpool_common.broker import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.publishing import HEADER_PUBLISHED
+from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name
+from rolloutpool_common.queue.publisher import HEADER_PUBLISHED
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 DEFAULTS = {"tokenizer_name": TINY, "idempotent": True}

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_trainer import RolloutClient
-from rolloutpool_trainer.ports import free_port
+from rolloutpool_trainer.local.ports import free_port
 
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 ITEM = {"messages": [{"role": "user", "content": "What is (2 + 3) * 4?"}]}

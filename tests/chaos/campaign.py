@@ -18,7 +18,7 @@ from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
 from tests.integration.support.waiting import until
 
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import calculator_prompts
 
 __all__ = ["Campaign", "run"]

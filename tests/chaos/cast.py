@@ -19,8 +19,8 @@ from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
 from tests.integration.support.waiting import until
 
-from rolloutpool_common.failpoints import VARIABLE
-from rolloutpool_trainer.embedded_redis import find_server
+from rolloutpool_common.process.failpoints import VARIABLE
+from rolloutpool_trainer.local.redis_server import find_server
 
 __all__ = ["Cast"]
 

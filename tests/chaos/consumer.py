@@ -20,8 +20,9 @@ from tests.chaos.record import Record
 
 from rolloutpool_common.protocol.batch import BatchAccepted
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_trainer import calls, verify_push
-from rolloutpool_trainer.async_client import AsyncBatch, AsyncRolloutClient
+from rolloutpool_trainer import verify_push
+from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
 from rolloutpool_trainer.errors import PoolUnavailable
 
 __all__ = ["Consumer", "Item"]

@@ -17,9 +17,9 @@ from tests.chaos.process import Process
 from tests.chaos.record import Record
 from tests.integration.support.waiting import until
 
-from rolloutpool_common.broker import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.publishing import HEADER_PUBLISHED
+from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name
+from rolloutpool_common.queue.publisher import HEADER_PUBLISHED
 from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
 
 __all__ = ["Faults"]

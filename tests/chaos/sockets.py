@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rolloutpool_trainer.ports import is_free
+from rolloutpool_trainer.local.ports import is_free
 
 __all__ = ["lasting_ports", "owner"]
 

@@ -25,11 +25,11 @@ from tests.chaos.record import Record
 from rolloutpool_common.protocol.completions import HEADER_ATTEMPT, HEADER_IDEMPOTENCY
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_trainer.callback import callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
-from rolloutpool_trainer.tool_calls import parse_tool_calls
 
 __all__ = ["TURNS", "Memory", "Trainer"]
 

@@ -4,7 +4,7 @@ import pytest
 from tests.golden.catalogue import CATALOGUE, Drift, built
 from tests.tokenizers.real import real_tokenizer
 
-from rolloutpool_common.rendering.conformance import case_faults
+from rolloutpool_common.rendering.checks.conformance import case_faults
 
 pytestmark = pytest.mark.real_tokenizer
 

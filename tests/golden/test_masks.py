@@ -8,7 +8,7 @@ import pytest
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.rendering import PlainCounter
-from rolloutpool_common.rendering.conformance import case_faults, conversation_faults, tokenizer_name
+from rolloutpool_common.rendering.checks.conformance import case_faults, conversation_faults, tokenizer_name
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("masks.json").read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = GOLDEN["cases"]

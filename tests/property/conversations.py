@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
 
-from rolloutpool_common.ledger import EchoKind, TokenLedger, parse_entry
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, PlainCounter, TemplateRefused, render_plain
+from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger, parse_entry
 
 __all__ = ["Tally", "WrongMask", "play"]
 

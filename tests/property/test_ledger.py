@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolloutpool_common.ledger import EchoKind, SegmentKind, TokenLedger, parse_entry
+from rolloutpool_common.tokens.ledger import EchoKind, SegmentKind, TokenLedger, parse_entry
 
 IDS = st.lists(st.integers(0, 3), max_size=5)  # few distinct ids, so that differing contexts share prefixes
 STEPS = st.lists(

@@ -6,9 +6,9 @@ from tests.property.oracle import Oracle
 from tests.tokenizers.layout import TINY
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_directory, real_tokenizer
 
-from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.rendering import TINY as TINY_NAME
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 EXAMPLES = 10_000
 EACH = -(-EXAMPLES // (1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)))

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings
 from tests.support.dockerfile import Stage, stages
 
 from rolloutpool_api.settings import Settings
-from rolloutpool_worker.flower import FlowerSettings
+from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]

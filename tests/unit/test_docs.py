@@ -14,7 +14,7 @@ from rolloutpool_api.settings import Settings
 from rolloutpool_common.outcomes import Category, FinishReason
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
 from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
-from rolloutpool_worker.flower import FlowerSettings
+from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from tests.golden.catalogue import FAMILIES
 from tests.property.test_masks import EXAMPLES
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES
 
-from rolloutpool_common.ledger import SegmentKind
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import DriftLabel
-from rolloutpool_common.rendering.report import Verdict
+from rolloutpool_common.rendering.checks.report import Verdict
+from rolloutpool_common.tokens.ledger import SegmentKind
 
 PATH = Path(__file__).parents[2] / "docs" / "masks.md"
 TEXT = PATH.read_text(encoding="utf-8")

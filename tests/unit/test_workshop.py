@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = ("common", "api", "worker", "trainer")
+DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
 LOCK = (ROOT / "requirements.lock").read_text()
 MODULES = sorted(path.relative_to(ROOT) for name in DISTRIBUTIONS for path in (ROOT / name / "src").rglob("*.py"))
 LONGEST_MODULE = 400

@@ -17,8 +17,8 @@ from rolloutpool_api.app import create_app
 from rolloutpool_api.head import BoundedHead
 from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.garbage import collect_rarely
-from rolloutpool_common.logs import configure_logs
+from rolloutpool_common.process.garbage import collect_rarely
+from rolloutpool_common.process.logs import configure_logs
 from rolloutpool_common.store import SecretsFileInvalid
 
 __all__ = ["ApiServer", "PortTaken", "main"]

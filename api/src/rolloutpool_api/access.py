@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, Unauthorized, answer_error
 from rolloutpool_api.settings import Settings
-from rolloutpool_common.addresses import as_address, is_loopback
-from rolloutpool_common.api_keys import GUEST, KeyScope, find_key
+from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
+from rolloutpool_common.security.targets import as_address, is_loopback
 
 __all__ = ["Admin", "Anybody", "Caller", "Gate", "Reader", "Submitter"]
 

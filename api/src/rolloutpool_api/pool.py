@@ -15,8 +15,8 @@ from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.settings import Settings
-from rolloutpool_common import failpoints
-from rolloutpool_common.publishing import Publisher
+from rolloutpool_common.process import failpoints
+from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, TooManyOpen, Watch
 
 __all__ = ["Pool", "PoolDep"]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from rolloutpool_common.publishing import Publisher
+from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError
 
 __all__ = ["Chore", "Reconciler"]

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rolloutpool_common.addresses import ALLOWED_TARGETS, Network, Targets, is_loopback, parse_networks
-from rolloutpool_common.api_keys import ApiKey, parse_keys
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.logs import LogFormat
+from rolloutpool_common.process.logs import LogFormat
+from rolloutpool_common.security.api_keys import ApiKey, parse_keys
+from rolloutpool_common.security.targets import ALLOWED_TARGETS, Network, Targets, is_loopback, parse_networks
 
 __all__ = ["Settings", "SettingsInvalid"]
 
@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     rolloutpool_v1_networks: Annotated[tuple[Network, ...], NoDecode] = ()
     """From where `POST /rollout` and `GET /tools` need no key, where the API listens on other than loopback."""
     rolloutpool_allowed_targets: str = ""
-    """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback if the API is there."""
+    """Hosts that may be called, see `rolloutpool_common.security.targets`; unset: loopback's if the API is there."""
     rolloutpool_secrets_file: Path | None = None
     """Keys with which secrets are kept in Redis; the workers need the same."""
     rolloutpool_log_level: Literal["debug", "info", "warning", "error"] = "info"

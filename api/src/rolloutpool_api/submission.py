@@ -15,7 +15,7 @@ import orjson
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.validation import Catalog, CheckedBatch, canonical, check_batch, expanded_ids
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.rollout import RolloutRequest
+from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout
 
 __all__ = ["batch_key", "plan_batch", "plan_v1"]

@@ -1,7 +1,19 @@
 """What all sides of rolloutpool agree on.
 
-The base install needs pydantic alone. Redis lives behind the extra `store`, Celery behind `broker`,
-tokenizers behind `rendering`, logging and settings behind `service`.
+The rooms:
+
+- `protocol` holds every model that crosses the wire.
+- `tokens` holds the ledger: which ids a rollout consists of, and which of them the policy sampled.
+- `rendering` turns messages into token ids; nothing else touches a tokenizer.
+- `store` keeps everything in Redis; nothing else names a Redis key.
+- `queue` makes the Celery app and publishes tickets to it.
+- `security` checks API keys and the hosts that may be called.
+- `process` is what every process needs: logs, rare garbage collection, failpoints.
+- `testing` is a tiny tokenizer for tests and demos.
+- `outcomes` and `errors` list every way in which a rollout can end.
+
+The base install needs pydantic alone. Redis lives behind the extra `store`, Celery behind `broker`, tokenizers behind
+`rendering`, logging and settings behind `service`.
 """
 
 from importlib.metadata import version

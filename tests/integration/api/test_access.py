@@ -12,7 +12,7 @@ from tests.integration.api.conftest import Api, ScriptedWorker, batch, client_of
 
 from rolloutpool_api.access import OPEN_PATHS
 from rolloutpool_api.head import MAX_HEAD_BYTES
-from rolloutpool_common.api_keys import KeyScope, make_key
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_common.store import Store
 
 KEYS = {

@@ -5,9 +5,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api
 
-from rolloutpool_common.api_keys import KeyScope, make_key
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_common.store import Store
 
 Series = dict[tuple[str, ...], float]

@@ -10,9 +10,9 @@ import pytest
 from redis.asyncio import Redis
 from tests.integration.support.batches import announce, claim, submit
 
-from rolloutpool_common.broker import broker_url
 from rolloutpool_common.protocol.batch import Delivery, Priority
-from rolloutpool_common.publishing import SLACK_MS, Publisher
+from rolloutpool_common.queue.celery_app import broker_url
+from rolloutpool_common.queue.publisher import SLACK_MS, Publisher
 from rolloutpool_common.store import Store, StoreUnavailable
 
 QUEUE = "rollouts:rollouts.{}"

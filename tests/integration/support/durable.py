@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 from tests.conftest import free_port
 
-from rolloutpool_trainer.embedded_redis import find_server
+from rolloutpool_trainer.local.redis_server import find_server
 
 __all__ = ["DurableRedis", "durable_redis"]
 

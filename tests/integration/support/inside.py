@@ -15,11 +15,11 @@ from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.conversation import Conversation
-from rolloutpool_worker.runtime import Runtime
+from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.process.worker import Runtime
+from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
-from rolloutpool_worker.ticket import run_rollout
 from rolloutpool_worker.tools import TOOLS, calculator
 
 __all__ = ["REPLAY", "InsideWorker", "inside_worker", "sampled_with_mask_1"]

@@ -9,9 +9,9 @@ import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_trainer.callback import CallbackApp, callback_app
-from rolloutpool_trainer.generation import GenerateParams, Generation
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 
 __all__ = ["ADD", "ADD_COMPACT", "Exchange", "Line", "Lines", "Tap", "Tapped", "tapped_trainer"]
 

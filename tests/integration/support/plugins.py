@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.outcomes import FinishReason
-from rolloutpool_worker.agent import AGENTS
-from rolloutpool_worker.conversation import Conversation, SampledTurn
-from rolloutpool_worker.termination import TERMINATION, Verdict
+from rolloutpool_worker.agents.termination import TERMINATION, Verdict
+from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
 from rolloutpool_worker.tools import ToolContext, ToolFailed, tool
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}

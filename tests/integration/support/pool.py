@@ -10,7 +10,7 @@ from tests.integration.support.waiting import until
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.publishing import Publisher
+from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store
 
 __all__ = ["Pool", "opened_pool"]

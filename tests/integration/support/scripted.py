@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, send
 
-from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.protocol.completions import HEADER_KEEPS_IDS
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Say", "ScriptedTrainer", "call", "scripted_trainer"]
 

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from rolloutpool_trainer import embedded_redis
-from rolloutpool_trainer.embedded_redis import find_server, start_redis
 from rolloutpool_trainer.errors import ChildFailed, RedisMissing
-from rolloutpool_trainer.ports import free_port
-from rolloutpool_trainer.state import State
-from rolloutpool_trainer.supervisor import Role, Supervisor
+from rolloutpool_trainer.local import redis_server as embedded_redis
+from rolloutpool_trainer.local.ports import free_port
+from rolloutpool_trainer.local.redis_server import find_server, start_redis
+from rolloutpool_trainer.local.state import State
+from rolloutpool_trainer.local.supervisor import Role, Supervisor
 
 
 @pytest.fixture

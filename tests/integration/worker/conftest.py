@@ -12,8 +12,8 @@ from tests.integration.support.workers import ROOT, Worker, started_worker
 
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
-from rolloutpool_trainer.callback import CallbackApp, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 from rolloutpool_worker.tools import TOOLS
 

@@ -13,10 +13,10 @@ from tests.integration.support.pool import Pool
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.rollout import V1Status
-from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.protocol.v1.request import V1Status
+from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_trainer.callback import CallbackApp
+from rolloutpool_trainer.endpoint.app import CallbackApp
 
 Misdeed = Callable[[ChatTokenizer, Received, asyncio.StreamWriter], Awaitable[None]]
 

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from rolloutpool_common.addresses import Targets
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
-from rolloutpool_worker.channel import Caller, Resolver, resolver
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.policy import Caller, Resolver, resolver
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""

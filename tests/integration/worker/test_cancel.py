@@ -22,7 +22,7 @@ from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import ClaimRefused
 from rolloutpool_common.store.workers import BEAT_SECONDS
-from rolloutpool_worker.channel.breaker import FAILURES
+from rolloutpool_worker.policy.breaker import FAILURES
 
 SOON = 5.0
 """Seconds; calls, tools and pauses here would last at least six times as long."""

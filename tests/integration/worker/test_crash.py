@@ -12,8 +12,8 @@ from rolloutpool_common.outcomes import Boundary, Category, FailureKind, Rollout
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
-from rolloutpool_trainer.callback import CallbackApp, callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 TURNS = 5

@@ -15,7 +15,7 @@ from tests.integration.support.waiting import until
 
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.push import PushEvent, SignatureInvalid, verify
-from rolloutpool_worker.delivery import ATTEMPTS
+from rolloutpool_worker.process.webhooks import ATTEMPTS
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
 

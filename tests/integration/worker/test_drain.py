@@ -14,8 +14,8 @@ from tests.integration.support.workers import ROOT, started_worker
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
-from rolloutpool_trainer.callback import callback_app
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 from rolloutpool_worker.tools import TOOLS
 

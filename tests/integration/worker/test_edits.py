@@ -10,7 +10,7 @@ from rolloutpool_common.outcomes import Boundary, Category, FinishReason, Rollou
 from rolloutpool_common.protocol.options import MaskMode, OnLimit
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_worker.context import RESUME, SUMMARISE
+from rolloutpool_worker.agents.context_limit import RESUME, SUMMARISE
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 TYPED = "3<|im_end|>\n<|im_start|>assistant\n8"

@@ -21,9 +21,9 @@ from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.messages import ToolDefinition
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.rendering.conformance import tokenizer_name
-from rolloutpool_worker import ticket
-from rolloutpool_worker.registry import Registry
+from rolloutpool_common.rendering.checks.conformance import tokenizer_name
+from rolloutpool_worker.plugins import Registry
+from rolloutpool_worker.rollout import attempt as ticket
 from rolloutpool_worker.tools import Tool, ToolContext
 
 pytestmark = pytest.mark.real_tokenizer

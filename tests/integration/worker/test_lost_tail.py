@@ -12,9 +12,9 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_trainer import AsyncBatch, AsyncRolloutClient, GenerateParams, Generation, RolloutClient
-from rolloutpool_trainer.callback import callback_app
-from rolloutpool_trainer.reading import FinishedRollout
-from rolloutpool_trainer.serving import serve_callback
+from rolloutpool_trainer.client.results import FinishedRollout
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 ROLLOUTS, SLOTS, TURNS = 24, 4, 5

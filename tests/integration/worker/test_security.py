@@ -14,7 +14,7 @@ from tests.integration.support.workers import started_worker
 from tests.integration.worker.test_delivery import answering, end, settled
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 
 

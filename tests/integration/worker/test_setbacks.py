@@ -16,9 +16,9 @@ from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishR
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Claim
-from rolloutpool_worker import ticket
-from rolloutpool_worker.channel.breaker import FAILURES, OPEN_SECONDS, Breakers
-from rolloutpool_worker.result import samples_of
+from rolloutpool_worker.policy.breaker import FAILURES, OPEN_SECONDS, Breakers
+from rolloutpool_worker.rollout import attempt as ticket
+from rolloutpool_worker.rollout.result import samples_of
 
 DEADLINE = 4.0
 

@@ -12,7 +12,7 @@ from tests.integration.support.pool import Pool
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 

@@ -7,7 +7,7 @@ from tests.integration.support.pool import Pool
 from tests.integration.support.scripted import Say, call, scripted_trainer
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 
 ADD = Say("adding", [call("add", {"a": 5, "b": 3})])

@@ -110,7 +110,7 @@ def installed(site: Path, name: str, source: str, entry_points: str) -> Path:
 SHOUT = """
 from rolloutpool_worker.tools import Tool, ToolContext
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
-from rolloutpool_worker.termination import Verdict
+from rolloutpool_worker.agents.termination import Verdict
 
 async def run(context: ToolContext, text: str) -> object:
     return text.upper()

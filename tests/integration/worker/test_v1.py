@@ -8,7 +8,7 @@ from tests.integration.support.pool import Pool
 from tests.integration.support.scripted import Say, ScriptedTrainer, call, scripted_trainer
 
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.v1 import to_v1
+from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 
 KEYS = ["model", "messages", "rollout_id", "temperature", "top_p", "max_tokens", "stop", "logprobs", "response_mask"]

@@ -7,8 +7,8 @@ import pytest
 from rolloutpool_api.errors import Rejected
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.validation import check_batch
-from rolloutpool_common.addresses import Targets
-from rolloutpool_common.protocol.rollout import RolloutRequest
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.security.targets import Targets
 
 RULES = Rules(Targets.parse("good,*.good,10.0.0.0/8:8081-8082"), keeps_secrets=False, max_messages=2)
 KEEPS = Rules(RULES.targets, keeps_secrets=True, max_messages=2)

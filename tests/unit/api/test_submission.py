@@ -7,8 +7,8 @@ import pytest
 
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import plan_batch, plan_v1
-from rolloutpool_common.addresses import Targets
-from rolloutpool_common.protocol.rollout import RolloutRequest
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import NewBatch, merge_spec
 
 

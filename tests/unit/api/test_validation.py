@@ -7,7 +7,7 @@ import pytest
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.validation import Catalog, check_batch
-from rolloutpool_common.addresses import Targets
+from rolloutpool_common.security.targets import Targets
 
 CATALOG = Catalog(
     tools=frozenset({"add"}),

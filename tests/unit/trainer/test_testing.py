@@ -8,9 +8,9 @@ import pytest
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
-from rolloutpool_trainer.generation import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
-from rolloutpool_trainer.tool_calls import parse_tool_calls
 
 OPERATIONS: dict[str, Any] = {
     "add": lambda a, b: a + b,

@@ -1,52 +1,63 @@
 """What a trainer imports: clients of the pool, a pool of its own, and the endpoint that the pool calls back.
 
-Everything public is here and is imported when it is first used: the clients need httpx alone, `callback_app` and
-`MaskGenerator` need the extra `callback`, `InferenceContext` needs `maths` too, `LocalPool` the extra `pool`; whoever
-lacks one is told its name. The maths are functions of modules: `advantages`, `losses`, `logits`, `statistics`; the
-ways out are `export` and `padded_batch`.
+The rooms:
+
+- `client` holds the two clients of the pool's API, and checks pushed results.
+- `endpoint` is what the pool calls back: it samples, and keeps each conversation's token ids.
+- `local` runs a whole pool on this machine.
+- `viewer` shows where each token came from.
+- `cli` is the `rolloutpool` command.
+- `testing` is a scripted policy; `errors` lists what can go wrong.
+
+Everything public is here and is imported when it is first used. The clients need httpx alone, the endpoint needs the
+extra `callback`, `LocalPool` the extra `pool`, and what comes from `rolloutpool_rl` the extra `maths`. A missing extra
+is named in the error.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolloutpool_trainer.async_client import AsyncBatch, AsyncRolloutClient
-    from rolloutpool_trainer.callback import CallbackApp, callback_app
-    from rolloutpool_trainer.client import Batch, RolloutClient
-    from rolloutpool_trainer.errors import (
-        BatchRejected,
-        ChildFailed,
+    from rolloutpool_rl.errors import (
         ChoiceIncomplete,
         ChoiceRefused,
-        ClientError,
         ExportRefused,
-        IdempotencyConflict,
-        KeysMissing,
-        LocalPoolError,
         MaskInvalid,
         MathsError,
         MessagesRefused,
+        PromptMismatch,
+        ShapeMismatch,
+        TokenUnknown,
+    )
+    from rolloutpool_rl.inference_context import InferenceContext
+    from rolloutpool_rl.role_masks import MaskGenerator
+    from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+    from rolloutpool_trainer.client.results import FinishedRollout
+    from rolloutpool_trainer.client.sync import Batch, RolloutClient
+    from rolloutpool_trainer.client.webhook import SignatureInvalid, verify_push
+    from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+    from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+    from rolloutpool_trainer.endpoint.server import serve_callback
+    from rolloutpool_trainer.errors import (
+        BatchRejected,
+        ChildFailed,
+        ClientError,
+        IdempotencyConflict,
+        KeysMissing,
+        LocalPoolError,
         MissingExtra,
         NotFound,
         PoolUnavailable,
         PortTaken,
-        PromptMismatch,
         RedisMissing,
         RequestRefused,
-        ShapeMismatch,
+        SamplesBroken,
         StateInUse,
-        TokenUnknown,
         TrainerError,
         Unauthorized,
         UnexpectedAnswer,
     )
-    from rolloutpool_trainer.generation import GenerateParams, Generation
-    from rolloutpool_trainer.inference_context import InferenceContext
-    from rolloutpool_trainer.local_pool import LocalPool
-    from rolloutpool_trainer.message_masks import MaskGenerator
-    from rolloutpool_trainer.push import SignatureInvalid, verify_push
-    from rolloutpool_trainer.reading import FinishedRollout
-    from rolloutpool_trainer.serving import serve_callback
+    from rolloutpool_trainer.local.pool import LocalPool
 
 __all__ = [
     "AsyncBatch",
@@ -79,6 +90,7 @@ __all__ = [
     "RedisMissing",
     "RequestRefused",
     "RolloutClient",
+    "SamplesBroken",
     "ShapeMismatch",
     "SignatureInvalid",
     "StateInUse",
@@ -91,38 +103,65 @@ __all__ = [
     "verify_push",
 ]
 
-_NOT_ERRORS = {
-    "AsyncBatch": "async_client",
-    "AsyncRolloutClient": "async_client",
-    "Batch": "client",
-    "CallbackApp": "callback",
-    "FinishedRollout": "reading",
-    "GenerateParams": "generation",
-    "Generation": "generation",
-    "InferenceContext": "inference_context",
-    "LocalPool": "local_pool",
-    "MaskGenerator": "message_masks",
-    "RolloutClient": "client",
-    "SignatureInvalid": "push",
-    "callback_app": "callback",
-    "serve_callback": "serving",
-    "verify_push": "push",
+_HOMES = {
+    "AsyncBatch": "rolloutpool_trainer.client.aio",
+    "AsyncRolloutClient": "rolloutpool_trainer.client.aio",
+    "Batch": "rolloutpool_trainer.client.sync",
+    "BatchRejected": "rolloutpool_trainer.errors",
+    "CallbackApp": "rolloutpool_trainer.endpoint.app",
+    "ChildFailed": "rolloutpool_trainer.errors",
+    "ChoiceIncomplete": "rolloutpool_rl.errors",
+    "ChoiceRefused": "rolloutpool_rl.errors",
+    "ClientError": "rolloutpool_trainer.errors",
+    "ExportRefused": "rolloutpool_rl.errors",
+    "FinishedRollout": "rolloutpool_trainer.client.results",
+    "GenerateParams": "rolloutpool_trainer.endpoint.policy",
+    "Generation": "rolloutpool_trainer.endpoint.policy",
+    "IdempotencyConflict": "rolloutpool_trainer.errors",
+    "InferenceContext": "rolloutpool_rl.inference_context",
+    "KeysMissing": "rolloutpool_trainer.errors",
+    "LocalPool": "rolloutpool_trainer.local.pool",
+    "LocalPoolError": "rolloutpool_trainer.errors",
+    "MaskGenerator": "rolloutpool_rl.role_masks",
+    "MaskInvalid": "rolloutpool_rl.errors",
+    "MathsError": "rolloutpool_rl.errors",
+    "MessagesRefused": "rolloutpool_rl.errors",
+    "MissingExtra": "rolloutpool_trainer.errors",
+    "NotFound": "rolloutpool_trainer.errors",
+    "PoolUnavailable": "rolloutpool_trainer.errors",
+    "PortTaken": "rolloutpool_trainer.errors",
+    "PromptMismatch": "rolloutpool_rl.errors",
+    "RedisMissing": "rolloutpool_trainer.errors",
+    "RequestRefused": "rolloutpool_trainer.errors",
+    "RolloutClient": "rolloutpool_trainer.client.sync",
+    "SamplesBroken": "rolloutpool_trainer.errors",
+    "ShapeMismatch": "rolloutpool_rl.errors",
+    "SignatureInvalid": "rolloutpool_trainer.client.webhook",
+    "StateInUse": "rolloutpool_trainer.errors",
+    "TokenUnknown": "rolloutpool_rl.errors",
+    "TrainerError": "rolloutpool_trainer.errors",
+    "Unauthorized": "rolloutpool_trainer.errors",
+    "UnexpectedAnswer": "rolloutpool_trainer.errors",
+    "callback_app": "rolloutpool_trainer.endpoint.app",
+    "serve_callback": "rolloutpool_trainer.endpoint.server",
+    "verify_push": "rolloutpool_trainer.client.webhook",
 }
 _EXTRAS = {
-    "callback": "callback",
-    "generation": "callback",
-    "inference_context": "callback,maths",
-    "message_masks": "callback",
-    "serving": "callback",
+    "rolloutpool_rl.errors": "maths",
+    "rolloutpool_rl.inference_context": "callback,maths",
+    "rolloutpool_rl.role_masks": "callback,maths",
+    "rolloutpool_trainer.endpoint.app": "callback",
+    "rolloutpool_trainer.endpoint.policy": "callback",
+    "rolloutpool_trainer.endpoint.server": "callback",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _NOT_ERRORS.get(name, "errors")
+    home = _HOMES[name]
     try:
-        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        value = getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
         if home not in _EXTRAS:
             raise

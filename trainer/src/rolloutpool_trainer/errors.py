@@ -11,15 +11,7 @@
         │   ├── RequestRefused       any other 4xx
         │   └── UnexpectedAnswer     an answer that this client cannot read
         ├── MissingExtra             a part of this package was not installed
-        ├── MathsError               arrays that do not belong together
-        │   ├── ShapeMismatch
-        │   └── MaskInvalid
-        ├── MessagesRefused          a conversation that no role mask can be made for
-        ├── ChoiceRefused            a reply whose tokens are not known for certain
-        │   ├── ChoiceIncomplete
-        │   ├── TokenUnknown
-        │   └── PromptMismatch
-        ├── ExportRefused            a rollout that is no training data
+        ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
         └── LocalPoolError           a pool on this machine could not start or go on
             ├── KeysMissing
             ├── StateInUse
@@ -27,7 +19,8 @@
             ├── RedisMissing
             └── ChildFailed
 
-A docstring is the default message. All of them survive pickling: trainers send exceptions between processes.
+What can be wrong with arrays and samples is in `rolloutpool_rl.errors`. A docstring is the default message. All of
+them survive pickling: trainers send exceptions between processes.
 """
 
 from collections.abc import Sequence
@@ -38,27 +31,19 @@ from rolloutpool_common.protocol.batch import Fault
 __all__ = [
     "BatchRejected",
     "ChildFailed",
-    "ChoiceIncomplete",
-    "ChoiceRefused",
     "ClientError",
-    "ExportRefused",
     "IdempotencyConflict",
     "KeysMissing",
     "LocalPoolError",
-    "MaskInvalid",
-    "MathsError",
-    "MessagesRefused",
     "MissingExtra",
     "NotFound",
     "PoolUnavailable",
     "PortTaken",
-    "PromptMismatch",
     "RedisMissing",
     "RequestRefused",
     "RolloutPoolError",
-    "ShapeMismatch",
+    "SamplesBroken",
     "StateInUse",
-    "TokenUnknown",
     "TrainerError",
     "Unauthorized",
     "UnexpectedAnswer",
@@ -124,40 +109,8 @@ class MissingExtra(TrainerError, ImportError):
     """A part of rolloutpool-trainer is not installed."""
 
 
-class MathsError(TrainerError, ValueError):
-    """These arrays do not belong together."""
-
-
-class ShapeMismatch(MathsError):
-    """Arrays of different shapes were to be combined; broadcasting them would train the wrong tokens."""
-
-
-class MaskInvalid(MathsError):
-    """The mask cannot be used here."""
-
-
-class MessagesRefused(TrainerError, ValueError):
-    """No role mask can be made for this conversation."""
-
-
-class ChoiceRefused(TrainerError, ValueError):
-    """The reply does not say for certain which tokens were sampled."""
-
-
-class ChoiceIncomplete(ChoiceRefused):
-    """The reply lacks tokens or log-probabilities; ask the server for logprobs."""
-
-
-class TokenUnknown(ChoiceRefused):
-    """The reply names tokens that this tokenizer does not have."""
-
-
-class PromptMismatch(ChoiceRefused):
-    """The server rendered another prompt than this tokenizer does."""
-
-
-class ExportRefused(TrainerError, ValueError):
-    """This rollout cannot be exported as training data."""
+class SamplesBroken(TrainerError, ValueError):
+    """The samples of this result contradict themselves."""
 
 
 class LocalPoolError(TrainerError):

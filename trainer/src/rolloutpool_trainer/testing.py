@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_trainer.generation import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
 __all__ = ["ScriptedPolicy", "calculator_prompts"]
 

@@ -12,8 +12,8 @@ import threading
 from pydantic import ValidationError
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.garbage import collect_rarely
-from rolloutpool_common.logs import configure_logs
+from rolloutpool_common.process.garbage import collect_rarely
+from rolloutpool_common.process.logs import configure_logs
 from rolloutpool_worker.settings import WorkerSettings
 
 
@@ -31,8 +31,8 @@ def main() -> None:
     # Texts come one by one, and the other cores have workers of their own.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Imports transformers, which takes a second or two: only now that the settings hold.
-    from rolloutpool_worker.solo import OPTION, serve
-    from rolloutpool_worker.tasks import WorkerProcess, load_plugins
+    from rolloutpool_worker.process.isolation import OPTION, serve
+    from rolloutpool_worker.queue.app import WorkerProcess, load_plugins
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     asked = threading.Event()

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rolloutpool_common.addresses import Targets
-from rolloutpool_common.logs import LogFormat
+from rolloutpool_common.process.logs import LogFormat
+from rolloutpool_common.security.targets import Targets
 
 __all__ = ["WorkerSettings"]
 
@@ -33,7 +33,7 @@ class WorkerSettings(BaseSettings):
     secrets_file: Path | None = None
     """Keys that open callers' secrets; the same as the API's."""
     allowed_targets: str = ""
-    """Hosts that may be called, see `rolloutpool_common.addresses`; unset: those on loopback."""
+    """Hosts that may be called, see `rolloutpool_common.security.targets`; unset: those on loopback."""
     tickets_of: int = Field(default=8, ge=1, le=16)
     """Rollouts per Celery message at the most, when this worker publishes from the outbox."""
     drain_seconds: float = Field(default=30.0, ge=0)

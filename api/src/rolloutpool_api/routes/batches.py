@@ -19,9 +19,9 @@ from rolloutpool_api.routes.documented import errors
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
-from rolloutpool_common.api_keys import KeyScope
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
+from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyConflict, NewBatch, keys
 
 __all__ = ["BatchCancelled", "BatchPurged", "router"]

@@ -16,10 +16,10 @@ from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.errors import NotFound, V1ErrorBody
 from rolloutpool_api.pool import Pool, PoolDep
 from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
-from rolloutpool_common.api_keys import GUEST
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutView
-from rolloutpool_common.protocol.rollout import RolloutRequest, RolloutResponse, check_rollout_id
+from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse, check_rollout_id
+from rolloutpool_common.security.api_keys import GUEST
 
 __all__ = ["RolloutCancelled", "router"]
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutOptions, check_callback_host
-from rolloutpool_common.protocol.rollout import check_rollout_id
+from rolloutpool_common.protocol.v1.request import check_rollout_id
 
 __all__ = [
     "MAX_ROLLOUTS",

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.rollout import check_server_url
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
+from rolloutpool_common.protocol.v1.request import check_server_url
 
 __all__ = [
     "ContextLimit",

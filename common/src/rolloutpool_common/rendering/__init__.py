@@ -8,7 +8,6 @@ import os
 # It advises to install PyTorch, on each import; tokenizers need none.
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
-from rolloutpool_common.ledger import TokenizerFingerprint
 from rolloutpool_common.rendering.cache import TokenizerCache
 from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.drift import DriftLabel, classify, verify_prompt_contains
@@ -26,6 +25,7 @@ from rolloutpool_common.rendering.errors import (
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
 from rolloutpool_common.rendering.plain import PlainCounter, render_plain
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer, Transcript
+from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
 __all__ = [
     "TINY",

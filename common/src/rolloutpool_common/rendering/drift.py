@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from rolloutpool_common.errors import TokenizerMismatch
-from rolloutpool_common.ledger import EchoKind, Segment, SegmentKind, TokenLedger
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.tokens.ledger import EchoKind, Segment, SegmentKind, TokenLedger
 
 __all__ = ["DriftLabel", "classify", "verify_prompt_contains"]
 

@@ -4,8 +4,8 @@ import pytest
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.errors import TokenizerMismatch
-from rolloutpool_common.ledger import TokenLedger
 from rolloutpool_common.rendering import ChatTokenizer, DriftLabel, classify, verify_prompt_contains
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 HEADER = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
 GLUE = "\n<|im_start|>user\nx</think>y<|im_end|>\n<|im_start|>assistant\n"

@@ -40,7 +40,7 @@ def worker(
         _become("rolloutpool_worker", settings)
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.stopping import stop_on_signals
-    from rolloutpool_trainer.supervisor import ChildSpec, Role, Supervisor
+    from rolloutpool_trainer.local.supervisor import ChildSpec, Role, Supervisor
 
     supervisor = Supervisor(console.note)
     stopping = "stopping: workers finish or give back what they run; once more ends them at once"
@@ -66,7 +66,7 @@ def flower(
         "ROLLOUTPOOL_FLOWER_PORT": str(flower_port),
         "ROLLOUTPOOL_FLOWER_HOST": host,
     }
-    _become("rolloutpool_worker.flower", settings)
+    _become("rolloutpool_worker.queue.flower", settings)
 
 
 def mock_trainer(
@@ -87,7 +87,7 @@ def mock_trainer(
     # First of all, because it says what is missing where the extra is not installed.
     loaded = tokenizers.load(tokenizer)
     from rolloutpool_trainer import callback_app
-    from rolloutpool_trainer.serving import serve_callback
+    from rolloutpool_trainer.endpoint.server import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
     app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool, pool_api_key=api_key)

@@ -95,7 +95,7 @@ def watch(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: op
 
     from rolloutpool_common.protocol.batch import BatchState
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.patience import status_delays
+    from rolloutpool_trainer.client.retry import status_delays
 
     with console.client(url, api_key) as client, Live(console=console.out, auto_refresh=False) as live:
         batch = client.batch(batch_id)

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolloutpool_trainer.visible import printable
+from rolloutpool_trainer.viewer.sanitize import printable
 
 if TYPE_CHECKING:
-    from rolloutpool_trainer.client import RolloutClient
+    from rolloutpool_trainer.client.sync import RolloutClient
 
 __all__ = ["client", "err", "fail", "grid", "line", "note", "out", "pairs", "table"]
 
@@ -21,7 +21,7 @@ err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap
 
 def client(url: str, api_key: str | None) -> "RolloutClient":
     """A client that gives up soon: somebody waits at the terminal."""
-    from rolloutpool_trainer.client import RolloutClient
+    from rolloutpool_trainer.client.sync import RolloutClient
 
     return RolloutClient(url, api_key, timeout=5.0)
 

@@ -17,10 +17,10 @@ from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
-    from rolloutpool_trainer.callback import CallbackApp
-    from rolloutpool_trainer.local_pool import LocalPool
-    from rolloutpool_trainer.reading import FinishedRollout
-    from rolloutpool_trainer.serving import ServedCallback
+    from rolloutpool_trainer.client.results import FinishedRollout
+    from rolloutpool_trainer.endpoint.app import CallbackApp
+    from rolloutpool_trainer.endpoint.server import ServedCallback
+    from rolloutpool_trainer.local.pool import LocalPool
 
 __all__ = ["demo"]
 
@@ -44,7 +44,7 @@ def demo(
     """Run calculator rollouts on a pool of their own, and check every mask."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.stopping import stop_on_signals
-    from rolloutpool_trainer.local_pool import LocalPool
+    from rolloutpool_trainer.local.pool import LocalPool
 
     begun = time.perf_counter()
     pool = LocalPool(
@@ -80,7 +80,7 @@ def demo(
 
 def _port(wanted: int, what: str) -> int:
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.ports import free_port, is_free
+    from rolloutpool_trainer.local.ports import free_port, is_free
 
     if is_free(wanted):
         return wanted
@@ -103,8 +103,8 @@ def _scripted_trainer(
     pool: "LocalPool", loading: "Future[ChatTokenizer]", first_port: int
 ) -> "Iterator[tuple[CallbackApp, ServedCallback]]":
     tokenizer = loading.result()
-    from rolloutpool_trainer.callback import callback_app
-    from rolloutpool_trainer.serving import serve_callback
+    from rolloutpool_trainer.endpoint.app import callback_app
+    from rolloutpool_trainer.endpoint.server import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
@@ -173,8 +173,8 @@ def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[objec
 def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokenizer") -> None:
     """The rollout with the most turns, as tokens."""
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.provenance import view_samples
-    from rolloutpool_trainer.token_view import legend, token_view
+    from rolloutpool_trainer.viewer.runs import view_samples
+    from rolloutpool_trainer.viewer.terminal import legend, token_view
 
     shown = max(results, key=lambda result: result.num_llm_calls)
     for view in view_samples(shown, tokenizer.decode)[:1]:
@@ -188,7 +188,7 @@ def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> in
     """Compare every result with the trainer's session; returns how many things were wrong."""
     from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.mask_check import check_masks
+    from rolloutpool_trainer.endpoint.checks import check_masks
 
     unfinished = [result for result in results if result.status is not RolloutStatus.COMPLETED]
     for result in unfinished[:5]:

@@ -13,7 +13,7 @@ from rolloutpool_trainer.cli import options
 from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
-    from rolloutpool_trainer.client import RolloutClient
+    from rolloutpool_trainer.client.sync import RolloutClient
 
 __all__ = ["Finding", "Verdict", "doctor", "examine"]
 
@@ -67,7 +67,7 @@ def doctor(
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[Finding]:
     """Each check's outcome; what depends on a failed one is left out."""
-    from rolloutpool_trainer import calls
+    from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
 
     started = time.perf_counter()
@@ -135,7 +135,7 @@ def _tokenizers(alive: list[dict[str, Any]]) -> Iterator[Finding]:
 def _callback(url: str) -> Finding:
     import httpx
 
-    from rolloutpool_trainer.connection import connection_settings
+    from rolloutpool_trainer.client.transport import connection_settings
 
     try:
         parts = urlsplit(url)

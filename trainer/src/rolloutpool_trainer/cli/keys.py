@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutpool_common.api_keys import KeyScope, make_key
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 
 __all__ = ["make_api_key", "make_secrets_key"]
 
@@ -33,6 +33,6 @@ def make_api_key(
 def make_secrets_key() -> None:
     """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers keep callers' secrets in Redis."""
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.state import new_secrets_key
+    from rolloutpool_trainer.local.state import new_secrets_key
 
     console.line(new_secrets_key())

@@ -26,8 +26,8 @@ def up(
     """
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.stopping import stop_on_signals
-    from rolloutpool_trainer.local_pool import LocalPool
-    from rolloutpool_trainer.state import default_state
+    from rolloutpool_trainer.local.pool import LocalPool
+    from rolloutpool_trainer.local.state import default_state
 
     pool = LocalPool(
         workers,

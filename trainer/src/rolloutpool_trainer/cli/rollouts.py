@@ -11,7 +11,7 @@ from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
-    from rolloutpool_trainer.provenance import Decode
+    from rolloutpool_trainer.viewer.runs import Decode
 
 __all__ = ["cancel", "show"]
 
@@ -83,7 +83,7 @@ def cancel(
 
 def _show_outcome(result: "RolloutResult") -> None:
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.token_view import TURN_COLUMNS, turn_rows
+    from rolloutpool_trainer.viewer.terminal import TURN_COLUMNS, turn_rows
 
     failure = result.failure
     trained = sum(sum(sample.response_mask) for sample in result.samples)
@@ -128,8 +128,8 @@ def _show_messages(result: "RolloutResult") -> None:
 
 def _show_tokens(result: "RolloutResult", tokenizer: str | None) -> None:
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.provenance import view_samples
-    from rolloutpool_trainer.token_view import legend, token_view
+    from rolloutpool_trainer.viewer.runs import view_samples
+    from rolloutpool_trainer.viewer.terminal import legend, token_view
 
     decode, note = _decoder(tokenizer, result)
     if note:
@@ -143,7 +143,7 @@ def _show_tokens(result: "RolloutResult", tokenizer: str | None) -> None:
 
 def _write_page(result: "RolloutResult", tokenizer: str | None, file: Path) -> None:
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.rollout_page import rollout_page
+    from rolloutpool_trainer.viewer.html import rollout_page
 
     decode, note = _decoder(tokenizer, result)
     try:

@@ -25,14 +25,14 @@ def check_tokenizer(
 
     from rolloutpool_common.errors import TokenizerLoadFailed
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.visible import printable
+    from rolloutpool_trainer.viewer.sanitize import printable
 
     try:
         tokenizer = load(name, revision)
     except TokenizerLoadFailed as error:
         console.pairs({"verdict": Text("refuse", style="bold red"), "reason": str(error)})
         raise typer.Exit(1) from error
-    from rolloutpool_common.rendering.report import Verdict, examine
+    from rolloutpool_common.rendering.checks.report import Verdict, examine
 
     report = examine(tokenizer)
     styles = {Verdict.EXACT: "bold green", Verdict.KEEPING: "bold yellow", Verdict.REFUSE: "bold red"}
@@ -62,7 +62,7 @@ def conformance(
     if not isinstance(document, dict) or not (document.get("cases") or document.get("multi_turn")):
         raise typer.BadParameter(f"{cases} holds neither `cases` nor `multi_turn`.", param_hint="CASES.json")
     _import()
-    from rolloutpool_common.rendering.conformance import run
+    from rolloutpool_common.rendering.checks.conformance import run
 
     passed = failed = 0
     for outcome in run(document, tokenizers):

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
-from rolloutpool_worker.registry import Registry
+from rolloutpool_worker.plugins import Registry
 
 __all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "tool"]
 

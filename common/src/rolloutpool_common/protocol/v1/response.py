@@ -1,0 +1,98 @@
+"""How a stored result becomes protocol v1's answer.
+
+The record tells the truth; v1's clients get what v1 always gave: a length stop is `stop`, the turn that reached
+`max_tokens` is dropped from the transcript, errors have no transcript, and `max_context_tokens` is the sum of
+sampled tokens. Each of these is a quirk that clients may rely on.
+"""
+
+from rolloutpool_common.outcomes import Category, Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.v1.request import RolloutMetrics, RolloutResponse, V1Status
+
+__all__ = ["to_v1"]
+
+_FINISH = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "stop",
+    FinishReason.STRATEGY: "stop",
+    FinishReason.MAX_TURNS: "max_turns",
+    FinishReason.MAX_ASSISTANT_TURNS: "max_turns",
+    FinishReason.MAX_USER_TURNS: "max_turns",
+    FinishReason.MAX_TOKENS: "max_tokens",
+    FinishReason.BUDGET_TOKENS: "max_tokens",
+}
+
+_OWN_TEXTS = {
+    Category.RATE_LIMITED: "Trainer rate limit exceeded (429)",
+    Category.NETWORK_ERROR: "Network error communicating with trainer",
+    Category.INTERNAL_ERROR: "Internal server error",
+}
+
+_CONTEXT_TRUNCATION = "Invalid conversation state (possible context truncation): {}"
+
+
+def to_v1(result: RolloutResult, *, tokenizer_name: str, timeout_seconds: float) -> RolloutResponse:
+    """The answer of `POST /rollout` for this result."""
+    metrics = RolloutMetrics(
+        total_latency_ms=result.spans.total_ms,
+        llm_latency_ms=result.spans.llm_ms,
+        tool_latency_ms=result.spans.tools_ms,
+        num_llm_calls=result.num_llm_calls,
+        num_tool_calls=result.num_tool_calls,
+        prompt_tokens=result.prompt_tokens,
+        response_tokens=result.response_tokens,
+        max_context_tokens=result.response_tokens,
+    )
+    trace = {} if result.trace is None else {"trace": result.trace}
+    if result.status is RolloutStatus.COMPLETED:
+        messages = result.messages
+        if _FINISH[result.finish_reason] == "max_tokens":
+            messages = messages[:-1]
+            trace = {"trace": trace["trace"][:-1]} if trace else {}
+        return RolloutResponse(
+            rollout_id=result.rollout_id,
+            status=V1Status.COMPLETED,
+            final_messages=messages,
+            finish_reason=_FINISH[result.finish_reason],
+            metrics=metrics,
+            extra_fields=trace,
+        )
+    response = RolloutResponse(rollout_id=result.rollout_id, status=V1Status.ERROR)
+    if result.status is RolloutStatus.EXPIRED:
+        response.error_message = f"Rollout timeout exceeded ({timeout_seconds}s)"
+        return response
+    metrics.max_context_tokens = 0
+    response.metrics = metrics
+    if result.failure is None:
+        response.error_message = "Rollout cancelled"
+        response.extra_fields = trace
+        return response
+    response.error_message, response.extra_fields = _error(result.failure, tokenizer_name)
+    if result.failure.http_status is None:
+        response.extra_fields |= trace
+    return response
+
+
+def _error(failure: Failure, tokenizer_name: str) -> tuple[str, dict[str, object]]:
+    """Protocol v1's text and extra fields for a failure."""
+    category, status = failure.category, failure.http_status
+    if category is Category.TOKENIZER_ERROR:
+        return f"Failed to load tokenizer: {tokenizer_name}", {"error_category": category.value}
+    if status is not None:
+        # v1 has no word of its own for a refused mask: 422 is one of the "other 4xx".
+        name = Category.TRAINER_CLIENT_ERROR if category is Category.MASK_REFUSED else category
+        text = {
+            Category.RATE_LIMITED: _OWN_TEXTS[Category.RATE_LIMITED],
+            Category.TRAINER_SERVER_ERROR: f"Trainer server error (status {status}) - retryable",
+            Category.TRAINER_CLIENT_ERROR: f"Trainer client error (status {status}) - check request",
+        }.get(name, f"Trainer returned error (status {status})")
+        return text, {"error_category": name.value, "http_status": status}
+    if category is Category.NETWORK_ERROR:
+        return _OWN_TEXTS[category], {"error_category": category.value}
+    if category is Category.TOOL_ERROR:
+        return f"Failed to execute tools: {failure.message}", {"error_category": category.value}
+    if category is Category.MASK_IMPOSSIBLE:
+        return _CONTEXT_TRUNCATION.format(failure.message), {}
+    if category is Category.TRAINER_PROTOCOL_ERROR and not failure.message.startswith("empty choices"):
+        return _CONTEXT_TRUNCATION.format(failure.message), {}
+    return _OWN_TEXTS[Category.INTERNAL_ERROR], {"error_category": Category.INTERNAL_ERROR.value}

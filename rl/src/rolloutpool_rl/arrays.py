@@ -1,0 +1,81 @@
+"""One arithmetic for numpy arrays and torch tensors.
+
+Whoever passes a tensor gets tensors: same device, same float type, and gradients flow. Everybody else gets numpy
+float64. torch is never imported here; a tensor can only come from somebody who did. Shapes must be equal and masks
+must be 0 or 1: broadcasting a mask trains the wrong tokens without an error.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
+
+__all__ = ["Array", "add_at", "as_flags", "as_floats", "check_vector", "namespace"]
+
+Array: TypeAlias = Any
+"""A numpy array or a torch tensor; lists of numbers are taken wherever one is expected."""
+
+
+def namespace(*values: Array) -> Any:
+    """The module `torch` if one of the values is a tensor, else `numpy`."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and any(isinstance(value, torch.Tensor) for value in values) else np
+
+
+def as_floats(**values: Array) -> tuple[Array, ...]:
+    """The values in one float type, in the order given. Raises ShapeMismatch unless all shapes are equal."""
+    xp = namespace(*values.values())
+    if xp is np:
+        arrays = [np.asarray(value, dtype=np.float64) for value in values.values()]
+    else:
+        like = next(value for value in values.values() if isinstance(value, xp.Tensor))
+        dtype = like.dtype if like.is_floating_point() else xp.float64
+        arrays = [
+            value if isinstance(value, xp.Tensor) and value.is_floating_point() else _tensor(xp, value, like, dtype)
+            for value in values.values()
+        ]
+    if len({tuple(array.shape) for array in arrays}) > 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in zip(values, arrays, strict=True))
+        raise ShapeMismatch(f"These must have one shape: {shapes}.")
+    return tuple(arrays)
+
+
+def as_flags(mask: Array, like: Array) -> Array:
+    """The mask as booleans of the shape of `like`, in its library and on its device.
+
+    Raises ShapeMismatch, and MaskInvalid if an entry is neither 0 nor 1. A mask that is boolean already is not read,
+    so it costs no synchronisation with an accelerator.
+    """
+    xp = namespace(like)
+    flags = np.asarray(mask) if xp is np else _tensor(xp, mask, like, None)
+    if tuple(flags.shape) != tuple(like.shape):
+        raise ShapeMismatch(f"The mask has shape {list(flags.shape)}, the values have {list(like.shape)}.")
+    if flags.dtype == xp.bool:
+        return flags
+    if not bool(((flags == 0) | (flags == 1)).all()):
+        raise MaskInvalid("A mask holds 0 and 1 only; weights belong into the values.")
+    return flags == 1
+
+
+def check_vector(**values: Array) -> None:
+    """Raise ShapeMismatch unless each value has one dimension."""
+    for name, value in values.items():
+        if len(value.shape) != 1:
+            raise ShapeMismatch(f"{name} must have one dimension [R], one sequence at a time; it has {value.shape}.")
+
+
+def add_at(size: int, index: Array, values: Array) -> Array:
+    """Zeros [size] with values [N] added at index [N]."""
+    xp = namespace(values)
+    if xp is np:
+        return np.bincount(index, weights=values, minlength=size)
+    return xp.zeros(size, dtype=values.dtype, device=values.device).index_add(0, index, values)
+
+
+def _tensor(xp: Any, value: Array, like: Array, dtype: Any) -> Array:
+    if not isinstance(value, xp.Tensor | np.ndarray) and isinstance(value, Sequence):
+        value = np.asarray(value)
+    return xp.as_tensor(value, dtype=dtype, device=like.device)

@@ -1,0 +1,112 @@
+"""A conversation of many turns, put together from choices, with the masks of the token ledger.
+
+What the policy sampled is kept verbatim and only new messages are rendered, as a worker does it. Where the server
+echoes its prompt and it differs in what was sampled, the conversation forks: each sampled token is trained once, in
+the context in which it was really sampled.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_rl.errors import ChoiceRefused
+from rolloutpool_rl.inference_context import InferenceContext, Rollout
+from rolloutpool_rl.openai_choices import field, token_array
+
+__all__ = ["ChoiceConversation"]
+
+
+class ChoiceConversation:
+    """Turn by turn: `add_choice`, `add_messages`, `add_choice` …, then `rollouts`."""
+
+    def __init__(
+        self,
+        context: InferenceContext,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Open with the first prompt, as for `InferenceContext.tokenize_prompt`."""
+        self._context = context
+        self._tools = tools
+        self._ledger = TokenLedger(context.tokenizer.fingerprint)
+        self._ledger.seed(context.tokenize_prompt(prompt, tools=tools).tolist())
+        self._turn = 0
+        self._last_id: int | None = None
+        self._echoed = 0
+        self._open = True
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The ids that the next call should see."""
+        return self._ledger.context
+
+    def add_choice(self, choice: Any, *, prompt_token_ids: Sequence[int] | None = None, example_id: str = "") -> None:
+        """Append a reply.
+
+        Args:
+            choice: With logprobs, and ids or pieces.
+            prompt_token_ids: What the server rendered for this call; the choice's own field by default.
+            example_id: Named in warnings.
+
+        Raises:
+            ChoiceRefused: One of its kinds, or a reply to nothing new; PromptMismatch on the first turn.
+        """
+        if not self._open:
+            raise ChoiceRefused("The policy has spoken already; add the messages that it answers first.")
+        ids, logprobs = self._context.sampled_from_choice(choice, example_id)
+        echo = prompt_token_ids if prompt_token_ids is not None else field(choice, "prompt_token_ids")
+        if echo is not None:
+            if self._turn == 0:
+                self._context.check_prompt(self._ledger.context, echo)
+            else:
+                self._ledger.accept_echo(token_array(echo).tolist())
+            self._echoed += 1
+        self._turn += 1
+        self._ledger.append_sampled(ids.tolist(), logprobs.tolist(), turn=self._turn)
+        self._last_id = int(ids[-1])
+        self._open = False
+
+    def add_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Append what the environment says. Raises TemplateRefused, and ChoiceRefused before the first reply."""
+        if self._open:
+            raise ChoiceRefused("Messages go behind a reply; those of the first prompt belong into the constructor.")
+        delta = self._context.tokenizer.render_delta(
+            messages,
+            last_sampled_id=self._last_id,
+            tools=self._tools,
+            template_kwargs=self._context.template_kwargs,
+        )
+        self._ledger.append_close(delta.close_ids, turn=self._turn)
+        self._ledger.append_glue(delta.glue_ids, turn=self._turn)
+        self._open = True
+
+    def rollouts(self, env_name: str, env_example_id: str, reward: float) -> tuple[Rollout, ...]:
+        """One record, or one for each fork; the reward is the episode's in each of them.
+
+        Raises ChoiceRefused if no reply was added.
+        """
+        samples = self._ledger.samples()
+        if not samples:
+            raise ChoiceRefused("The conversation has no reply yet.")
+        alignment = Alignment.EXACT if self._echoed == self._turn else Alignment.UNVERIFIED
+        records = []
+        for sample in samples:
+            mask = np.array(sample.response_mask, dtype=np.int32)
+            records.append(
+                Rollout(
+                    env_name,
+                    env_example_id,
+                    token_array(sample.prompt_ids),
+                    token_array(sample.response_ids),
+                    mask,
+                    np.array(sample.response_logprobs, dtype=np.float32),
+                    (mask * reward).astype(np.float32),
+                    float(reward),
+                    Alignment.FORKED if len(samples) > 1 else alignment,
+                )
+            )
+        return tuple(records)

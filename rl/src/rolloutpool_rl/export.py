@@ -1,0 +1,199 @@
+"""Results in the shapes that trainers eat, as plain Python values; none of the frameworks is needed.
+
+A sample is exported as it is: ids, mask and log-probabilities are the ledger's, nothing is cut or padded. A rollout
+that forked is several samples; each is exported, unless the format has no place for them, and then it is refused.
+So is a rollout that failed for another reason than the policy: it is no sample with reward 0. Samples in which
+nothing is trained are left out.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_rl.errors import ExportRefused
+
+__all__ = ["Reward", "prime_rl_samples", "slime_samples", "trainable", "trl_columns", "verl_outputs"]
+
+Reward: TypeAlias = float | Sequence[float] | None
+"""The episode's reward, which each sample of a forked rollout gets; or one for each of `result.samples`."""
+
+_CUT = frozenset({FinishReason.LENGTH, FinishReason.MAX_TOKENS, FinishReason.BUDGET_TOKENS})
+
+
+def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[int, Sample, float | None]]:
+    """The samples with something to train, as (index into `result.samples`, sample, reward).
+
+    Raises ExportRefused for a rollout that must not be trained, a sample whose lists do not fit together, and
+    another number of rewards than of samples.
+    """
+    if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
+        raise ExportRefused(
+            f"Rollout {result.rollout_id} failed ({result.failure.kind}, {result.failure.category}) for a reason that "
+            "is not the policy's. It is no training data; run it again or leave it out."
+        )
+    rewards = list(reward) if isinstance(reward, Sequence) else [reward] * len(result.samples)
+    if len(rewards) != len(result.samples):
+        raise ExportRefused(
+            f"Rollout {result.rollout_id} has {len(result.samples)} samples, but {len(rewards)} rewards were given."
+        )
+    for index, (sample, own) in enumerate(zip(result.samples, rewards, strict=True)):
+        lengths = {len(sample.response_ids), len(sample.response_mask), len(sample.response_logprobs)}
+        if len(lengths) != 1 or not sample.prompt_ids or not {0, 1}.issuperset(sample.response_mask):
+            raise ExportRefused(
+                f"Sample {index} of rollout {result.rollout_id} has no prompt, lists of different lengths, or a mask "
+                "of other values than 0 and 1."
+            )
+        if any(sample.response_mask):
+            yield index, sample, own
+
+
+def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str, Any]]:
+    """The fields of verl's `AgentLoopOutput` (verl 0.9.1), one dict for each sample.
+
+    `num_turns` is the number of model calls, as protocol v1 has it. verl's own loops count the prompt and each
+    answer of tools or a user as well; that number is `extra_fields["num_chat_turns"]`. Metrics are seconds. Raises
+    ExportRefused.
+    """
+    return [
+        {
+            "prompt_ids": list(sample.prompt_ids),
+            "response_ids": list(sample.response_ids),
+            "response_mask": list(sample.response_mask),
+            "response_logprobs": list(sample.response_logprobs),
+            "reward_score": own,
+            "num_turns": result.num_llm_calls,
+            "metrics": {
+                "generate_sequences": result.spans.llm_ms / 1000,
+                "tool_calls": result.spans.tools_ms / 1000,
+            },
+            "extra_fields": {**_origin(result, index), "num_chat_turns": _chat_turns(result)},
+        }
+        for index, sample, own in trainable(result, reward)
+    ]
+
+
+def slime_samples(
+    result: RolloutResult,
+    reward: Reward = None,
+    *,
+    group_index: int | None = None,
+    decode: Callable[[Sequence[int]], str] | None = None,
+) -> list[dict[str, Any]]:
+    """Fields for slime's `Sample.from_dict` (slime 0.3.1), one dict for each sample.
+
+    Args:
+        result: `index` becomes slime's `index`, and the `rollout_id` that all samples of the rollout share, by which
+            slime averages within a rollout instead of counting its forks.
+        reward: See `Reward`.
+        group_index: The prompt's number, for advantages within a group.
+        decode: Makes the text `response` for reward functions that read it; without it, the text is empty.
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    prompt = [message.model_dump(exclude_none=True) for message in result.messages[: _first_sampled(result)]]
+    return [
+        {
+            "group_index": group_index,
+            "index": result.index,
+            "rollout_id": result.index,
+            "prompt": prompt,
+            "tokens": [*sample.prompt_ids, *sample.response_ids],
+            "response": decode(sample.response_ids) if decode else "",
+            "response_length": len(sample.response_ids),
+            "reward": own,
+            "loss_mask": list(sample.response_mask),
+            "rollout_log_probs": list(sample.response_logprobs),
+            "weight_versions": [s.policy_version for s in sample.segments if s.policy_version is not None],
+            "status": _slime_status(result),
+            "metadata": {**result.metadata, **_origin(result, index)},
+        }
+        for index, sample, own in trainable(result, reward)
+    ]
+
+
+def trl_columns(results: Sequence[RolloutResult]) -> dict[str, list[Any]]:
+    """What TRL's `GRPOTrainer` takes from a `rollout_func` (TRL 1.16.0), one row for each rollout.
+
+    `env_mask` keeps tool tokens out of the loss; `rollout_uid` is passed on to the reward functions. TRL gives each
+    prompt a fixed number of completions, so a forked rollout has no place there. Raises ExportRefused.
+    """
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "rollout_uid")
+    }
+    for result in results:
+        samples = [sample for _, sample, _ in trainable(result)]
+        if len(samples) != 1:
+            raise ExportRefused(
+                f"Rollout {result.rollout_id} has {len(samples)} samples to train, and TRL takes exactly one. Leave "
+                "its group out, or run with `on_drift: fail` so that no rollout forks."
+            )
+        columns["prompt_ids"].append(list(samples[0].prompt_ids))
+        columns["completion_ids"].append(list(samples[0].response_ids))
+        columns["logprobs"].append(list(samples[0].response_logprobs))
+        columns["env_mask"].append(list(samples[0].response_mask))
+        columns["rollout_uid"].append(result.uid)
+    return columns
+
+
+def prime_rl_samples(
+    result: RolloutResult, *, env_name: str, temperature: float, advantage: Reward = None
+) -> list[dict[str, Any]]:
+    """The fields of prime-rl's `TrainingSample` (prime-rl 0.8.0), one dict for each sample.
+
+    All lists run over prompt and response, [P + R].
+
+    Args:
+        result: The rollout.
+        env_name: Copied.
+        temperature: What the policy was sampled with.
+        advantage: Of the rollout, or one for each of its samples; at mask 0 it is 0.0. None leaves it out.
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    exported = []
+    for _, sample, own in trainable(result, advantage):
+        prompt = len(sample.prompt_ids)
+        mask = [False] * prompt + [bool(m) for m in sample.response_mask]
+        exported.append(
+            {
+                "token_ids": [*sample.prompt_ids, *sample.response_ids],
+                "mask": mask,
+                "logprobs": [0.0] * prompt + list(sample.response_logprobs),
+                "temperatures": [temperature] * len(mask),
+                "env_name": env_name,
+                "advantages": None if own is None else [own if m else 0.0 for m in mask],
+            }
+        )
+    return exported
+
+
+def _origin(result: RolloutResult, index: int) -> dict[str, Any]:
+    return {
+        "rollout_uid": result.uid,
+        "sample": index,
+        "samples": len(result.samples),
+        "alignment": str(result.alignment),
+    }
+
+
+def _first_sampled(result: RolloutResult) -> int:
+    """Index of the first message that the policy wrote in this rollout."""
+    written = [i for i, message in enumerate(result.messages) if message.role == "assistant"]
+    return written[-result.num_llm_calls] if 0 < result.num_llm_calls <= len(written) else len(result.messages)
+
+
+def _chat_turns(result: RolloutResult) -> int:
+    answers = groupby(message.role == "assistant" for message in result.messages[_first_sampled(result) :])
+    return 1 + result.num_llm_calls + sum(not by_policy for by_policy, _ in answers)
+
+
+def _slime_status(result: RolloutResult) -> str:
+    if result.status is RolloutStatus.FAILED:
+        return "failed"
+    if result.status is not RolloutStatus.COMPLETED:
+        return "aborted"
+    return "truncated" if result.finish_reason in _CUT else "completed"

@@ -1,0 +1,224 @@
+"""Training records from OpenAI-style choices, for those who call the policy themselves.
+
+The prompt's ids are those of the chat template, or the record is refused: a prompt without its template, or with
+another one, gives log-probabilities for a text that the policy never saw. Sampled ids are taken as the server names
+them and are never made from text. `alignment` is `exact` only where the server echoed the prompt that it used.
+"""
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.rendering import ChatTokenizer, TemplateMissing, load_tokenizer
+from rolloutpool_rl.errors import ChoiceRefused, PromptMismatch, ShapeMismatch
+from rolloutpool_rl.openai_choices import field, logprobs_of, sampled_ids, token_array
+
+__all__ = [
+    "InferenceContext",
+    "PlainFormattingWarning",
+    "Rollout",
+    "RolloutWarning",
+    "ShortReplyWarning",
+    "ZeroLogprobsWarning",
+    "rewards_from_spans",
+]
+
+_log = logging.getLogger(__name__)
+
+_SHORT = 5
+_ROLE_CONTENT = (
+    "{{ bos_token or '' }}{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
+)
+
+
+class RolloutWarning(UserWarning):
+    """Something about a reply is suspicious, but it can be trained on."""
+
+
+class ShortReplyWarning(RolloutWarning):
+    """A reply has fewer than five tokens."""
+
+
+class ZeroLogprobsWarning(RolloutWarning):
+    """All log-probabilities of a reply are 0.0: the server does not report them, so importance ratios are wrong."""
+
+
+class PlainFormattingWarning(RolloutWarning):
+    """The tokenizer has no chat template; messages are written as `role: content`, which no server may have seen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollout:
+    """One training sequence."""
+
+    env_name: str
+    env_example_id: str
+    prompt_tokens: npt.NDArray[np.int32]
+    """[P]."""
+    response_tokens: npt.NDArray[np.int32]
+    """[R]; from the first sampled token to the last."""
+    response_mask: npt.NDArray[np.int32]
+    """[R]; 1 where the policy sampled the token."""
+    response_logprobs: npt.NDArray[np.float32]
+    """[R]; 0.0 where the mask is 0."""
+    token_rewards: npt.NDArray[np.float32]
+    """[R]; the episode's reward where the mask is 1."""
+    episode_reward: float
+    alignment: Alignment
+    """`exact` if the server echoed each prompt and it was this one; `unverified` if it echoed none of them or not
+    all; `forked` if the conversation had to be split because a prompt was rendered anew."""
+
+
+class InferenceContext:
+    """A tokenizer, its template arguments and what was suspicious so far. Use it from one thread."""
+
+    def __init__(self, tokenizer: ChatTokenizer, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        """`template_kwargs` are those that the server renders with, say a date or `enable_thinking`."""
+        self.tokenizer = tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        self.warning_counts: Counter[str] = Counter()
+        """How often each class of RolloutWarning was issued, by name."""
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        revision: str | None = None,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        on_missing_template: Literal["raise", "role_content"] = "raise",
+    ) -> "InferenceContext":
+        """A context for a tokenizer by hub name or directory.
+
+        Without a chat template it raises TemplateMissing, or with `role_content` warns and writes messages as lines
+        `role: content` without a generation prompt. Raises TokenizerLoadError.
+        """
+        try:
+            return cls(load_tokenizer(name, revision), template_kwargs=template_kwargs)
+        except TemplateMissing:
+            if on_missing_template != "role_content":
+                raise
+        context = cls(load_tokenizer(name, revision, missing_template=_ROLE_CONTENT), template_kwargs=template_kwargs)
+        context.warn(PlainFormattingWarning, name)
+        return context
+
+    def tokenize_prompt(
+        self, prompt: str | Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """The ids [P] of messages with their generation prompt; a string is one user message.
+
+        Raises TemplateRefused, and ChoiceRefused for an empty prompt.
+        """
+        if not prompt:
+            raise ChoiceRefused("The prompt is empty.")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return token_array(self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs))
+
+    def response_tokens_from_choice(self, choice: Any) -> npt.NDArray[np.int32]:
+        """The ids [R] that the policy sampled, see `choices`. Raises ChoiceIncomplete, TokenUnknown."""
+        return sampled_ids(choice, self.tokenizer)
+
+    def logprobs_from_choice(self, choice: Any) -> npt.NDArray[np.float32]:
+        """The log-probability [R] of each sampled token. Raises ChoiceIncomplete, ChoiceRefused."""
+        return logprobs_of(choice)
+
+    def sampled_from_choice(
+        self, choice: Any, example_id: str = ""
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Both of the above, [R] each; warns of very short replies and of log-probabilities that are all 0.
+
+        Raises ChoiceRefused if there are not as many of one as of the other, and what the two raise.
+        """
+        ids, logprobs = self.response_tokens_from_choice(choice), self.logprobs_from_choice(choice)
+        if len(ids) != len(logprobs):
+            raise ChoiceRefused(f"The choice has {len(ids)} tokens and {len(logprobs)} log-probabilities.")
+        if len(ids) < _SHORT:
+            self.warn(ShortReplyWarning, example_id)
+        if not logprobs.any():
+            self.warn(ZeroLogprobsWarning, example_id)
+        return ids, logprobs
+
+    def create_rollout_from_choice(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        choice: Any,
+        env_name: str,
+        env_example_id: str,
+        reward: float,
+        *,
+        prompt_token_ids: Sequence[int] | None = None,
+    ) -> Rollout:
+        """The record of one prompt and one reply; conversations of more turns are `ChoiceConversation`s.
+
+        Args:
+            prompt: As for `tokenize_prompt`.
+            choice: With logprobs, and ids or pieces.
+            env_name: Copied.
+            env_example_id: Copied, and named in warnings.
+            reward: Of the episode, and of each of its tokens.
+            prompt_token_ids: [P], what the server says it rendered; the choice's own field of this name by default.
+
+        Raises:
+            ChoiceRefused: One of its kinds; PromptMismatch if the server rendered another prompt.
+        """
+        prompt_tokens = self.tokenize_prompt(prompt)
+        echo = prompt_token_ids if prompt_token_ids is not None else field(choice, "prompt_token_ids")
+        if echo is not None:
+            self.check_prompt(prompt_tokens, echo)
+        ids, logprobs = self.sampled_from_choice(choice, env_example_id)
+        return Rollout(
+            env_name,
+            env_example_id,
+            prompt_tokens,
+            ids,
+            np.ones(len(ids), dtype=np.int32),
+            logprobs,
+            np.full(len(ids), reward, dtype=np.float32),
+            float(reward),
+            Alignment.UNVERIFIED if echo is None else Alignment.EXACT,
+        )
+
+    def check_prompt(self, ours: Sequence[int] | npt.NDArray[np.int32], echo: Sequence[int]) -> None:
+        """Raise PromptMismatch unless the server's prompt [P] is this one."""
+        theirs = token_array(echo)
+        if not np.array_equal(theirs, ours):
+            n = min(len(theirs), len(ours))
+            differing = np.flatnonzero(theirs[:n] != np.asarray(ours)[:n])
+            first = int(differing[0]) if len(differing) else n
+            raise PromptMismatch(
+                f"The server's prompt has {len(theirs)} ids, that of {self.tokenizer.name} has {len(ours)}, and they "
+                f"differ from position {first} on. Use the server's tokenizer, template, tools and template_kwargs."
+            )
+
+    def warn(self, category: type[RolloutWarning], example_id: str) -> None:
+        """Issue a warning, log it with the example's id, and count it."""
+        self.warning_counts[category.__name__] += 1
+        _log.warning("%s example=%s", category.__name__, example_id)
+        warnings.warn(f"{(category.__doc__ or '').strip()} ({example_id})", category, stacklevel=3)
+
+
+def rewards_from_spans(
+    mask: Sequence[int] | npt.NDArray[np.int32], spans: Iterable[tuple[int, int, float]]
+) -> npt.NDArray[np.float32]:
+    """Token rewards [R] from spans (start, end, reward) of response positions, end exclusive.
+
+    Each token of a span gets its reward where the mask [R] is 1; where spans overlap their rewards add up. Raises
+    ShapeMismatch for a span outside the response, ChoiceRefused for one in which nothing was sampled.
+    """
+    sampled = np.asarray(mask) == 1
+    rewards = np.zeros(len(sampled), dtype=np.float64)
+    for start, end, reward in spans:
+        if not 0 <= start < end <= len(sampled):
+            raise ShapeMismatch(f"The span [{start}, {end}) is empty or outside a response of {len(sampled)} tokens.")
+        if not sampled[start:end].any():
+            raise ChoiceRefused(f"Nothing in the span [{start}, {end}) was sampled, so its reward would be lost.")
+        rewards[start:end] += reward * sampled[start:end]
+    return rewards.astype(np.float32)

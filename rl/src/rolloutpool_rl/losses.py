@@ -1,0 +1,123 @@
+"""PPO's losses per response token, where only mask 1 counts.
+
+Results are 0 at mask 0 and have no gradient there: masked inputs are replaced before anything is computed from
+them, so that not even an infinite log-probability of a tool token gets through. Logarithms are natural. Reduce the
+per-token results with `rolloutpool_rl.reductions`; over one mask, `token_mean(result.clipped, mask)` is the
+clip fraction. PPO: Schulman et al. 2017, arXiv:1707.06347, eq. 7. KL estimators: joschu.net/blog/kl-approx.html.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rolloutpool_rl.arrays import Array, as_flags, as_floats, namespace
+from rolloutpool_rl.errors import ShapeMismatch
+
+__all__ = ["PolicyLoss", "ValueLoss", "entropy", "kl", "policy_loss", "value_loss"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyLoss:
+    """What the clipped objective says of each token."""
+
+    loss: Array
+    """[R]; minimise it."""
+    clipped: Array
+    """[R]; 1.0 where the clipped term is the larger one, which gives the token no gradient."""
+    ppo_kl: Array
+    """[R]; log π_old - log π: the k1 estimate of how far the policy has moved since it sampled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueLoss:
+    """What the clipped squared error says of each token."""
+
+    loss: Array
+    """[R]; without a factor ½."""
+    clipped: Array
+    """[R]; 1.0 where the clipped error is the larger one."""
+
+
+def policy_loss(
+    log_probs: Array,
+    old_log_probs: Array,
+    advantages: Array,
+    mask: Array,
+    *,
+    clip: float = 0.2,
+    clip_high: float | None = None,
+) -> PolicyLoss:
+    """max(-rA, -clamp(r, 1 - clip, 1 + clip_high)·A) with r = π / π_old, all [R].
+
+    Args:
+        log_probs: Of the sampled tokens under the policy in training.
+        old_log_probs: Of the same under the policy that sampled them; whatever lies at mask 0 is not read.
+        advantages: From `advantages.gae` or any other estimator, detached from the policy.
+        mask: 0 or 1.
+        clip: How far r may fall below 1.
+        clip_high: How far r may rise above 1; `clip` by default.
+
+    Raises:
+        ShapeMismatch, MaskInvalid.
+    """
+    floats = as_floats(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    flags = as_flags(mask, floats[0])
+    xp = namespace(floats[0])
+    new, old, gain = (xp.where(flags, value, 0.0) for value in floats)
+    ppo_kl = old - new
+    ratio = xp.exp(-ppo_kl)
+    plain = -ratio * gain
+    limited = -xp.clip(ratio, 1 - clip, 1 + (clip if clip_high is None else clip_high)) * gain
+    return PolicyLoss(xp.maximum(plain, limited), xp.where(limited > plain, xp.ones_like(gain), 0.0), ppo_kl)
+
+
+def value_loss(values: Array, old_values: Array, returns: Array, mask: Array, *, clip: float = 0.2) -> ValueLoss:
+    """max((V - R)², (V_old + clamp(V - V_old, ±clip) - R)²), all [R].
+
+    Some trainers halve it; this one, like slime 0.3.1, does not. Raises ShapeMismatch, MaskInvalid.
+    """
+    floats = as_floats(values=values, old_values=old_values, returns=returns)
+    flags = as_flags(mask, floats[0])
+    xp = namespace(floats[0])
+    new, old, target = (xp.where(flags, value, 0.0) for value in floats)
+    plain = (new - target) ** 2
+    limited = (old + xp.clip(new - old, -clip, clip) - target) ** 2
+    return ValueLoss(xp.maximum(plain, limited), xp.where(limited > plain, xp.ones_like(plain), 0.0))
+
+
+def kl(log_probs: Array, reference_log_probs: Array, mask: Array, *, estimator: Literal["k1", "k2", "k3"]) -> Array:
+    """An estimate of KL(π ‖ π_ref) at each sampled token, [R].
+
+    With d = log π - log π_ref: k1 = d (unbiased, may be negative), k2 = d²/2 (biased, its gradient is that of the
+    KL), k3 = e^-d - 1 + d (unbiased, never negative). Raises ShapeMismatch, MaskInvalid; ValueError for another
+    estimator.
+    """
+    floats = as_floats(log_probs=log_probs, reference_log_probs=reference_log_probs)
+    flags = as_flags(mask, floats[0])
+    xp = namespace(floats[0])
+    new, reference = (xp.where(flags, value, 0.0) for value in floats)
+    difference = new - reference
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference**2 / 2
+    if estimator == "k3":
+        return xp.expm1(-difference) + difference
+    raise ValueError(f"There is no KL estimator {estimator!r}; use k1, k2 or k3.")
+
+
+def entropy(logits: Array, mask: Array) -> Array:
+    """Entropy in nats of the next-token distribution at each position: logits [R, V], mask [R] → [R].
+
+    A logit of -inf (a forbidden token) has probability 0 and adds nothing. Raises ShapeMismatch, MaskInvalid.
+    """
+    (logits,) = as_floats(logits=logits)
+    if len(logits.shape) != 2:
+        raise ShapeMismatch(f"Logits must be [R, V]; they are {list(logits.shape)}.")
+    flags = as_flags(mask, logits[:, 0])
+    xp = namespace(logits)
+    kept = xp.where(flags[:, None], logits, 0.0)
+    shifted = kept - xp.amax(kept, axis=-1, keepdims=True)
+    weights = xp.exp(shifted)
+    total = weights.sum(-1)
+    spread = (weights * xp.where(weights > 0, shifted, 0.0)).sum(-1)
+    return xp.where(flags, xp.log(total) - spread / total, 0.0)

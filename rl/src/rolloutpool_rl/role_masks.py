@@ -1,0 +1,164 @@
+"""Loss masks of finished conversations, made from roles. For offline data only: a role mask is not an RL mask.
+
+Nothing here knows what a policy sampled. `slime_mask` answers as slime 0.3.1 does (MultiTurnLossMaskGenerator),
+`rl_mask` is the same without the tokens that a template wrote and no policy samples: what follows the close token.
+In live rollouts masks come from the token ledger and from nowhere else. Control strings that users and tools typed
+are encoded as plain text here too, which slime does not do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_rl.errors import MessagesRefused
+from rolloutpool_rl.role_spans import IdSpans, OffsetSpans, Span
+
+__all__ = ["MaskGenerator", "MessageMask", "TokenizerType", "get_response_lengths"]
+
+TokenizerType = Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"]
+"""How messages are rendered: each alone (qwen), each behind a dummy message with consecutive tool results together
+(qwen3), all at once (qwen3_5), or as one prompt with one response (distill_qwen)."""
+
+_DISTILL_MARK = "<\uff5cAssistant\uff5c>"
+
+Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageMask:
+    """A conversation as ids, with two answers to what is trained."""
+
+    ids: list[int]
+    """[T]."""
+    slime_mask: list[int]
+    """[T]; 1 from behind the assistant header to the newline behind the close token."""
+    rl_mask: list[int]
+    """[T]; 1 up to the close token; tool messages are 0 whatever they ask for."""
+    ids_equal_full_render: bool
+    """Whether a server that renders the whole conversation gets these ids. Where it is False, as it may be for the
+    types that render messages apart, the model is trained on a text that it will never see."""
+
+    @property
+    def response_length(self) -> int:
+        """Tokens from the first 1 of `slime_mask` to the end."""
+        return get_response_lengths([self.slime_mask])[0]
+
+
+class MaskGenerator:
+    """Makes masks with one tokenizer. Thread-safe."""
+
+    def __init__(self, tokenizer: ChatTokenizer, tokenizer_type: TokenizerType = "qwen") -> None:
+        """`qwen` becomes `distill_qwen` for a vocabulary with DeepSeek's assistant token, as in slime.
+
+        Raises ValueError for an unknown type.
+        """
+        if tokenizer_type not in get_args(TokenizerType):
+            raise ValueError(f"There is no type {tokenizer_type!r}; use one of {', '.join(get_args(TokenizerType))}.")
+        if tokenizer_type == "qwen" and tokenizer.token_id(_DISTILL_MARK) is not None:
+            tokenizer_type = "distill_qwen"
+        self.tokenizer = tokenizer
+        self.tokenizer_type: TokenizerType = tokenizer_type
+
+    def get_loss_mask(self, messages: Sequence[Message], tools: Tools = None) -> MessageMask:
+        """The masks of a conversation in OpenAI form.
+
+        A message may carry `step_loss_mask`: any value but 1 takes it out of both masks; 1 changes nothing. A tool
+        message with `include_in_loss: true` is trained by `slime_mask`.
+
+        Raises:
+            MessagesRefused: The conversation is empty, the type does not fit the template, or tool results that are
+                rendered as one turn disagree about their masks.
+            TemplateRefused: The template cannot render it.
+        """
+        if not messages:
+            raise MessagesRefused("There are no messages.")
+        # Our two keys are no business of the template's.
+        plain = [{k: v for k, v in m.items() if k not in ("step_loss_mask", "include_in_loss")} for m in messages]
+        if self.tokenizer_type == "distill_qwen":
+            return self._distilled(messages, plain, tools)
+        render = self.tokenizer.render_transcript(plain, tools=tools)
+        if self.tokenizer_type == "qwen3_5":
+            spans = OffsetSpans(self.tokenizer, render).spans([str(m["role"]) for m in plain])
+            ids = list(render.ids)
+        else:
+            alone = IdSpans(self.tokenizer, behind_dummy=self.tokenizer_type == "qwen3")
+            groups = list(_groups([str(m["role"]) for m in plain], together=self.tokenizer_type == "qwen3"))
+            ids, spans = alone.spans([(plain[group], group) for group in groups], tools)
+        slime, rl = _masks(len(ids), spans, messages)
+        return MessageMask(ids, slime, rl, ids == list(render.ids))
+
+    def get_response_lengths(self, masks: Sequence[Sequence[int]]) -> list[int]:
+        """See the function of this name."""
+        return get_response_lengths(masks)
+
+    def get_text_from_loss_mask(self, ids: Sequence[int], mask: Sequence[int]) -> list[str]:
+        """The text of each run of ones, in order; ids [T], mask [T]. Raises ValueError if the lengths differ."""
+        runs = groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
+        return [self.tokenizer.decode(token for token, _ in run) for value, run in runs if value == 1]
+
+    def _distilled(self, messages: Sequence[Message], plain: Sequence[Message], tools: Tools) -> MessageMask:
+        content = messages[-1].get("content")
+        if not isinstance(content, str) or messages[-1].get("role") != "assistant":
+            raise MessagesRefused("distill_qwen trains the last message: it must be an assistant's, with text content.")
+        prompt = self.tokenizer.render_prompt(plain[:1], tools=tools)
+        # What a policy wrote may hold markup, and then it means it.
+        response = self.tokenizer.encode(content)
+        mask = [0] * len(prompt) + [int(_trained(messages[-1]))] * len(response)
+        # Whether the end token follows in a full render is not this type's question: its response has none.
+        full = self.tokenizer.render_transcript(plain, tools=tools).ids
+        ids = prompt + response
+        return MessageMask(ids, mask, list(mask), list(full[: len(ids)]) == ids)
+
+
+def get_response_lengths(masks: Sequence[Sequence[int]]) -> list[int]:
+    """Of each mask, how many tokens there are from its first 1 to its end, zeros included; 0 if it has no 1.
+
+    That is R of a response: tool tokens between sampled ones belong to it. Σmask is another number, and taking it
+    for R breaks every `end - R`.
+    """
+    return [len(mask) - list(mask).index(1) if 1 in mask else 0 for mask in masks]
+
+
+def _groups(roles: Sequence[str], *, together: bool) -> Iterator[slice]:
+    """Which messages are rendered as one: each alone, or consecutive tool results `together`."""
+    start = 0
+    for is_tool, run in groupby(roles, key=lambda role: role == "tool"):
+        length = len(list(run))
+        sizes = [length] if is_tool and together else [1] * length
+        for size in sizes:
+            yield slice(start, start + size)
+            start += size
+
+
+def _trained(message: Message) -> bool:
+    return bool(message.get("step_loss_mask", 1) == 1)
+
+
+def _wants_loss(message: Message) -> bool:
+    return message.get("role") == "tool" and bool(message.get("include_in_loss")) and _trained(message)
+
+
+def _masks(length: int, spans: Sequence[Span], messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    slime, rl = [0] * length, [0] * length
+    placed: set[int] = set()
+    for span in spans:
+        members = messages[span.messages]
+        if members[0].get("role") == "assistant" and _trained(members[0]):
+            slime[span.start : span.end] = [1] * (span.end - span.start)
+            rl[span.start : span.close] = [1] * (span.close - span.start)
+        wanted = set(map(_wants_loss, members))
+        if len(wanted) > 1:
+            raise MessagesRefused(
+                f"Messages {span.messages.start} to {span.messages.stop - 1} are one turn in this template: set "
+                "include_in_loss and step_loss_mask alike on all of them."
+            )
+        if wanted == {True}:
+            slime[span.turn_start : span.turn_end] = [1] * (span.turn_end - span.turn_start)
+            placed.update(range(span.messages.start, span.messages.stop))
+    lost = [i for i, m in enumerate(messages) if _wants_loss(m) and i not in placed]
+    if lost:
+        raise MessagesRefused(f"include_in_loss: it cannot be told which tokens message {lost[0]} has become.")
+    return slime, rl

@@ -1,0 +1,203 @@
+"""The protocol's exact words for every way in which a rollout can end."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.v1.request import V1Status
+from rolloutpool_common.protocol.v1.response import to_v1
+
+SAID = [Message(role="user", content="q"), Message(role="assistant", content="a")]
+
+
+def result(**fields: Any) -> RolloutResult:
+    return RolloutResult(
+        **{
+            "uid": "b-0",
+            "rollout_id": "r",
+            "batch_id": "b",
+            "index": 0,
+            "status": RolloutStatus.COMPLETED,
+            "finish_reason": FinishReason.STOP,
+            "messages": SAID,
+            "num_llm_calls": 2,
+            "num_tool_calls": 3,
+            "prompt_tokens": 50,
+            "response_tokens": 7,
+            "max_context_tokens": 40,
+            "spans": Spans(total_ms=10.0, llm_ms=5.0, tools_ms=2.0),
+            **fields,
+        }
+    )
+
+
+def failed(category: Category, message: str = "m", http_status: int | None = None, **fields: Any) -> RolloutResult:
+    failure = Failure(
+        kind=FailureKind.INFRA,
+        boundary=Boundary.TRAINER,
+        category=category,
+        message=message,
+        retryable=False,
+        http_status=http_status,
+    )
+    return result(status=RolloutStatus.FAILED, finish_reason=FinishReason.ERROR, failure=failure, **fields)
+
+
+def test_keys_are_always_there_and_in_order() -> None:
+    for made in (result(), failed(Category.NETWORK_ERROR), result(status=RolloutStatus.EXPIRED)):
+        answer = to_v1(made, tokenizer_name="t", timeout_seconds=600.0).model_dump()
+        assert list(answer) == [
+            "rollout_id",
+            "status",
+            "final_messages",
+            "finish_reason",
+            "error_message",
+            "metrics",
+            "extra_fields",
+        ]
+
+
+def test_the_metrics_of_a_completed_rollout() -> None:
+    metrics = to_v1(result(), tokenizer_name="t", timeout_seconds=600.0).metrics
+    assert metrics is not None
+    assert list(metrics.model_dump().items()) == [
+        ("total_latency_ms", 10.0),
+        ("llm_latency_ms", 5.0),
+        ("tool_latency_ms", 2.0),
+        ("num_llm_calls", 2),
+        ("num_tool_calls", 3),
+        ("prompt_tokens", 50),
+        ("response_tokens", 7),
+        ("max_context_tokens", 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "word", "kept"),
+    [
+        (FinishReason.STOP, "stop", 2),
+        (FinishReason.LENGTH, "stop", 2),
+        (FinishReason.STRATEGY, "stop", 2),
+        (FinishReason.MAX_TURNS, "max_turns", 2),
+        (FinishReason.MAX_ASSISTANT_TURNS, "max_turns", 2),
+        (FinishReason.MAX_USER_TURNS, "max_turns", 2),
+        (FinishReason.MAX_TOKENS, "max_tokens", 1),
+        (FinishReason.BUDGET_TOKENS, "max_tokens", 1),
+    ],
+)
+def test_each_end_has_one_of_three_words(reason: FinishReason, word: str, kept: int) -> None:
+    trace = [{"turn": 1}, {"turn": 2}]
+    answer = to_v1(result(finish_reason=reason, trace=trace), tokenizer_name="t", timeout_seconds=600.0)
+    assert (answer.status, answer.finish_reason, answer.error_message) == (V1Status.COMPLETED, word, None)
+    assert answer.final_messages == SAID[:kept]
+    assert answer.extra_fields == {"trace": trace[:kept]}
+
+
+def test_every_reason_of_a_completed_rollout_has_its_word() -> None:
+    ends = set(FinishReason) - {FinishReason.ERROR, FinishReason.CANCELLED, FinishReason.DEADLINE}
+    for reason in ends:
+        assert to_v1(result(finish_reason=reason), tokenizer_name="t", timeout_seconds=1.0).finish_reason
+
+
+@pytest.mark.parametrize(
+    ("category", "status", "message", "text", "extra"),
+    [
+        (
+            Category.TOKENIZER_ERROR,
+            None,
+            "m",
+            "Failed to load tokenizer: org/name",
+            {"error_category": "tokenizer_error"},
+        ),
+        (
+            Category.RATE_LIMITED,
+            429,
+            "m",
+            "Trainer rate limit exceeded (429)",
+            {"error_category": "rate_limited", "http_status": 429},
+        ),
+        (
+            Category.TRAINER_SERVER_ERROR,
+            503,
+            "m",
+            "Trainer server error (status 503) - retryable",
+            {"error_category": "trainer_server_error", "http_status": 503},
+        ),
+        (
+            Category.TRAINER_CLIENT_ERROR,
+            404,
+            "m",
+            "Trainer client error (status 404) - check request",
+            {"error_category": "trainer_client_error", "http_status": 404},
+        ),
+        (
+            Category.MASK_REFUSED,
+            422,
+            "m",
+            "Trainer client error (status 422) - check request",
+            {"error_category": "trainer_client_error", "http_status": 422},
+        ),
+        (
+            Category.TRAINER_ERROR,
+            307,
+            "m",
+            "Trainer returned error (status 307)",
+            {"error_category": "trainer_error", "http_status": 307},
+        ),
+        (
+            Category.NETWORK_ERROR,
+            None,
+            "m",
+            "Network error communicating with trainer",
+            {"error_category": "network_error"},
+        ),
+        (Category.TOOL_ERROR, None, "boom", "Failed to execute tools: boom", {"error_category": "tool_error"}),
+        (Category.INTERNAL_ERROR, None, "m", "Internal server error", {"error_category": "internal_error"}),
+        (Category.DRIFT, None, "m", "Internal server error", {"error_category": "internal_error"}),
+        (
+            Category.TRAINER_PROTOCOL_ERROR,
+            None,
+            "empty choices in the reply",
+            "Internal server error",
+            {"error_category": "internal_error"},
+        ),
+        (
+            Category.TRAINER_PROTOCOL_ERROR,
+            None,
+            "no ids",
+            "Invalid conversation state (possible context truncation): no ids",
+            {},
+        ),
+    ],
+)
+def test_each_failure_has_the_protocol_s_words(
+    category: Category, status: int | None, message: str, text: str, extra: dict[str, Any]
+) -> None:
+    answer = to_v1(
+        failed(category, message, status, trace=[{"turn": 1}]), tokenizer_name="org/name", timeout_seconds=600.0
+    )
+    assert (answer.status, answer.finish_reason, answer.final_messages) == (V1Status.ERROR, None, [])
+    assert answer.error_message == text
+    # The trace goes with every failure but the trainer's statuses.
+    assert answer.extra_fields == (extra if status is not None else {**extra, "trace": [{"turn": 1}]})
+    assert answer.metrics is not None
+    assert (answer.metrics.num_llm_calls, answer.metrics.max_context_tokens) == (2, 0)
+
+
+def test_a_timeout_has_no_metrics_and_names_the_limit() -> None:
+    expired = result(status=RolloutStatus.EXPIRED, finish_reason=FinishReason.DEADLINE, trace=[{"turn": 1}])
+    answer = to_v1(expired, tokenizer_name="t", timeout_seconds=600.0)
+    assert (answer.error_message, answer.metrics, answer.extra_fields) == (
+        "Rollout timeout exceeded (600.0s)",
+        None,
+        {},
+    )
+
+
+def test_a_cancelled_rollout_is_an_error_in_words_of_our_own() -> None:
+    cancelled = result(status=RolloutStatus.CANCELLED, finish_reason=FinishReason.CANCELLED)
+    answer = to_v1(cancelled, tokenizer_name="t", timeout_seconds=600.0)
+    assert (answer.status, answer.error_message) == (V1Status.ERROR, "Rollout cancelled")

@@ -1,0 +1,102 @@
+"""Reports on the tiny tokenizer, on templates made to be difficult, and on real ones."""
+
+import pytest
+from tests.tokenizers.real import real_tokenizer
+from tests.unit.common.rendering.conftest import MakeTokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering.checks.report import Report, Verdict, examine
+
+LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+WITH_CALLS = LOOP.replace(
+    "m.content", "m.content + (m.tool_calls[0].function.arguments | tojson if m.tool_calls else '')"
+)
+
+SPLIT = WITH_CALLS.replace("m.content", "(m.content.split('</think>')[-1] if m.role == 'assistant' else m.content)")
+
+
+def found(report: Report) -> dict[str, str]:
+    return {finding.probe: finding.detail for finding in report.findings}
+
+
+def test_an_appending_template_is_exact(tiny: ChatTokenizer) -> None:
+    report = examine(tiny)
+    assert (report.verdict, report.reason, report.without_tools) == (Verdict.EXACT, "", Verdict.EXACT)
+    assert all(finding.fine for finding in report.findings)
+    assert found(report)["history"] == "append-only"
+    assert found(report)["end of an answer"] == "'<|im_end|>'"
+    assert found(report)["generation prompt"] == "'<|im_start|>assistant\\n'"
+
+
+@pytest.mark.parametrize(
+    ("template", "edit"),
+    [
+        (SPLIT + GENERATION, "thinking is removed"),
+        (WITH_CALLS.replace("m.content", "(m.content | trim)") + GENERATION, "white space"),
+        (LOOP + GENERATION, "calls are left out"),
+        (WITH_CALLS + GENERATION.replace("\n'", "\n<think>\n'"), "the generation prompt is not kept"),
+        (WITH_CALLS + GENERATION + "{% if 0 %}{{ strftime_now('%d') }}{% endif %}", "today's date"),
+        (
+            "{% for m in messages if m.role == 'system' and messages | length < 3 %}{{ m.content }}{% endfor %}"
+            + WITH_CALLS.replace("in messages", "in messages if m.role != 'system'")
+            + GENERATION,
+            "the system message moves",
+        ),
+        (
+            "{% for m in messages %}{% if tools and loop.last %}{{ tools | tojson }}{% endif %}"
+            + WITH_CALLS.removeprefix("{% for m in messages %}")
+            + GENERATION,
+            "tools move",
+        ),
+        (
+            WITH_CALLS.replace("m.content +", "(m.content if not m.tool_calls else '') +") + GENERATION,
+            "beside its calls is left out",
+        ),
+    ],
+)
+def test_edits_of_history_need_a_trainer_that_keeps_ids(
+    make_tokenizer: MakeTokenizer, template: str, edit: str
+) -> None:
+    report = examine(make_tokenizer(template))
+    assert report.verdict is Verdict.KEEPING
+    assert edit in report.reason
+    assert edit in found(report)["history"]
+
+
+def test_dropped_tools_are_a_warning(make_tokenizer: MakeTokenizer) -> None:
+    report = examine(make_tokenizer(WITH_CALLS + GENERATION))
+    assert "silently" in found(report)["tools shown to the policy"]
+    assert (report.verdict, report.without_tools) == (Verdict.KEEPING, Verdict.EXACT)
+
+
+def test_a_template_without_tool_results_is_refused(make_tokenizer: MakeTokenizer) -> None:
+    template = LOOP.replace("m.content", "(m.content if m.role != 'tool' else raise_exception('no tools'))")
+    report = examine(make_tokenizer(template + GENERATION))
+    assert (report.verdict, report.without_tools) == (Verdict.REFUSE, Verdict.EXACT)
+    assert "no tools" in report.reason
+
+
+def test_a_template_that_tears_typed_control_tokens_is_refused(make_tokenizer: MakeTokenizer) -> None:
+    report = examine(make_tokenizer(WITH_CALLS.replace("m.content", "(m.content[:12] + m.content[-12:])") + GENERATION))
+    assert report.verdict is report.without_tools is Verdict.REFUSE
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize(
+    ("name", "verdict", "without_tools", "reason"),
+    [
+        ("qwen2_5", Verdict.EXACT, Verdict.EXACT, ""),
+        ("qwen3", Verdict.KEEPING, Verdict.KEEPING, "thinking is removed"),
+        ("llama3_2", Verdict.KEEPING, Verdict.KEEPING, "beside its calls is left out"),
+        ("mistral_nemo", Verdict.KEEPING, Verdict.KEEPING, "the system message moves; tools move"),
+        ("deepseek_v3", Verdict.KEEPING, Verdict.EXACT, "calls are left out"),
+        ("gemma3", Verdict.REFUSE, Verdict.KEEPING, "must alternate"),
+        ("template:glm4moe", Verdict.KEEPING, Verdict.KEEPING, "thinking"),
+        ("template:gptoss", Verdict.KEEPING, Verdict.KEEPING, ""),
+    ],
+)
+def test_real_tokenizers(name: str, verdict: Verdict, without_tools: Verdict, reason: str) -> None:
+    report = examine(real_tokenizer(name))
+    assert (report.verdict, report.without_tools) == (verdict, without_tools)
+    assert reason in report.reason

@@ -1,0 +1,157 @@
+"""The committed tokenizer is what its script makes, and every loader reads the same ids from it."""
+
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer
+
+from rolloutpool_common.testing import TINY_TOKENIZER
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+SCRIPT = Path(__file__).parents[4] / "scripts" / "train_tiny_tokenizer.py"
+
+CALL = {"name": "add", "arguments": {"a": 15, "b": 23}}
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add two numbers", "parameters": {}}}]
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Calculate 15 + 23"},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "c0", "type": "function", "function": CALL}]},
+    {"role": "tool", "content": "38", "tool_call_id": "c0"},
+    {"role": "assistant", "content": "The result is 38.", "reasoning_content": "Only report it."},
+    {"role": "user", "content": "Thanks"},
+    {"role": "assistant", "content": "You're welcome."},
+]
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_tiny_tokenizer", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def auto(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return transformers.AutoTokenizer.from_pretrained(TINY_TOKENIZER, trust_remote_code=False)
+
+
+def render(auto: Any, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+    text = auto.apply_chat_template(messages, tokenize=False, **kwargs)
+    assert isinstance(text, str)
+    return text
+
+
+def test_script_reproduces_the_committed_files(tmp_path: Path) -> None:
+    load_script().write(tmp_path)
+    assert {name: sha256(tmp_path / name) for name in FILES} == {name: sha256(TINY_TOKENIZER / name) for name in FILES}
+    assert sorted(path.name for path in TINY_TOKENIZER.iterdir()) == sorted(FILES)
+
+
+def test_auto_tokenizer_gives_the_ids_of_the_file(auto: Any) -> None:
+    plain = Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json"))
+    markup = json.loads((TINY_TOKENIZER / "tokenizer.json").read_text())["added_tokens"]
+    texts = [
+        "Calculate (15 + 23) * 4",
+        "1234567890",
+        "Zürich, naïve, 東京, 😀, \r\n\t  x\x00\x7f",
+        render(auto, CONVERSATION, tools=TOOLS),
+        *(token["content"] for token in markup),
+    ]
+    for text in texts:
+        ids = plain.encode(text, add_special_tokens=False).ids
+        assert auto.encode(text, add_special_tokens=False) == ids
+        assert plain.decode(ids, skip_special_tokens=False) == text
+        assert auto.decode(ids, skip_special_tokens=False) == text
+
+
+def test_vocabulary(auto: Any) -> None:
+    assert len(auto) == 4096
+    assert auto.eos_token == "<|im_end|>"
+    assert auto.pad_token == "<|endoftext|>"
+    assert len(auto.encode("2025", add_special_tokens=False)) == 4
+    added = auto.added_tokens_decoder.values()
+    assert sum(token.special for token in added) == 3
+    assert sum(not token.special for token in added) == 8
+
+
+def test_template_writes_tools_calls_results_and_thinking(auto: Any) -> None:
+    assert render(auto, CONVERSATION[:5], tools=TOOLS) == (
+        "<|im_start|>system\nBe brief.\n\n"
+        "# Tools\n\nYou may call one or more of these functions.\n<tools>\n"
+        + json.dumps(TOOLS[0])
+        + "\n</tools>\n\nWrite each call as a JSON object between tags:\n"
+        '<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\nCalculate 15 + 23<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
+        "<|im_end|>\n"
+        "<|im_start|>tool\n<tool_response>\n38\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nOnly report it.\n</think>\n\nThe result is 38.<|im_end|>\n"
+    )
+
+
+def test_template_keeps_string_arguments_and_separates_parallel_calls(
+    auto: Any,
+) -> None:
+    calls = [
+        {"type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}},
+        {"type": "function", "function": CALL},
+    ]
+    text = render(auto, [{"role": "assistant", "content": "Both.", "tool_calls": calls}])
+    assert text == (
+        '<|im_start|>assistant\nBoth.\n<tool_call>\n{"name": "add", "arguments": {"a":1,"b":2}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call><|im_end|>\n'
+    )
+
+
+def test_generation_prompt_may_open_a_thought(auto: Any) -> None:
+    messages = CONVERSATION[1:2]
+    plain = render(auto, messages, add_generation_prompt=True)
+    assert plain.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    assert render(auto, messages, add_generation_prompt=True, enable_thinking=True) == plain + "<think>\n"
+
+
+def test_template_is_append_only(auto: Any) -> None:
+    whole = render(auto, CONVERSATION, tools=TOOLS)
+    for end, message in enumerate(CONVERSATION):
+        if end == 0:
+            continue
+        prompt = message["role"] == "assistant"
+        assert whole.startswith(render(auto, CONVERSATION[:end], tools=TOOLS, add_generation_prompt=prompt))
+
+
+def test_generation_spans_are_what_the_policy_samples(auto: Any) -> None:
+    both = auto.apply_chat_template(
+        CONVERSATION, tools=TOOLS, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    pieces = [
+        auto.decode([token], skip_special_tokens=False) if mask else "\0"
+        for token, mask in zip(both["input_ids"], both["assistant_masks"], strict=True)
+    ]
+    spans = [span for span in "".join(pieces).split("\0") if span]
+    assert spans == [
+        '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call><|im_end|>',
+        "<think>\nOnly report it.\n</think>\n\nThe result is 38.<|im_end|>",
+        "You're welcome.<|im_end|>",
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "developer", "content": "x"}],
+)
+def test_template_refuses_what_it_cannot_write(auto: Any, message: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match=r"content must be a string or null|unknown role developer"):
+        render(auto, [message])

@@ -1,0 +1,258 @@
+"""The ledger's rules one by one; `tests/property/test_ledger.py` has them under random histories."""
+
+import hashlib
+import math
+from array import array
+
+import pytest
+
+from rolloutpool_common.tokens.ledger import (
+    BadLogprob,
+    BadTokenId,
+    EchoKind,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerOrder,
+    SegmentKind,
+    TokenCountMismatch,
+    TokenizerFingerprint,
+    TokenLedger,
+    parse_entry,
+)
+
+
+def two_turns() -> TokenLedger:
+    ledger = TokenLedger()
+    ledger.seed([1, 2, 3])
+    ledger.append_sampled([10, 11], [-0.5, -0.25], turn=1, policy_version="v1")
+    ledger.append_close([99], turn=1)
+    ledger.append_glue([20, 21], turn=1)
+    ledger.append_sampled([12], [-1.0], turn=2)
+    return ledger
+
+
+def test_mask_is_one_exactly_where_the_policy_sampled() -> None:
+    ledger = two_turns()
+    assert ledger.ids == ledger.context == [1, 2, 3, 10, 11, 99, 20, 21, 12]
+    assert ledger.mask == [0, 0, 0, 1, 1, 0, 0, 0, 1]
+    (sample,) = ledger.samples()
+    assert sample.prompt_ids == (1, 2, 3)
+    assert sample.response_ids == (10, 11, 99, 20, 21, 12)
+    assert sample.response_mask == (1, 1, 0, 0, 0, 1)
+    assert sample.response_logprobs == (-0.5, -0.25, 0.0, 0.0, 0.0, -1.0)
+    assert [(s.kind, s.start, s.n, s.turn) for s in sample.segments] == [
+        (SegmentKind.SAMPLED, 0, 2, 1),
+        (SegmentKind.SYNTH_CLOSE, 2, 1, 1),
+        (SegmentKind.GLUE, 3, 2, 1),
+        (SegmentKind.SAMPLED, 5, 1, 2),
+    ]
+    assert sample.segments[0].policy_version == "v1"
+
+
+def test_export_ends_at_the_last_sampled_token() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30, 31, 32], turn=2)
+    assert ledger.pending_glue == 3
+    assert ledger.last_sampled_id == 12
+    assert ledger.samples()[0].response_ids[-1] == 12
+
+
+def test_untrained_turn_keeps_its_ids_and_loses_its_mask() -> None:
+    ledger = TokenLedger()
+    ledger.seed([1])
+    ledger.append_sampled([5, 6], [-1.0, -2.0], turn=1, train=False)
+    (sample,) = ledger.samples()
+    assert (sample.response_ids, sample.response_mask, sample.response_logprobs) == ((5, 6), (0, 0), (0.0, 0.0))
+    assert sample.segments[0].logprobs == (-1.0, -2.0)
+
+
+def test_prefill_belongs_to_the_prompt_of_its_turn() -> None:
+    ledger = TokenLedger()
+    ledger.seed([1])
+    ledger.append_prefill([7], turn=1)
+    ledger.append_sampled([8], [-1.0], turn=1)
+    (sample,) = ledger.samples()
+    assert (sample.prompt_ids, sample.response_ids) == ((1, 7), (8,))
+
+
+def test_digest_is_blake2b_of_little_endian_ids() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    little = b"".join(i.to_bytes(4, "little") for i in ledger.ids)
+    assert ledger.digest == hashlib.blake2b(little, digest_size=16).digest()
+    assert ledger.head_digest == hashlib.blake2b(little[:-4], digest_size=16).digest()
+
+
+def test_equal_echo_changes_nothing() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    before = len(ledger.entries)
+    assert ledger.accept_echo(ledger.ids).kind is EchoKind.EQUAL
+    assert len(ledger.entries) == before
+
+
+@pytest.mark.parametrize("tail", [[30, 40], [30], [], [50, 51, 52]])
+def test_echo_that_differs_behind_the_head_replaces_the_tail(tail: list[int]) -> None:
+    ledger = two_turns()
+    ledger.append_glue([30, 31], turn=2)
+    verdict = ledger.accept_echo([1, 2, 3, 10, 11, 99, 20, 21, 12, *tail])
+    assert verdict.kind is EchoKind.TAIL
+    ledger.append_sampled([13], [-1.0], turn=3)
+    (sample,) = ledger.samples()
+    assert sample.prompt_ids + sample.response_ids == (1, 2, 3, 10, 11, 99, 20, 21, 12, *tail, 13)
+    assert sample.response_mask == (1, 1, 0, 0, 0, 1, *([0] * len(tail)), 1)
+
+
+def test_echo_that_differs_before_the_head_forks() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    verdict = ledger.accept_echo([1, 2, 3, 10, 12, 99, 20, 21, 12, 30])
+    assert (verdict.kind, verdict.first_difference) == (EchoKind.FORK, 4)
+    assert (ledger.head, ledger.pending_glue) == (0, 0)
+    ledger.append_sampled([13], [-1.5], turn=3)
+    first, second = ledger.samples()
+    assert first == two_turns().samples()[0]
+    assert second.prompt_ids == (1, 2, 3, 10, 12, 99, 20, 21, 12, 30)
+    assert (second.response_ids, second.response_mask) == ((13,), (1,))
+
+
+def test_echo_that_ends_early_forks() -> None:
+    ledger = two_turns()
+    assert ledger.compare([1, 2, 3, 10]).kind is EchoKind.FORK
+
+
+def test_fork_without_a_reply_is_no_sample() -> None:
+    ledger = two_turns()
+    ledger.accept_echo([1, 7])
+    assert len(ledger.samples()) == 1
+
+
+def test_prompt_that_changes_before_anything_is_sampled_is_replaced() -> None:
+    ledger = two_turns()
+    ledger.accept_echo([1, 2, 3, 10, 7, 7])
+    assert ledger.accept_echo([1, 8]).kind is EchoKind.TAIL
+    ledger.append_sampled([9], [0.0], turn=3)
+    assert ledger.samples()[1].prompt_ids == (1, 8)
+    assert {s.kind for s in ledger.segments[:-1]} == {SegmentKind.PROMPT}
+
+
+def test_delta_echo_compares_behind_the_proved_prefix() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    assert ledger.compare([30], prefix=9).kind is EchoKind.EQUAL
+    assert ledger.compare([31], prefix=9).first_difference == 9
+    with pytest.raises(LedgerOrder):
+        ledger.compare([30], prefix=11)
+
+
+def test_forks_store_only_what_they_add() -> None:
+    ledger = TokenLedger()
+    ledger.seed(range(1000, 11000))
+    for turn in range(1, 51):
+        ledger.append_sampled([turn], [0.0], turn=turn)
+        ledger.accept_echo([*ledger.ids[:-1], 500 + turn])
+    stored = sum(len(entry.ids) for entry in ledger.entries[1:])
+    assert stored < 50 * 40
+    assert len(ledger.samples()) == 50
+
+
+def test_a_turn_of_no_ids_still_moves_the_head() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    ledger.append_sampled([], [], turn=3)
+    ledger.append_close([99], turn=3)
+    assert ledger.pending_glue == 1
+    assert ledger.last_sampled_id is None
+    assert ledger.accept_echo([*ledger.ids[:-2], 31, 99]).kind is EchoKind.FORK
+
+
+def test_journal_restores_the_ledger() -> None:
+    ledger = two_turns()
+    ledger.accept_echo([1, 2, 3, 10, 7])
+    ledger.append_sampled([4294967295], [-1 / 3], turn=3)
+    journal = [entry.model_dump(mode="json") for entry in ledger.entries]
+    assert TokenLedger.replay(map(parse_entry, journal)) == ledger
+    assert ledger.entries_since(len(journal) - 1) == ledger.entries[-1:]
+
+
+def test_another_fingerprint_cannot_resume() -> None:
+    def fingerprint(version: str) -> TokenizerFingerprint:
+        return TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version=version)
+
+    ledger = TokenLedger(fingerprint("5.0.0"))
+    ledger.seed([1])
+    assert TokenLedger.replay(ledger.entries, fingerprint=fingerprint("5.0.0")) == ledger
+    with pytest.raises(LedgerMismatch, match=r"5\.0\.0.*5\.0\.1"):
+        TokenLedger.replay(ledger.entries, fingerprint=fingerprint("5.0.1"))
+
+
+@pytest.mark.parametrize("damage", ["drop", "double", "alter", "swap"])
+def test_damaged_journal_is_refused(damage: str) -> None:
+    entries = list(two_turns().entries)
+    if damage == "drop":
+        del entries[2]
+    elif damage == "double":
+        entries.insert(2, entries[2])
+    elif damage == "alter":
+        entries[3] = entries[3].model_copy(update={"ids": entries[2].ids})
+    else:
+        entries[2], entries[3] = entries[3], entries[2]
+    with pytest.raises(LedgerCorrupt):
+        TokenLedger.replay(entries)
+
+
+@pytest.mark.parametrize(
+    "obj", [{}, {"op": "sampled"}, {"op": "text", "kind": "sampled", "ids": "", "after": "", "turn": 1}]
+)
+def test_foreign_entries_are_refused(obj: dict[str, object]) -> None:
+    with pytest.raises(LedgerCorrupt):
+        parse_entry(obj)
+
+
+def test_unreadable_ids_are_refused() -> None:
+    entry = two_turns().entries[0].model_copy(update={"ids": "AAA"})
+    with pytest.raises(LedgerCorrupt):
+        TokenLedger.replay([entry])
+
+
+def test_what_would_break_an_invariant_raises_and_changes_nothing() -> None:
+    ledger = two_turns()
+    ledger.append_glue([30], turn=2)
+    before = TokenLedger.replay(ledger.entries)
+    with pytest.raises(TokenCountMismatch):
+        ledger.append_sampled([1, 2], [0.0], turn=3)
+    with pytest.raises(BadLogprob):
+        ledger.append_sampled([1], [math.nan], turn=3)
+    with pytest.raises(BadLogprob):
+        ledger.append_sampled([1], [None], turn=3)  # type: ignore[list-item]
+    for bad in (-1, 2**32, "x", 1.0):
+        with pytest.raises(BadTokenId):
+            ledger.append_glue([bad], turn=2)  # type: ignore[list-item]
+    with pytest.raises(LedgerOrder):
+        ledger.append_sampled([1], [0.0], turn=2)
+    with pytest.raises(LedgerOrder):
+        ledger.append_glue([1], turn=1)
+    with pytest.raises(LedgerOrder):
+        ledger.seed([1])
+    with pytest.raises(LedgerError, match="empty"):
+        TokenLedger().seed([])
+    with pytest.raises(LedgerOrder):
+        TokenLedger().append_glue([1], turn=1)
+    with pytest.raises(LedgerOrder):
+        TokenLedger().accept_echo([1])
+    assert ledger == before
+
+
+def test_sampled_again_after_a_fork_is_refused() -> None:
+    ledger = two_turns()
+    ledger.accept_echo([1, 2, 4])
+    with pytest.raises(LedgerOrder):
+        ledger.append_sampled([12], [0.0], turn=2)
+
+
+def test_arrays_are_ids_too() -> None:
+    ledger = TokenLedger()
+    ledger.seed(array("I", [1, 2]))
+    assert ledger.ids == [1, 2]
+    assert ledger != [1, 2]

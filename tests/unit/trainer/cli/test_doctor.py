@@ -1,0 +1,116 @@
+"""Each check of the doctor, sick and healthy."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from typer.testing import CliRunner
+
+from rolloutpool_trainer.cli import app
+from rolloutpool_trainer.cli import doctor as module
+from rolloutpool_trainer.cli.doctor import Finding, Verdict, examine
+from rolloutpool_trainer.client.sync import RolloutClient
+
+
+@pytest.fixture
+def pool() -> Iterator[StubPool]:
+    with stub_pool() as served:
+        served.on("GET", "/health", Answer(body={"status": "healthy"}))
+        yield served
+
+
+def worker(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "worker_id": "w1",
+        "host": "h",
+        "alive": True,
+        "slots": 256,
+        "running": 3,
+        "last_beat_age_s": 0.2,
+        "versions": {"rolloutpool": "1"},
+        "tokenizers": {"t": {"tokenizer_sha256": "a"}},
+    }
+    return document | changes
+
+
+def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...] = ()) -> dict[str, Finding]:
+    """The last finding of each check."""
+    pool.on("GET", "/readyz", Answer(body={"status": "ready", "redis_ms": 0.4, "workers": 1}))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": list(workers)}))
+    with RolloutClient(pool.url, timeout=0) as client:
+        return {finding.check: finding for finding in examine(client, callbacks)}
+
+
+def test_a_healthy_pool(pool: StubPool) -> None:
+    found = findings(pool, worker(), worker(worker_id="w2"))
+    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert found["workers"].detail == "2 alive, 6 of 512 slots in use"
+
+
+def test_nobody_there() -> None:
+    with RolloutClient("http://127.0.0.1:1", timeout=0) as client:
+        found = list(examine(client, ()))
+    assert found[0].verdict is Verdict.FAILED
+    assert "rolloutpool up" in found[0].detail
+    assert [finding.check for finding in found] == ["API", "callbacks"]
+
+
+def test_not_ready_says_why(pool: StubPool) -> None:
+    error = {"message": "not ready", "reasons": ["Redis does not answer", "no worker"]}
+    pool.on("GET", "/readyz", Answer(503, {"error": error}))
+    found = findings(pool)
+    assert found["readiness"] == Finding("readiness", Verdict.FAILED, "Redis does not answer; no worker")
+    assert found["workers"].verdict is Verdict.FAILED
+
+
+def test_a_silent_worker(pool: StubPool) -> None:
+    found = findings(pool, worker(), worker(worker_id="w2", last_beat_age_s=4.0))
+    assert found["workers"] == Finding("workers", Verdict.WARNING, "w2 on h has been silent for 4 s")
+
+
+def test_dead_workers_do_not_count(pool: StubPool) -> None:
+    assert findings(pool, worker(alive=False))["workers"].verdict is Verdict.FAILED
+
+
+def test_mixed_versions(pool: StubPool) -> None:
+    assert findings(pool, worker(), worker(versions={"rolloutpool": "2"}))["versions"].verdict is Verdict.WARNING
+
+
+def test_tokenizers_must_be_the_same(pool: StubPool) -> None:
+    found = findings(pool, worker(), worker(tokenizers={"t": {"tokenizer_sha256": "b"}}))
+    assert found["tokenizers"].verdict is Verdict.FAILED
+    assert "2 fingerprints" in found["tokenizers"].detail
+
+
+def test_cold_tokenizers(pool: StubPool) -> None:
+    assert findings(pool, worker(tokenizers={}))["tokenizers"].verdict is Verdict.WARNING
+
+
+def test_callbacks(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is Verdict.WARNING
+    monkeypatch.setattr(module, "CALLBACK_PORTS", range(1, 65536))
+    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is Verdict.OK
+
+
+def test_the_usual_callback_ports() -> None:
+    assert (module.CALLBACK_PORTS[0], module.CALLBACK_PORTS[-1]) == (8080, 8130)
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "nonsense", "http://h:99999"])
+def test_a_callback_that_is_no_url(pool: StubPool, url: str) -> None:
+    assert findings(pool, worker(), callbacks=(url,))["callback"].detail == f"{url} is no http(s) URL"
+
+
+def test_a_callback_that_does_not_answer(pool: StubPool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    assert findings(pool, worker(), callbacks=(url,))["callback"].verdict is Verdict.FAILED
+
+
+def test_the_command_fails_with_a_finding_that_does(pool: StubPool) -> None:
+    findings(pool)
+    done = CliRunner().invoke(app, ["doctor", "--url", pool.url])
+    assert done.exit_code == 1
+    assert "none is alive" in done.stdout

@@ -1,0 +1,97 @@
+"""Keys: made by a command, sent to the pool's API and to nobody else, and demanded before a pool is open to others."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from tests.unit.trainer.stub_pool import Answer, stub_pool
+from typer.testing import CliRunner
+
+from rolloutpool_common.security.api_keys import KeyScope, find_key, parse_keys
+from rolloutpool_trainer import AsyncRolloutClient, KeysMissing, LocalPool, RolloutClient
+from rolloutpool_trainer.cli import app
+from rolloutpool_trainer.cli.doctor import examine
+from rolloutpool_trainer.endpoint.errors import Refusal
+from rolloutpool_trainer.endpoint.prompts import ToolSource
+
+WORKERS = ("GET", "/v1/workers")
+TOOLS = ("GET", "/tools")
+
+
+def test_the_entry_that_is_printed_knows_the_key_that_is_printed() -> None:
+    done = CliRunner().invoke(app, ["make-key", "job7", "--scopes", "read, admin"])
+    assert done.exit_code == 0
+    printed = dict(re.findall(r"^(key|entry) +(\S+)$", done.stdout, re.MULTILINE))
+    found = find_key(parse_keys(printed["entry"]), printed["key"])
+    assert found is not None
+    assert (found.name, found.scopes) == ("job7", frozenset({KeyScope.READ, KeyScope.ADMIN}))
+    assert printed["key"] not in printed["entry"]
+
+
+@pytest.mark.parametrize("arguments", [["a b"], ["job7", "--scopes", "root"], ["public"], ["x:submit"]])
+def test_what_no_entry_can_be_is_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["make-key", *arguments])
+    assert done.exit_code == 2
+    assert "rpk_" not in done.output
+
+
+def test_a_key_for_secrets_is_one_and_new_each_time() -> None:
+    first, second = (CliRunner().invoke(app, ["make-secrets-key"]).stdout for _ in range(2))
+    assert first != second
+    assert Fernet(first.strip()).decrypt(Fernet(first.strip()).encrypt(b"x")) == b"x"
+
+
+def test_the_key_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
+    with stub_pool() as pool:
+        pool.on(*WORKERS, Answer(body={"workers": []}))
+        for given in (None, "k-own"):
+            with RolloutClient(pool.url, given) as client:
+                client.workers()
+    assert [request.headers["Authorization"] for request in pool.requests] == ["Bearer k-env", "Bearer k-own"]
+
+
+async def test_the_async_client_takes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
+    with stub_pool() as pool:
+        pool.on(*WORKERS, Answer(body={"workers": []}))
+        async with AsyncRolloutClient(pool.url) as client:
+            await client.workers()
+    assert pool.requests[0].headers["Authorization"] == "Bearer k-env"
+
+
+async def test_tools_are_asked_for_with_the_key() -> None:
+    with stub_pool() as pool:
+        pool.on(*TOOLS, Answer(body={"tools": []}))
+        assert await ToolSource(pool.url, "k-1").get() is None
+    assert pool.requests[0].headers["Authorization"] == "Bearer k-1"
+
+
+async def test_a_refused_key_is_told_as_such() -> None:
+    with stub_pool() as pool:
+        pool.on(*TOOLS, Answer(401, {"detail": "no"}))
+        with pytest.raises(Refusal, match=r"\(401\)"):
+            await ToolSource(pool.url).get()
+
+
+def test_the_doctor_shows_the_key_to_no_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
+    with stub_pool() as pool, stub_pool() as trainer:
+        for path in ("/health", "/readyz"):
+            pool.on("GET", path, Answer(body={"redis_ms": 1.0}))
+        pool.on(*WORKERS, Answer(403, {"error": {"message": "it lacks the scope `admin`"}}))
+        with RolloutClient(pool.url, timeout=1) as client:
+            findings = {finding.check: finding for finding in examine(client, [trainer.url])}
+    assert findings["workers"].verdict == "warning"
+    assert "lacks the scope `admin`" in findings["workers"].detail
+    assert len(trainer.requests) == 1
+    assert "k-env" not in str(trainer.requests)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pool.example"])
+def test_a_pool_for_others_wants_keys_before_anything_starts(host: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with pytest.raises(KeysMissing, match=r"rolloutpool make-key NAME"):
+        LocalPool(host=host, state=state).start()
+    assert not state.exists()

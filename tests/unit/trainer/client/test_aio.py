@@ -1,0 +1,73 @@
+"""The asyncio client: the same surface as the blocking one, and nothing that blocks."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.trainer.documents import BATCH, accepted, page, status
+from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+
+from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+from rolloutpool_trainer.client.sync import Batch, RolloutClient
+from rolloutpool_trainer.errors import PoolUnavailable
+
+
+@pytest.fixture
+def pool() -> Iterator[StubPool]:
+    with stub_pool() as served:
+        yield served
+
+
+def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, Any]]]:
+    """Public methods with names, defaults and annotations of their parameters."""
+    return {
+        name: [(p.name, p.default, p.annotation) for p in inspect.signature(value).parameters.values()]
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), [(RolloutClient, AsyncRolloutClient), (Batch, AsyncBatch)])
+def test_both_clients_have_one_surface(blocking: type[Any], awaited: type[Any]) -> None:
+    assert surface(blocking) == surface(awaited)
+    for name in surface(awaited):
+        method = getattr(awaited, name)
+        if name != "batch":
+            assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+
+
+async def test_submit_and_read(pool: StubPool) -> None:
+    pool.on("POST", "/v1/batches", Answer(drop=True), Answer(202, accepted()))
+    pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=page(0)), Answer(body=page(0, 1, complete=True)))
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(state="running")), Answer(body=status()))
+    pool.on("DELETE", f"/v1/batches/{BATCH}", Answer(body={}))
+    async with AsyncRolloutClient(pool.url, timeout=5.0) as client:
+        batch = await client.submit([{"messages": [{"role": "user", "content": "hi"}]}])
+        assert [result.cursor async for result in batch.results()] == ["0-0", "1-0"]
+        assert (await batch.wait()).progress == 1.0
+        await batch.cancel()
+    keys = {request.headers["Idempotency-Key"] for request in pool.requests if request.method == "POST"}
+    assert len(keys) == 1
+
+
+async def test_requests_run_side_by_side(pool: StubPool) -> None:
+    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
+    async with AsyncRolloutClient(pool.url, timeout=5.0) as client:
+        assert len(await asyncio.gather(*(client.health() for _ in range(20)))) == 20
+
+
+async def test_a_cancelled_request_leaves_the_client_usable(pool: StubPool) -> None:
+    pool.on("GET", "/tools", Answer(503, {"error": {"message": "no worker"}}, {"Retry-After": "5"}))
+    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
+    async with AsyncRolloutClient(pool.url, timeout=30.0) as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.tools(), 0.05)
+        assert await client.health() == {"status": "healthy"}
+
+
+async def test_nobody_there() -> None:
+    async with AsyncRolloutClient("http://127.0.0.1:1", timeout=0) as client:
+        with pytest.raises(PoolUnavailable, match=r"GET http://127\.0\.0\.1:1/health: no answer"):
+            await client.health()

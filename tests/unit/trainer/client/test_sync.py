@@ -1,0 +1,244 @@
+"""The blocking client against a scripted API on a real socket."""
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from tests.unit.trainer.documents import BATCH, accepted, page, status
+from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_trainer import errors
+from rolloutpool_trainer.client.sync import RolloutClient
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+RESULTS = f"/v1/batches/{BATCH}/results"
+
+
+@pytest.fixture
+def pool() -> Iterator[StubPool]:
+    with stub_pool() as served:
+        yield served
+
+
+@pytest.fixture
+def client(pool: StubPool) -> Iterator[RolloutClient]:
+    with RolloutClient(pool.url, "key", timeout=5.0) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(pool: StubPool) -> Iterator[RolloutClient]:
+    """A client without patience."""
+    with RolloutClient(pool.url, timeout=0.0) as made:
+        yield made
+
+
+def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    batch = client.submit(
+        [{"messages": MESSAGES, "n": 2}],
+        defaults={"tokenizer_name": "t"},
+        trainer={"host": "h", "workers": 2},
+        priority="high",
+        labels={"run": "1"},
+        delivery={"callback_url": "http://h/push", "secret": "12345678"},
+        run="job7",
+        weight=3,
+        group={"min_usable": 2},
+        idempotency_key="k",
+    )
+    (request,) = pool.requests
+    assert batch.batch_id == BATCH
+    assert batch.accepted is not None
+    assert batch.accepted.rollouts == [f"{BATCH}-0", f"{BATCH}-1"]
+    assert request.headers["Idempotency-Key"] == "k"
+    assert request.headers["Authorization"] == "Bearer key"
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.body == {
+        "rollouts": [{"messages": MESSAGES, "n": 2}],
+        "defaults": {"tokenizer_name": "t"},
+        "trainer": {"host": "h", "workers": 2},
+        "priority": "high",
+        "labels": {"run": "1"},
+        "delivery": {"callback_url": "http://h/push", "secret": "12345678"},
+        "run": "job7",
+        "weight": 3,
+        "group": {"min_usable": 2},
+    }
+
+
+@pytest.mark.parametrize("trainer", ["http://h:1", ["http://h:1"], {"server_urls": ["http://h:1"]}])
+def test_trainer_may_be_urls(pool: StubPool, client: RolloutClient, trainer: object) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    client.submit([{"messages": MESSAGES}], trainer=trainer)  # type: ignore[arg-type]
+    assert pool.requests[0].body["trainer"] == {"server_urls": ["http://h:1"]}
+
+
+def test_models_are_sent_as_far_as_they_were_set(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    item = RolloutItem(messages=[Message(role="user", content="hi")], max_turns=3)
+    client.submit([item], trainer=TrainerPorts(host="h"))
+    body = pool.requests[0].body
+    assert body["rollouts"] == [{"messages": [{"role": "user", "content": "hi"}], "max_turns": 3}]
+    assert body["trainer"] == {"host": "h"}
+
+
+def test_a_lost_submission_is_sent_again_under_the_same_key(pool: StubPool, client: RolloutClient) -> None:
+    unavailable = Answer(503, {"error": {"message": "Redis is away"}}, {"Retry-After": "0"})
+    pool.on("POST", "/v1/batches", Answer(drop=True), unavailable, Answer(202, accepted()))
+    client.submit([{"messages": MESSAGES}])
+    keys = [request.headers["Idempotency-Key"] for request in pool.requests]
+    bodies = [request.body for request in pool.requests]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert bodies[0] == bodies[1] == bodies[2]
+
+
+def test_two_submissions_have_two_keys(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    client.submit([{"messages": MESSAGES}])
+    client.submit([{"messages": MESSAGES}])
+    assert len({request.headers["Idempotency-Key"] for request in pool.requests}) == 2
+
+
+def test_results_come_once_each_whatever_is_repeated(pool: StubPool, client: RolloutClient) -> None:
+    again = page(0, 1)
+    pool.on("GET", RESULTS, Answer(body=page(0)), Answer(body=again), Answer(body=page(2, complete=True)))
+    results = list(client.batch(BATCH).results())
+    assert [result.rollout_id for result in results] == ["r0", "r1", "r2"]
+    assert [result.cursor for result in results] == ["0-0", "1-0", "2-0"]
+    assert results[0].status is RolloutStatus.COMPLETED
+    assert results[0].samples[0].response_ids == [3, 4]
+
+
+def test_results_follow_the_cursor(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", RESULTS, Answer(body=page(5)), Answer(body=page(6, complete=True)))
+    list(client.batch(BATCH).results(cursor="4-0"))
+    assert [request.path.partition("?")[2].split("&")[0] for request in pool.requests] == ["cursor=4-0", "cursor=5-0"]
+
+
+def test_results_live_through_a_restart_of_the_api(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", RESULTS, Answer(body=page(0)), Answer(drop=True), Answer(502), Answer(body=page(1, complete=True)))
+    assert [result.index for result in client.batch(BATCH).results()] == [0, 1]
+
+
+def test_progress_without_a_terminal_changes_nothing(
+    pool: StubPool, client: RolloutClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status()))
+    pool.on("GET", RESULTS, Answer(body=page(0, 1, complete=True)))
+    assert len(list(client.batch(BATCH).results(progress=True))) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_wait_returns_the_final_state(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(state="running")), Answer(body=status()))
+    assert client.batch(BATCH).wait().progress == 1.0
+    assert len(pool.requests) == 2
+
+
+def test_wait_gives_up_in_time(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(state="running")))
+    with pytest.raises(TimeoutError, match="not ended within 0 s"):
+        client.batch(BATCH).wait(timeout=0)
+
+
+def test_cancel(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("DELETE", f"/v1/batches/{BATCH}", Answer(body={}))
+    pool.on("DELETE", "/v1/rollouts/a%2Fb", Answer(body={}))
+    client.batch(BATCH).cancel()
+    client.cancel_rollout("a/b")
+    assert [request.path for request in pool.requests] == [f"/v1/batches/{BATCH}", "/v1/rollouts/a%2Fb"]
+
+
+def test_rollout_v1(pool: StubPool, client: RolloutClient) -> None:
+    answer = {"rollout_id": "r", "status": "COMPLETED", "finish_reason": "stop", "final_messages": MESSAGES}
+    pool.on("POST", "/rollout", Answer(body=answer))
+    request = {"rollout_id": "r", "server_url": "http://h", "messages": MESSAGES, "sampling_params": {}}
+    response = client.rollout(request)
+    assert response.finish_reason == "stop"
+    assert pool.requests[0].body == request
+
+
+def test_lookups(pool: StubPool, client: RolloutClient) -> None:
+    view = {"uid": f"{BATCH}-0", "rollout_id": "r0", "batch_id": BATCH, "index": 0, "group": None, "status": "queued"}
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view | {"attempt": 0, "worker": None, "turns": 0, "result": None}))
+    pool.on("GET", "/tools", Answer(body={"tools": [{"type": "function", "function": {"name": "add"}}]}))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [{"worker_id": "w"}]}))
+    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
+    assert client.get_rollout("r0").status is RolloutStatus.QUEUED
+    assert [tool.function.name for tool in client.tools()] == ["add"]
+    assert client.workers() == [{"worker_id": "w"}]
+    assert client.health() == {"status": "healthy"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (Answer(401, {"error": {"message": "no key"}}), errors.Unauthorized, "no key"),
+        (Answer(403, {"error": {"message": "not yours"}}), errors.Unauthorized, "not yours"),
+        (Answer(404, {"error": {"message": "no such batch"}}), errors.NotFound, "no such batch"),
+        (Answer(404, {"detail": "Not Found"}), errors.UnexpectedAnswer, "404, Not Found"),
+        (Answer(409, {"error": {"message": "used before"}}), errors.IdempotencyConflict, "used before"),
+        (Answer(400, {"error": {"message": "bad cursor"}}), errors.RequestRefused, "bad cursor"),
+        (Answer(503, {"error": {"message": "later"}}), errors.PoolUnavailable, "answered 503"),
+        (Answer(429, {"error": {"message": "full"}}), errors.PoolUnavailable, "answered 429"),
+        (Answer(drop=True), errors.PoolUnavailable, "no answer"),
+        (Answer(500, b"oops"), errors.UnexpectedAnswer, "500"),
+        (Answer(302, b"", {"Location": "http://elsewhere"}), errors.UnexpectedAnswer, "302"),
+        (Answer(200, b"<html>"), errors.UnexpectedAnswer, "not the pool's"),
+        (Answer(200, {"batch_id": 7}), errors.UnexpectedAnswer, "not the pool's"),
+    ],
+)
+def test_errors_have_types(
+    pool: StubPool, hasty: RolloutClient, answer: Answer, error: type[errors.ClientError], message: str
+) -> None:
+    pool.on("GET", f"/v1/batches/{BATCH}", answer)
+    with pytest.raises(error, match=message) as caught:
+        hasty.batch(BATCH).status()
+    assert pool.url in str(caught.value)
+    assert type(caught.value) is error
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.status) == (str(caught.value), caught.value.status)
+
+
+def test_a_rejection_carries_every_fault(pool: StubPool, client: RolloutClient) -> None:
+    faults = [
+        {"path": "rollouts[3].messages[0].role", "message": "unknown role"},
+        {"path": "defaults", "message": "no"},
+    ]
+    rejection = {"error": {"message": "rejected", "faults": faults, "total_faults": 7}}
+    pool.on("POST", "/v1/batches", Answer(422, rejection))
+    with pytest.raises(errors.BatchRejected, match=r"rollouts\[3\]\.messages\[0\]\.role: unknown role") as caught:
+        client.submit([{"messages": []}])
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert [fault.path for fault in error.faults] == ["rollouts[3].messages[0].role", "defaults"]
+    assert error.total_faults == 7
+
+
+def test_a_v1_refusal_does_not_repeat_the_prompt(pool: StubPool, client: RolloutClient) -> None:
+    detail = [{"loc": ["body", "messages"], "msg": "too short", "input": "secret prompt"}]
+    pool.on("POST", "/rollout", Answer(422, {"detail": detail}))
+    with pytest.raises(errors.RequestRefused, match=r"body\.messages: too short") as caught:
+        client.rollout({})
+    assert "secret" not in str(caught.value)
+
+
+def test_no_proxy_of_the_environment_is_used(
+    pool: StubPool, monkeypatch: pytest.MonkeyPatch, client: RolloutClient
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
+    with RolloutClient(pool.url, timeout=0) as made:
+        assert made.health() == {"status": "healthy"}
+
+
+def test_text_of_any_kind_travels(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    text = 'ünï "quoted" \x00 \u2028 日本'
+    client.submit([{"messages": [{"role": "user", "content": text}]}])
+    assert json.dumps(pool.requests[0].body["rollouts"][0]["messages"][0]["content"]) == json.dumps(text)

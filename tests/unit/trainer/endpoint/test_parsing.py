@@ -1,0 +1,82 @@
+"""Calls are found between tags, and nothing that was sampled disappears."""
+
+import json
+
+import pytest
+
+from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+
+
+def block(text: str) -> str:
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+def test_text_without_calls_is_content_as_sampled() -> None:
+    message = parse_tool_calls("\n The result is 4. ")
+    assert message.content == "\n The result is 4. "
+    assert message.tool_calls is None
+    assert message.role == "assistant"
+
+
+def test_calls_and_content_around_them() -> None:
+    text = (
+        "First both.\n"
+        + block('{"name": "add", "arguments": {"a": 1, "b": "é"}}')
+        + "\n"
+        + block('{"arguments":{},"name":"x"}')
+    )
+    message = parse_tool_calls(text)
+    assert message.content == "First both."
+    assert message.tool_calls is not None
+    assert [call.function.name for call in message.tool_calls] == ["add", "x"]
+    assert message.tool_calls[0].function.arguments == '{"a": 1, "b": "é"}'
+    assert message.tool_calls[0].id != message.tool_calls[1].id
+
+
+def test_a_turn_of_calls_alone_has_no_content() -> None:
+    message = parse_tool_calls(block('{"name": "add", "arguments": {"a": 1}}'))
+    assert message.content is None
+
+
+def test_string_arguments_stay_the_string() -> None:
+    message = parse_tool_calls(block(json.dumps({"name": "add", "arguments": '{"a":1}'})))
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.arguments == '{"a":1}'
+
+
+def test_missing_arguments_are_an_empty_object() -> None:
+    message = parse_tool_calls(block('{"name": "now"}'))
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.arguments == "{}"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        '{"name": "add", "arguments": {"a": 1}',
+        "[1]",
+        '{"arguments": {}}',
+        '{"name": ""}',
+        '{"name": 3}',
+        '{"name": "' + "x" * 257 + '"}',
+        '{"name": "add", "arguments": {"a": "\\ud800"}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_block_that_is_no_call_stays_content(inside: str) -> None:
+    text = "So: " + block(inside)
+    message = parse_tool_calls(text)
+    assert message.tool_calls is None
+    assert message.content == text
+
+
+def test_a_broken_block_beside_a_good_one_stays_content() -> None:
+    message = parse_tool_calls(block("{bad") + block('{"name": "add"}'))
+    assert message.content == block("{bad")
+    assert message.tool_calls is not None
+    assert len(message.tool_calls) == 1
+
+
+def test_an_unclosed_block_stays_content() -> None:
+    text = '<tool_call>\n{"name": "add"'
+    assert parse_tool_calls(text).content == text

@@ -1,0 +1,208 @@
+"""Children are real processes; what they do is told by pipes and files, never by time passing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rolloutpool_trainer.errors import ChildFailed
+from rolloutpool_trainer.local import supervisor as module
+from rolloutpool_trainer.local.supervisor import Child, ChildSpec, Role, Supervisor
+
+SLEEPER = [sys.executable, "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
+STUBBORN = [
+    *(sys.executable, "-S", "-c"),
+    "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()",
+]
+
+
+class Reports:
+    """What the supervisor told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+
+    def __call__(self, line: str) -> None:
+        with self._more:
+            self.lines.append(line)
+            self._more.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Until so many lines were told."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.lines) >= count, 20)
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
+@pytest.fixture
+def supervisor(reports: Reports) -> Iterator[Supervisor]:
+    made = Supervisor(reports)
+    yield made
+    made.kill()
+    made.wait()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Callable[..., ChildSpec]:
+    def make(name: str = "child", command: list[str] = SLEEPER, role: Role = Role.WORKER, **env: str) -> ChildSpec:
+        return ChildSpec(name=name, role=role, command=command, log=tmp_path / f"{name}.log", env=env)
+
+    return make
+
+
+def said(child: Child, text: str) -> Callable[[], bool]:
+    """Whether the child's log has the text."""
+    log = child.spec.log
+    assert log is not None
+    return lambda: text in log.read_text()
+
+
+def test_a_child_gets_its_environment_and_a_process_group(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec]
+) -> None:
+    script = (
+        "import os; print(os.environ['WORD'], os.getpgid(0) == os.getpid(), flush=True); import signal; signal.pause()"
+    )
+    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", script], WORD="hello"))
+    supervisor.wait_ready([child], said(child, "hello True"), 20)
+    assert child.pid is not None
+
+
+def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+    script = "import sys; print('old line'); sys.exit('the port is taken')"
+    child_spec = spec(command=[sys.executable, "-S", "-c", script])
+    with pytest.raises(
+        ChildFailed, match=r"child ended \(exit code 1\) before it was ready(.|\n)*\| the port is taken"
+    ):
+        supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
+
+
+def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+    child_spec = spec(command=[sys.executable, "-S", "-c", "raise SystemExit(3)"])
+    assert child_spec.log is not None
+    child_spec.log.write_text("yesterday\n")
+    with pytest.raises(ChildFailed, match="it wrote nothing"):
+        supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
+    assert child_spec.log.read_text() == "yesterday\n"
+
+
+def test_a_program_that_is_not_there_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+    child = supervisor.start(spec(command=["/no/such/program"]))
+    with pytest.raises(ChildFailed, match="cannot run /no/such/program: No such file"):
+        supervisor.wait_ready([child], lambda: False, 20)
+
+
+def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+    child = supervisor.start(spec())
+    with pytest.raises(ChildFailed, match="not ready after 0 s"):
+        supervisor.wait_ready([child], lambda: False, 0)
+
+
+def test_a_crashed_child_is_started_again(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    child = supervisor.start(spec())
+    supervisor.wait_ready([child], said(child, "up"), 20)
+    first = child.pid
+    child.send(signal.SIGKILL)
+    reports.wait(1)
+    supervisor.wait_ready([child], said(child, "up\nup"), 20)
+    assert child.pid not in (None, first)
+    assert child.restarts == 1
+    assert "child ended (SIGKILL); starting it again in 0.01 s" in reports.lines[0]
+
+
+def test_delays_grow(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(module, "LONGEST_DELAY", 0.04)
+    supervisor.start(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(1)"])).now_ready()
+    reports.wait(4)
+    delays = [line.partition("again in ")[2].partition(" s;")[0] for line in reports.lines[:4]]
+    assert delays == ["0.01", "0.02", "0.04", "0.04"]
+
+
+def test_a_stopped_child_stays_away(supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports) -> None:
+    child = supervisor.start(spec())
+    supervisor.wait_ready([child], said(child, "up"), 20)
+    supervisor.stop_child(child)
+    assert child.ended
+    assert child.pid is None
+    assert reports.lines == []
+
+
+def test_children_stop_in_order(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+    ends = tmp_path / "ends"
+    script = (
+        "import os, signal, sys\n"
+        f"def end(*_):\n with open({str(ends)!r}, 'a') as f: f.write(os.environ['NAME'] + ' ')\n os._exit(0)\n"
+        "signal.signal(15, end); print('up', flush=True)\n"
+        "while True: signal.pause()"
+    )
+    command = [sys.executable, "-S", "-c", script]
+    for role in (Role.REDIS, Role.API, Role.FLOWER, Role.WORKER):
+        child = supervisor.start(spec(role.name, command, role, NAME=role.name))
+        supervisor.wait_ready([child], said(child, "up"), 20)
+    supervisor.stop()
+    assert ends.read_text() == "WORKER API FLOWER REDIS "
+
+
+def test_a_child_that_does_not_stop_is_killed(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(module.GRACE_SECONDS, Role.API, 0.01)
+    child = supervisor.start(spec(command=STUBBORN, role=Role.API))
+    supervisor.wait_ready([child], said(child, "up"), 20)
+    supervisor.stop()
+    assert child.ended
+    assert reports.lines == ["child did not stop in time and was killed"]
+
+
+def test_kill_does_not_wait(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+    child = supervisor.start(spec(command=STUBBORN))
+    supervisor.wait_ready([child], said(child, "up"), 20)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    supervisor.kill()
+    stopping.join(10)
+    assert child.ended
+
+
+@pytest.mark.parametrize(("drain", "grace"), [("5", 35.0), ("", 30.0), ("soon", 30.0)])
+def test_a_worker_has_its_drain_time_to_stop(spec: Callable[..., ChildSpec], drain: str, grace: float) -> None:
+    assert spec(ROLLOUTPOOL_DRAIN_SECONDS=drain).grace_seconds == grace
+    assert spec().grace_seconds == 60.0
+
+
+def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
+    """The child holds the writing end of a pipe: its end is the end of the pipe."""
+    read, write = os.pipe()
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from rolloutpool_trainer.local.supervisor import ChildSpec, Role, Supervisor\n"
+        "supervisor = Supervisor()\n"
+        f"child = supervisor.start(ChildSpec(name='c', role=Role.API, command={STUBBORN!r}, pass_fds=({write},),\n"
+        f"    log=Path({str(tmp_path / 'log')!r})))\n"
+        "supervisor.wait_ready([child], lambda: 'up' in child.spec.log.read_text(), 20)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", script], pass_fds=(write,), check=False)
+        os.close(write)
+        assert done.returncode == -signal.SIGKILL
+        assert os.read(read, 1) == b""
+    finally:
+        os.close(read)

@@ -1,0 +1,72 @@
+"""`FirstPrompt`: what the trainer's first prompt shows, beside our render of it."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_worker.conversation.first_prompt import FirstPrompt
+
+QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
+LATER = [*QUESTION, {"role": "assistant", "content": "38"}, {"role": "user", "content": "Sure?"}]
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+def first(tokenizer: ChatTokenizer, echoed: int | None, messages: list[dict[str, Any]] = QUESTION) -> FirstPrompt:
+    return FirstPrompt(tokenizer, messages, echoed, tools=TOOLS, template_kwargs=None)
+
+
+@pytest.mark.parametrize("shown", [TOOLS, None])
+def test_a_length_tells_whether_the_tools_are_shown(
+    tokenizer: ChatTokenizer, shown: list[dict[str, Any]] | None
+) -> None:
+    prompt = first(tokenizer, len(render_plain(tokenizer, QUESTION, tools=shown)))
+    assert (prompt.tools, prompt.offset) == (shown, 0)
+    assert prompt.count(LATER) == len(render_plain(tokenizer, LATER, tools=shown))
+
+
+def test_what_neither_explains_is_added_to_each_later_count(tokenizer: ChatTokenizer) -> None:
+    plain = len(render_plain(tokenizer, QUESTION))
+    prompt = first(tokenizer, plain + 7)
+    assert (prompt.tools, prompt.offset) == (None, 7)
+    assert prompt.count(LATER) == len(render_plain(tokenizer, LATER)) + 7
+
+
+def test_without_an_echo_the_tools_are_taken_to_be_shown(tokenizer: ChatTokenizer) -> None:
+    prompt = first(tokenizer, None)
+    assert (prompt.tools, prompt.offset) == (TOOLS, 0)
+
+
+def test_messages_that_the_template_refuses_have_no_count(tokenizer: ChatTokenizer) -> None:
+    prompt = first(tokenizer, 40, [{"role": "zebra", "content": "x"}])
+    assert (prompt.tools, prompt.offset) == (None, 0)
+    assert prompt.count(LATER) is None
+
+
+def test_nothing_is_rendered_before_it_is_asked(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    count = PlainCounter.count
+
+    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+        looks.append(len(messages))
+        return count(self, messages, **options)
+
+    monkeypatch.setattr(PlainCounter, "count", noted)
+    messages = list(QUESTION)
+    prompt = first(tokenizer, len(render_plain(tokenizer, QUESTION, tools=TOOLS)), messages)
+    messages += LATER
+    assert not looks
+    assert prompt.offset == 0
+    assert prompt.tools == TOOLS
+    assert looks == [1]

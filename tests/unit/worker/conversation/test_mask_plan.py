@@ -1,0 +1,96 @@
+"""The decision table of `masks`: every mode, kind and pair of counts, and what an echo teaches."""
+
+import pytest
+
+from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
+from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.tokens.ledger import EchoKind
+from rolloutpool_worker.conversation import mask_plan as masks
+from rolloutpool_worker.conversation.mask_plan import Kinds, MaskPlan, TrainerKind
+
+UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "rerender", "lengths"),
+    [
+        (UNKNOWN, 20, 20, (20,)),
+        (UNKNOWN, 20, 26, (26, 20)),
+        (UNKNOWN, 20, 0, (0, 20)),
+        (UNKNOWN, 20, -7, (20,)),
+        (UNKNOWN, 20, None, (20,)),
+        (UNKNOWN, 0, 0, (0,)),
+        (RERENDERS, 20, 20, (20,)),
+        (RERENDERS, 20, 26, (26,)),
+        (RERENDERS, 20, 0, (0,)),
+    ],
+)
+def test_auto(kind: TrainerKind, exact: int, rerender: int | None, lengths: tuple[int, ...]) -> None:
+    assert masks.plan(MaskMode.AUTO, kind, exact, rerender, 2) == MaskPlan(lengths, exact, rerender)
+
+
+@pytest.mark.parametrize("kind", TrainerKind)
+@pytest.mark.parametrize("rerender", [0, 20, 26])
+def test_rerender(kind: TrainerKind, rerender: int) -> None:
+    assert masks.plan(MaskMode.RERENDER, kind, 20, rerender, 2) == MaskPlan((rerender,), 20, rerender)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(MaskMode.RERENDER, UNKNOWN), (MaskMode.AUTO, RERENDERS)])
+def test_a_count_that_cannot_be_is_the_policy_s(mode: MaskMode, kind: TrainerKind) -> None:
+    with pytest.raises(MaskImpossible, match="turn 3: 7 tokens fewer") as negative:
+        masks.plan(mode, kind, 20, -7, 3)
+    with pytest.raises(TemplateRefusedTurn, match="turn 3") as refused:
+        masks.plan(mode, kind, 20, None, 3)
+    for caught in (negative, refused):
+        assert caught.value.failure(3).kind is FailureKind.POLICY
+
+
+def test_a_mask_is_zeros_or_null() -> None:
+    plan = MaskPlan((3, 0), 0, 3)
+    assert plan.mask(0) == [0, 0, 0]
+    assert plan.mask(1) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "rerender", "echo", "after"),
+    [
+        (UNKNOWN, 26, EchoKind.EQUAL, KEEPS),
+        (UNKNOWN, 20, EchoKind.EQUAL, UNKNOWN),
+        (UNKNOWN, None, EchoKind.EQUAL, UNKNOWN),
+        (UNKNOWN, 26, EchoKind.TAIL, UNKNOWN),
+        (UNKNOWN, 20, EchoKind.TAIL, UNKNOWN),
+        (UNKNOWN, 26, EchoKind.FORK, RERENDERS),
+        (UNKNOWN, 20, EchoKind.FORK, RERENDERS),
+        (KEEPS, None, EchoKind.EQUAL, KEEPS),
+        (KEEPS, None, EchoKind.FORK, RERENDERS),
+        (RERENDERS, 20, EchoKind.EQUAL, RERENDERS),
+    ],
+)
+def test_what_an_echo_teaches(before: TrainerKind, rerender: int | None, echo: EchoKind, after: TrainerKind) -> None:
+    assert masks.learn(before, MaskPlan((20,), 20, rerender), echo) is after
+
+
+@pytest.mark.parametrize("plan", [MaskPlan((26, 20), 20, 26), MaskPlan((20,), 20, None), MaskPlan((20,), 20, -7)])
+@pytest.mark.parametrize("new", [-7, 0, 20, 26, 27])
+def test_an_accepted_mask_is_disproved_by_any_other_number(plan: MaskPlan, new: int) -> None:
+    masks.check_accepted(plan, new, new, 2)
+    with pytest.raises(MaskDisproved, match=f"has {new} new tokens") as caught:
+        masks.check_accepted(plan, 40, new, 2)
+    # Only a count that can be sent is worth the advice.
+    assert ("mask_mode rerender" in caught.value.message) == (plan.rerender == new >= 0)
+
+
+def test_kinds_are_known_by_batch_and_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "REMEMBERED", 2)
+    kinds = Kinds()
+    here, there = (
+        RolloutSpec(rollout_id="r", server_url=f"http://{host}", messages=[], sampling_params={}, tokenizer_name="t")
+        for host in ("here", "there")
+    )
+    kinds.learned(here, "b1", KEEPS)
+    kinds.learned(there, "b1", RERENDERS)
+    kinds.learned(here, "b1", UNKNOWN)
+    assert (kinds.of(here, "b1"), kinds.of(there, "b1"), kinds.of(here, "b2")) == (KEEPS, RERENDERS, UNKNOWN)
+    kinds.learned(here, "b2", KEEPS)
+    assert (kinds.of(here, "b1"), kinds.of(there, "b1"), kinds.of(here, "b2")) == (UNKNOWN, RERENDERS, KEEPS)

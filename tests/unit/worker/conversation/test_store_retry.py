@@ -1,0 +1,48 @@
+"""What a rollout has to write is held over an outage, and given up only when the worker shuts down."""
+
+import pytest
+
+from rolloutpool_common.store import ClaimLost, StoreFull, StoreUnavailable
+from rolloutpool_worker.conversation.store_retry import held
+from rolloutpool_worker.drain import Drain
+
+
+async def test_an_outage_is_outlasted() -> None:
+    outages = [StoreUnavailable(), StoreFull()]
+
+    async def write() -> str:
+        if outages:
+            raise outages.pop()
+        return "written"
+
+    assert await held(Drain(), "b-0", write) == "written"
+    assert outages == []
+
+
+@pytest.mark.parametrize("error", [ClaimLost(), ValueError()])
+async def test_other_errors_pass_at_once(error: Exception) -> None:
+    calls = 0
+
+    async def write() -> None:
+        nonlocal calls
+        calls += 1
+        raise error
+
+    with pytest.raises(type(error)):
+        await held(Drain(), "b-0", write)
+    assert calls == 1
+
+
+async def test_a_worker_that_shuts_down_gives_up() -> None:
+    drain = Drain()
+    calls = 0
+
+    async def write() -> None:
+        nonlocal calls
+        calls += 1
+        drain.begin()
+        raise StoreUnavailable
+
+    with pytest.raises(StoreUnavailable):
+        await held(drain, "b-0", write)
+    assert calls == 1

@@ -1,0 +1,274 @@
+"""`TokenTrack`, fed with replies as the channel gives them."""
+
+import asyncio
+import hashlib
+import struct
+import threading
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.errors import (
+    AlignmentUnverified,
+    RolloutError,
+    TemplateRefusedTurn,
+    TokenizerMismatch,
+    TrainerProtocolError,
+)
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
+from rolloutpool_worker.conversation.tokens import DELTA_ECHO_FROM, OFF_LOOP, TokenTrack
+from rolloutpool_worker.policy import Reply
+
+Message = dict[str, Any]
+
+QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
+ANSWER = {"role": "assistant", "content": "It is 38."}
+MORE = [{"role": "user", "content": "Sure?"}]
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+def track(tokenizer: ChatTokenizer, *, tools: list[Message] | None = None, **spec: Any) -> TokenTrack:
+    given = RolloutSpec(
+        rollout_id="r",
+        server_url="http://trainer:8081",
+        messages=[],
+        tokenizer_name="t",
+        **{"sampling_params": {}, **spec},
+    )
+    return TokenTrack(given, tokenizer, tools or [], TrainerKind.UNKNOWN, "uid")
+
+
+def reply(prompt: list[int] | None, ids: list[int], **changes: Any) -> Reply:
+    fields: dict[str, Any] = {
+        "message": ANSWER,
+        "finish_reason": "stop",
+        "token_ids": ids,
+        "logprobs": [-0.5] * len(ids),
+        "prompt_token_ids": prompt,
+        "prefix": 0,
+        "policy_version": None,
+        "keeps_ids": None,
+        "fingerprint": None,
+    }
+    return Reply(**{**fields, **changes})
+
+
+def said(tokenizer: ChatTokenizer, text: str = "It is 38.") -> list[int]:
+    return tokenizer.encode(text + "<|im_end|>")
+
+
+async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION, **options: Any) -> TokenTrack:
+    """With one turn, and one user message behind it."""
+    tokens = track(tokenizer, **options)
+    first = reply(tokenizer.render_prompt(messages), said(tokenizer))
+    assert await tokens.believe(first, messages, 1, None, train=True) == "none"
+    await tokens.append(MORE, 1)
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("turn", "offered"), [(2, False), (3, True), (15, True), (16, False), (17, True), (32, False), (40, False)]
+)
+async def test_when_a_prefix_may_be_left_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
+    long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
+    tokens = await opened(tokenizer, messages=long, max_turns=40)
+    echo = tokens.offer_prefix(turn)
+    assert (echo is not None) == offered
+    if echo is not None:
+        known = tokens.ledger.ids[: tokens.ledger.head]
+        assert echo.prefix == len(known) >= DELTA_ECHO_FROM
+        packed = struct.pack(f"<{len(known)}I", *known)
+        assert echo.digest == hashlib.blake2b(packed, digest_size=16).hexdigest()
+    await tokens.replace([*long, ANSWER, *MORE], turn)
+    assert tokens.offer_prefix(3) is None
+
+
+async def test_no_prefix_is_left_out_of_a_short_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
+    long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
+    for tokens in (await opened(tokenizer), await opened(tokenizer, messages=long, v1=True)):
+        assert tokens.offer_prefix(3) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"prompt_token_ids": []}, TrainerProtocolError, "prompt_token_ids is empty"),
+        ({"prompt_token_ids": [4096]}, TokenizerMismatch, "http://trainer:8081 has id 4096"),
+        ({"prompt_token_ids": None}, AlignmentUnverified, "turn 1"),
+        ({"prompt_token_ids": [1, 2, 3]}, TokenizerMismatch, "does not contain the messages at"),
+        ({"token_ids": [4096], "logprobs": [-1.0]}, TrainerProtocolError, "token_ids has an id outside"),
+        ({"fingerprint": "a/b/c"}, TokenizerMismatch, "http://trainer:8081 uses tokenizer/template/transformers a/b/c"),
+    ],
+)
+async def test_what_turn_1_must_prove(
+    tokenizer: ChatTokenizer, changes: dict[str, Any], error: type[RolloutError], says: str
+) -> None:
+    tokens = track(tokenizer)
+    good = tokenizer.render_prompt(QUESTION)
+    bad = reply(changes.get("prompt_token_ids", good), said(tokenizer), **changes)
+    with pytest.raises(error, match=says) as caught:
+        await tokens.believe(bad, QUESTION, 1, None, train=True)
+    assert "Calculate" not in caught.value.message
+    assert tokens.ledger.samples() == ()
+    if error is TokenizerMismatch:
+        assert tokenizer.fingerprint.tokenizer_sha256[:12] in caught.value.message
+
+
+async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: ChatTokenizer) -> None:
+    ours = tokenizer.fingerprint
+    tokens = track(tokenizer)
+    fingerprint = f"{ours.tokenizer_sha256}/{ours.template_sha256}/1.0"
+    good = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
+    assert await tokens.believe(good, QUESTION, 1, None, train=True) == "none"
+
+
+@pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
+async def test_ids_stay_in_the_vocabulary(tokenizer: ChatTokenizer, field: str) -> None:
+    tokens = await opened(tokenizer)
+    before = tokens.ledger.entries
+    prompt, ids = tokens.ledger.ids, said(tokenizer)
+    (prompt if field == "prompt_token_ids" else ids)[-1] = 4096
+    with pytest.raises(TrainerProtocolError, match=f"turn 2: {field} has an id outside"):
+        await tokens.believe(reply(prompt, ids), [], 2, None, train=True)
+    assert tokens.ledger.entries == before
+
+
+@pytest.mark.parametrize("hidden", [[TOOL], []], ids=["tools", "nothing"])
+async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
+    tokenizer: ChatTokenizer, hidden: list[Message]
+) -> None:
+    tokens = track(tokenizer, mask_mode=MaskMode.RERENDER)
+    shown = hidden or None
+    prompt = render_plain(tokenizer, QUESTION, tools=shown)
+    await tokens.believe(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, 1, None, train=True)
+    await tokens.append(MORE, 1)
+    history = [*QUESTION, ANSWER, *MORE]
+    theirs = render_plain(tokenizer, history, tools=shown)
+    plan = await tokens.plan_mask(history, 2)
+    assert plan.lengths == (len(theirs) - tokens.ledger.head,)
+    edited = [*MORE, ANSWER, *QUESTION]
+    await tokens.replace(edited, 1)
+    plan = await tokens.plan_mask(edited, 2)
+    assert plan.lengths == (len(render_plain(tokenizer, edited, tools=shown)),)
+    assert plan.exact == plan.lengths[0]
+
+
+async def test_tools_that_the_worker_has_are_taken_for_shown_only_where_they_are(tokenizer: ChatTokenizer) -> None:
+    for tools in ([TOOL], None):
+        tokens = track(tokenizer, tools=[TOOL])
+        prompt = tokenizer.render_prompt(QUESTION, tools=tools)
+        await tokens.believe(reply(prompt, said(tokenizer)), QUESTION, 1, None, train=True)
+        await tokens.replace(MORE, 1)
+        assert tokens.ledger.ids == tokenizer.render_prompt(MORE, tools=tools)
+
+
+async def test_a_resumed_track_plans_as_the_first_one_did(tokenizer: ChatTokenizer) -> None:
+    drifting = [*QUESTION, {"role": "assistant", "content": "It is\u2003 38."}, *MORE]
+    first = await opened(tokenizer)
+    resumed = track(tokenizer)
+    resumed.ledger.absorb(first.ledger.entries[:2])
+    resumed.resume(TrainerKind.RERENDERS, QUESTION)
+    resumed.ledger.absorb(first.ledger.entries[2:])
+    assert resumed.ledger == first.ledger
+    first.kind = TrainerKind.RERENDERS
+    assert await resumed.plan_mask(drifting, 2) == await first.plan_mask(drifting, 2)
+
+
+async def test_messages_that_come_later_are_rendered_with_those_before_them(tokenizer: ChatTokenizer) -> None:
+    once, twice = track(tokenizer), track(tokenizer)
+    for tokens, parts in ((once, [[*MORE, *QUESTION]]), (twice, [MORE, [*MORE, *QUESTION]])):
+        ids = said(tokenizer)[:-1]  # without its stop token, so that one is put in
+        await tokens.believe(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, 1, None, train=True)
+        for part in parts:
+            await tokens.append(part, 1)
+    assert once.ledger.ids == twice.ledger.ids
+    assert once.ledger.pending_glue == twice.ledger.pending_glue
+    assert TokenLedger.replay(twice.ledger.entries, fingerprint=tokenizer.fingerprint) == twice.ledger
+
+
+async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(tokenizer: ChatTokenizer) -> None:
+    tokens = await opened(tokenizer)
+    with pytest.raises(TemplateRefusedTurn, match="turn 1"):
+        await tokens.append([ANSWER], 1)
+
+
+@pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
+async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, size: int, in_thread: bool) -> None:
+    tokens = track(tokenizer)
+    await tokens.believe(reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, 1, None, train=True)
+    task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], 1))
+    await asyncio.sleep(0)
+    # Without a thread it has nothing to wait for.
+    assert task.done() is not in_thread
+    await task
+    assert tokens.ledger.pending_glue > size
+
+
+async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
+    tokenizer: ChatTokenizer,
+) -> None:
+    tokens = await opened(tokenizer)
+    history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
+    prompt = render_plain(tokenizer, history)
+    sent = len(prompt) - tokens.ledger.head
+    plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
+    second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
+    assert await tokens.believe(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
+    assert tokens.kind is TrainerKind.KEEPS_IDS
+    assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == tuple(prompt)
+
+
+@pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])
+async def test_only_who_may_render_again_has_its_prompt_looked_at(
+    tokenizer: ChatTokenizer, keeps: bool | None, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two renders are a tenth of what a short rollout costs; where ids are kept nothing depends on them."""
+    counted: list[int] = []
+    count = PlainCounter.count
+
+    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+        counted.append(len(messages))
+        return count(self, messages, **options)
+
+    monkeypatch.setattr(PlainCounter, "count", noted)
+    tokens = track(tokenizer)
+    first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
+    await tokens.believe(first, QUESTION, 1, None, train=True)
+    await tokens.append(MORE, 1)
+    plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
+    assert plan.exact == tokens.ledger.pending_glue
+    assert counted == lengths
+
+
+async def test_a_long_first_prompt_is_looked_at_off_the_loop(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short the history that is rendered then."""
+    threads: list[threading.Thread] = []
+    count = PlainCounter.count
+
+    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+        threads.append(threading.current_thread())
+        return count(self, messages, **options)
+
+    monkeypatch.setattr(PlainCounter, "count", noted)
+    long = [{"role": "user", "content": "15 + 23? " * OFF_LOOP}]
+    tokens = track(tokenizer)
+    first = reply(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
+    await tokens.believe(first, long, 1, None, train=True)
+    assert not threads
+    await tokens.replace(QUESTION, 1)
+    assert threads
+    assert threading.main_thread() not in threads

@@ -1,0 +1,259 @@
+"""The pool as a trainer sees it, for asyncio: `client` with `await`. What both send is in `calls`.
+
+A client belongs to one event loop and may be shared by its tasks. It keeps one HTTP client per request in flight,
+for the reason that `client` gives.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from rolloutpool_common.protocol.batch import (
+    BatchAccepted,
+    BatchState,
+    BatchStatus,
+    Delivery,
+    GroupPolicy,
+    Priority,
+    RolloutItem,
+    RolloutView,
+    TrainerPorts,
+    TrainerUrls,
+)
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.client.progress import BatchProgress
+from rolloutpool_trainer.client.results import FinishedRollout, Reader
+from rolloutpool_trainer.client.retry import Patience, status_delays
+from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
+
+__all__ = ["AsyncBatch", "AsyncRolloutClient"]
+
+
+class AsyncBatch:
+    """A submitted batch; see `Batch`."""
+
+    def __init__(self, client: "AsyncRolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
+        self._client = client
+        self.batch_id = batch_id
+        self.accepted = accepted
+        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
+
+    async def results(self, cursor: str = "0", *, progress: bool = False) -> AsyncIterator[FinishedRollout]:
+        """Each rollout as it ends, once; returns when all have ended.
+
+        Args:
+            cursor: Where to go on; `result.cursor` of the last result that was taken. From before a restart of Redis it
+                is the start, and results come again that were taken then.
+            progress: Show a bar on the terminal.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            PoolUnavailable: The pool did not answer for the client's time-out; reading can go on by cursor.
+        """
+        reader = Reader(self.batch_id, cursor)
+        total = await self._total() if progress else 0
+        with BatchProgress(total, shown=progress) as bar:
+            while not reader.complete:
+                for result in reader.take(await self._client.ask(reader.call())):
+                    bar.add(result)
+                    yield result
+
+    async def status(self) -> BatchStatus:
+        """Counts by state, progress, rates."""
+        return await self._client.ask(calls.status(self.batch_id))
+
+    async def groups(self) -> list[dict[str, Any]]:
+        """Groups and their verdicts; empty without a group policy."""
+        return await self._client.ask(calls.groups(self.batch_id))
+
+    async def cancel(self) -> None:
+        """End every rollout of it that has not ended; their results say `cancelled`."""
+        await self._client.ask(calls.cancel(self.batch_id))
+
+    async def wait(self, timeout: float | None = None) -> BatchStatus:
+        """Returns when all rollouts have ended.
+
+        Raises:
+            TimeoutError: They have not within `timeout` seconds; they go on.
+        """
+        started = time.monotonic()
+        for delay in status_delays():
+            status = await self.status()
+            if status.state is BatchState.COMPLETE:
+                return status
+            if timeout is not None and time.monotonic() - started + delay > timeout:
+                break
+            await asyncio.sleep(delay)
+        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
+
+    async def _total(self) -> int:
+        return self.accepted.total if self.accepted else (await self.status()).total
+
+    def __repr__(self) -> str:
+        return f"AsyncBatch({self.batch_id!r})"
+
+
+class AsyncRolloutClient:
+    """A connection to a pool. Close it, or use it as an async context manager."""
+
+    def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            base_url: Where the pool's API is, e.g. `http://pool:9000`.
+            api_key: Sent as bearer token; ROLLOUTPOOL_API_KEY where None.
+            timeout: Seconds for which a pool that does not answer is asked again.
+        """
+        self.base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._settings = connection_settings(self.base_url, api_key or key_from_environment())
+        self._idle: list[httpx.AsyncClient] = []
+
+    async def submit(
+        self,
+        rollouts: Sequence[RolloutItem | Mapping[str, Any]],
+        *,
+        defaults: RolloutOptions | Mapping[str, Any] | None = None,
+        trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None = None,
+        priority: Priority | str = Priority.DEFAULT,
+        labels: Mapping[str, str] | None = None,
+        delivery: Delivery | Mapping[str, Any] | None = None,
+        run: str | None = None,
+        weight: int = 1,
+        group: GroupPolicy | Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncBatch:
+        """Hand over a batch; when this returns, it is durable.
+
+        Args:
+            rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
+            defaults: What holds for every rollout.
+            trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
+            priority: Which queue it waits in.
+            labels: Free; shown with the batch.
+            delivery: Where results are pushed, besides being kept for reading.
+            run: Which training run it belongs to; runs share the workers by `weight`.
+            weight: How many of its rollouts start for each one of a run with weight 1.
+            group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
+            idempotency_key: The same key with the same batch gives the same batch. Made up where absent, so that a
+                request that was lost on the way is sent again without running twice.
+
+        Raises:
+            BatchRejected: Something in it is wrong; `faults` lists all of it.
+            IdempotencyConflict: The key was used for another batch.
+        """
+        call = calls.submit(
+            rollouts,
+            idempotency_key=idempotency_key or secrets.token_hex(16),
+            defaults=defaults,
+            trainer=trainer,
+            priority=priority,
+            labels=labels,
+            delivery=delivery,
+            run=run,
+            weight=weight,
+            group=group,
+        )
+        accepted = await self.ask(call)
+        return AsyncBatch(self, accepted.batch_id, accepted)
+
+    def batch(self, batch_id: str) -> AsyncBatch:
+        """A batch that was submitted before, by this process or another. Nothing is asked yet."""
+        return AsyncBatch(self, batch_id)
+
+    async def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
+        """Run one rollout by protocol v1; returns when it has ended, however it did."""
+        return await self.ask(calls.rollout_v1(request))
+
+    async def get_rollout(self, rollout_id: str) -> RolloutView:
+        """State of one rollout by its uid or by the caller's own id, with its result once it has ended."""
+        return await self.ask(calls.rollout_view(rollout_id))
+
+    async def cancel_rollout(self, rollout_id: str) -> bool:
+        """End one rollout, by its uid or by the caller's own id.
+
+        False where nobody has submitted that id: the first rollout that comes under it within 10 minutes is cancelled.
+        """
+        return await self.ask(calls.cancel_rollout(rollout_id))
+
+    async def tools(self) -> list[ToolDefinition]:
+        """The tools that the pool's workers have, as the trainer renders them into its prompts."""
+        return await self.ask(calls.tools())
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """What each worker announces of itself."""
+        return await self.ask(calls.workers())
+
+    async def preflight(self, server_urls: Sequence[str]) -> list[dict[str, Any]]:
+        """Whether a worker reaches these callback endpoints; each with `server_url`, `ok` and `detail`."""
+        return await self.ask(calls.preflight(server_urls))
+
+    async def dead_letters(self) -> dict[str, Any]:
+        """Uids of rollouts that killed their workers, and of pushes that were given up."""
+        return await self.ask(calls.dead_letters())
+
+    async def requeue(self, uid: str) -> AsyncBatch:
+        """Runs a dead rollout once more, as a batch of its own."""
+        accepted = await self.ask(calls.requeue(uid))
+        return AsyncBatch(self, accepted.batch_id, accepted)
+
+    async def health(self) -> dict[str, Any]:
+        """Answers as soon as the API runs, whatever else does."""
+        return await self.ask(calls.health())
+
+    async def ask(self, call: calls.Call[calls.T]) -> calls.T:
+        """Send one call and read its answer; asks again while the pool is away."""
+        patience = Patience(call, self.base_url, self._timeout)
+        while True:
+            try:
+                async with self._connection() as http:
+                    response = await http.request(
+                        call.method,
+                        call.path,
+                        params=call.params or None,
+                        headers=call.headers,
+                        content=call.body,
+                        timeout=timeouts(call),
+                    )
+            except httpx.TransportError as error:
+                delay: float | None = patience.after_error(error)
+            else:
+                delay = patience.after_answer(response)
+                if delay is None:
+                    return call.result(response)
+            await asyncio.sleep(delay or 0.0)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        try:
+            http = self._idle.pop()
+        except IndexError:
+            http = httpx.AsyncClient(**self._settings)
+        try:
+            yield http
+        except BaseException:
+            await http.aclose()
+            raise
+        self._idle.append(http)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

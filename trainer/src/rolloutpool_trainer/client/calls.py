@@ -1,0 +1,308 @@
+"""What the pool can be asked, without any network: each function makes a `Call`, which knows how to read its answer.
+
+Both clients send these, so that they differ in nothing but `await`. Every call may be sent again: a submission
+carries an Idempotency-Key, protocol v1 joins a rollout by its id, and the rest changes nothing when repeated.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from rolloutpool_common.protocol.batch import (
+    BatchAccepted,
+    BatchStatus,
+    Delivery,
+    Fault,
+    GroupPolicy,
+    Priority,
+    RolloutItem,
+    RolloutView,
+    TrainerPorts,
+    TrainerUrls,
+)
+from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
+from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.result import ResultPage
+from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_trainer import errors
+
+T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+READ_SECONDS = 60.0
+"""Longest wait for an answer that needs no rollout to end."""
+V1_SECONDS = 660.0
+"""Longest wait for `POST /rollout`: the pool's own 600 s and some to write the answer. Asking again joins."""
+LONG_POLL_SECONDS = 25.0
+"""How long the pool holds a request for results; below the minute after which proxies cut idle connections."""
+AWAITED = 202
+"""A cancel that came before its submit."""
+PAGE = 200
+"""Results per page: some megabytes, so that the first ones of a large batch come soon."""
+UNAVAILABLE = frozenset({429, 502, 503, 504})
+"""Statuses that mean: later."""
+
+_JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[T]):
+    """One request and how to read its answer."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    """JSON; encoded once, so that a repeated request is the same to the byte."""
+    read_seconds: float = READ_SECONDS
+    answers: frozenset[int] = frozenset()
+    """Error statuses whose body is the answer all the same."""
+
+    def result(self, response: httpx.Response) -> T:
+        """What was asked for.
+
+        Raises:
+            ClientError: The answer is an error, or is not readable; the class says which.
+        """
+        good = response.is_success or response.status_code in self.answers
+        if not good:
+            raise _error(response)
+        try:
+            return self.read(response)
+        except (ValidationError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise errors.UnexpectedAnswer(
+                f"{_where(response)} answered {response.status_code} with a body that is not the pool's: {reason}",
+                status=response.status_code,
+            ) from error
+
+
+def _where(response: httpx.Response) -> str:
+    return f"{response.request.method} {response.request.url}"
+
+
+def _detail(detail: Any) -> str:
+    """FastAPI's error text; of a list only place and reason, because each entry repeats the input."""
+    if isinstance(detail, list):
+        parts = [
+            f"{'.'.join(map(str, entry.get('loc', ())))}: {entry.get('msg', '')}"
+            for entry in detail
+            if isinstance(entry, dict)
+        ]
+        return "; ".join(parts)
+    return detail if isinstance(detail, str) else ""
+
+
+def _error(response: httpx.Response) -> errors.ClientError:
+    status = response.status_code
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    body = document if isinstance(document, dict) else {}
+    own = body.get("error")
+    own = own if isinstance(own, dict) else {}
+    said = own.get("message") or _detail(body.get("detail"))
+    message = f"{_where(response)}: {status}" + (f", {said}" if said else "")
+    if status in (401, 403):
+        return errors.Unauthorized(message, status=status)
+    if status == 404 and own:
+        return errors.NotFound(message, status=status)
+    if status == 409:
+        return errors.IdempotencyConflict(message, status=status)
+    if status == 422 and own:
+        try:
+            faults = TypeAdapter(list[Fault]).validate_python(own.get("faults", []))
+        except ValidationError:
+            faults = []
+        total = own.get("total_faults", 0)
+        first = f" ({faults[0].path}: {faults[0].message})" if faults else ""
+        return errors.BatchRejected(
+            message + first, status=status, faults=faults, total_faults=total if isinstance(total, int) else 0
+        )
+    if status in UNAVAILABLE:
+        return errors.PoolUnavailable(message, status=status)
+    if 400 <= status < 500 and status != 404 and body:
+        return errors.RequestRefused(message, status=status)
+    return errors.UnexpectedAnswer(message, status=status)
+
+
+def _model(model: type[ModelT]) -> Callable[[httpx.Response], ModelT]:
+    return lambda response: model.model_validate_json(response.content)
+
+
+def submit(
+    rollouts: Sequence[RolloutItem | Mapping[str, Any]],
+    *,
+    idempotency_key: str,
+    defaults: RolloutOptions | Mapping[str, Any] | None,
+    trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None,
+    priority: Priority | str,
+    labels: Mapping[str, str] | None,
+    delivery: Delivery | Mapping[str, Any] | None,
+    run: str | None = None,
+    weight: int = 1,
+    group: GroupPolicy | Mapping[str, Any] | None = None,
+) -> Call[BatchAccepted]:
+    """`POST /v1/batches`. Nothing is checked here: the pool lists every fault at once, with its path."""
+    if isinstance(trainer, str):
+        trainer = [trainer]
+    if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
+        trainer = {"server_urls": list(trainer)}
+    document: dict[str, Any] = {
+        "rollouts": [_document(item) for item in rollouts],
+        "defaults": _document(defaults or {}),
+        "trainer": None if trainer is None else _document(trainer),
+        "priority": priority,
+        "labels": dict(labels or {}),
+        "delivery": None if delivery is None else _document(delivery),
+        "run": run,
+        "weight": weight,
+        "group": None if group is None else _document(group),
+    }
+    return Call(
+        method="POST",
+        path="/v1/batches",
+        headers=_JSON | {"Idempotency-Key": idempotency_key},
+        body=_json(document),
+        read=_model(BatchAccepted),
+    )
+
+
+def status(batch_id: str) -> Call[BatchStatus]:
+    """`GET /v1/batches/{id}`."""
+    return Call(method="GET", path=_path("batches", batch_id), read=_model(BatchStatus))
+
+
+def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
+    """`GET /v1/batches/{id}/results`; `wait` is how many seconds the pool may hold the request."""
+    return Call(
+        method="GET",
+        path=f"{_path('batches', batch_id)}/results",
+        params={"cursor": cursor, "limit": str(PAGE), "wait": f"{wait:g}"},
+        read=_model(ResultPage),
+        read_seconds=wait + READ_SECONDS,
+    )
+
+
+def cancel(batch_id: str) -> Call[None]:
+    """`DELETE /v1/batches/{id}`."""
+    return Call(method="DELETE", path=_path("batches", batch_id), read=_nothing)
+
+
+def rollout_view(rollout_id: str) -> Call[RolloutView]:
+    """`GET /v1/rollouts/{id}`."""
+    return Call(method="GET", path=_path("rollouts", rollout_id), read=_model(RolloutView))
+
+
+def cancel_rollout(rollout_id: str) -> Call[bool]:
+    """`DELETE /v1/rollouts/{id}`; whether it was submitted already."""
+    return Call(
+        method="DELETE", path=_path("rollouts", rollout_id), read=lambda response: response.status_code != AWAITED
+    )
+
+
+def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutResponse]:
+    """`POST /rollout`."""
+    return Call(
+        method="POST",
+        path="/rollout",
+        headers=_JSON,
+        body=_json(_document(request)),
+        read=_model(RolloutResponse),
+        read_seconds=V1_SECONDS,
+    )
+
+
+def tools() -> Call[list[ToolDefinition]]:
+    """`GET /tools`."""
+    return Call(
+        method="GET",
+        path="/tools",
+        read=lambda response: ToolsResponse.model_validate_json(response.content).tools,
+    )
+
+
+def workers() -> Call[list[dict[str, Any]]]:
+    """`GET /v1/workers`: what each worker announces, as it is."""
+    return Call(method="GET", path="/v1/workers", read=lambda response: _objects(response, "workers"))
+
+
+def groups(batch_id: str) -> Call[list[dict[str, Any]]]:
+    """`GET /v1/batches/{id}/groups`."""
+    return Call(
+        method="GET",
+        path=f"{_path('batches', batch_id)}/groups",
+        read=lambda response: _objects(response, "groups"),
+    )
+
+
+def preflight(server_urls: Sequence[str]) -> Call[list[dict[str, Any]]]:
+    """`POST /v1/preflight`."""
+    return Call(
+        method="POST",
+        path="/v1/preflight",
+        headers=_JSON,
+        body=_json({"server_urls": list(server_urls)}),
+        read=lambda response: _objects(response, "endpoints"),
+    )
+
+
+def dead_letters() -> Call[dict[str, Any]]:
+    """`GET /v1/dead-letters`."""
+    return Call(method="GET", path="/v1/dead-letters", read=_object)
+
+
+def requeue(uid: str) -> Call[BatchAccepted]:
+    """`POST /v1/dead-letters/{uid}/requeue`."""
+    return Call(method="POST", path=f"{_path('dead-letters', uid)}/requeue", read=_model(BatchAccepted))
+
+
+def health() -> Call[dict[str, Any]]:
+    """`GET /health`."""
+    return Call(method="GET", path="/health", read=_object)
+
+
+def readiness() -> Call[dict[str, Any]]:
+    """`GET /readyz`; not ready is an answer, too."""
+    return Call(method="GET", path="/readyz", read=_object, answers=frozenset({503}))
+
+
+def _path(kind: str, identity: str) -> str:
+    return f"/v1/{kind}/{quote(identity, safe='')}"
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON: of a model only what was set, so that defaults stay the pool's."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    return dict(value)
+
+
+def _nothing(response: httpx.Response) -> None:
+    return None
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    document = response.json()
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    return document
+
+
+def _objects(response: httpx.Response, key: str) -> list[dict[str, Any]]:
+    items = _object(response).get(key)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ValueError(f"no list of objects under {key!r}")
+    return items

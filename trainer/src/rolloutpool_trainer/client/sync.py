@@ -1,0 +1,258 @@
+"""The pool as a trainer sees it, blocking. `async_client` has the same with `await`; what both send is in `calls`.
+
+A client may be shared by threads. It keeps one HTTP client per request in flight: httpx looks through all of a
+client's connections at each request, which at 100 in flight costs ten times the request itself.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from rolloutpool_common.protocol.batch import (
+    BatchAccepted,
+    BatchState,
+    BatchStatus,
+    Delivery,
+    GroupPolicy,
+    Priority,
+    RolloutItem,
+    RolloutView,
+    TrainerPorts,
+    TrainerUrls,
+)
+from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.client.progress import BatchProgress
+from rolloutpool_trainer.client.results import FinishedRollout, Reader
+from rolloutpool_trainer.client.retry import Patience, status_delays
+from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
+
+__all__ = ["Batch", "RolloutClient"]
+
+
+class Batch:
+    """A submitted batch."""
+
+    def __init__(self, client: "RolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
+        self._client = client
+        self.batch_id = batch_id
+        self.accepted = accepted
+        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
+
+    def results(self, cursor: str = "0", *, progress: bool = False) -> Iterator[FinishedRollout]:
+        """Each rollout as it ends, once; returns when all have ended.
+
+        Args:
+            cursor: Where to go on; `result.cursor` of the last result that was taken. From before a restart of Redis it
+                is the start, and results come again that were taken then.
+            progress: Show a bar on the terminal.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            PoolUnavailable: The pool did not answer for the client's time-out; reading can go on by cursor.
+        """
+        reader = Reader(self.batch_id, cursor)
+        total = self._total() if progress else 0
+        with BatchProgress(total, shown=progress) as bar:
+            while not reader.complete:
+                for result in reader.take(self._client.ask(reader.call())):
+                    bar.add(result)
+                    yield result
+
+    def status(self) -> BatchStatus:
+        """Counts by state, progress, rates."""
+        return self._client.ask(calls.status(self.batch_id))
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Groups and their verdicts; empty without a group policy."""
+        return self._client.ask(calls.groups(self.batch_id))
+
+    def cancel(self) -> None:
+        """End every rollout of it that has not ended; their results say `cancelled`."""
+        self._client.ask(calls.cancel(self.batch_id))
+
+    def wait(self, timeout: float | None = None) -> BatchStatus:
+        """Returns when all rollouts have ended.
+
+        Raises:
+            TimeoutError: They have not within `timeout` seconds; they go on.
+        """
+        started = time.monotonic()
+        for delay in status_delays():
+            status = self.status()
+            if status.state is BatchState.COMPLETE:
+                return status
+            if timeout is not None and time.monotonic() - started + delay > timeout:
+                break
+            time.sleep(delay)
+        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
+
+    def _total(self) -> int:
+        return self.accepted.total if self.accepted else self.status().total
+
+    def __repr__(self) -> str:
+        return f"Batch({self.batch_id!r})"
+
+
+class RolloutClient:
+    """A connection to a pool. Close it, or use it as a context manager."""
+
+    def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            base_url: Where the pool's API is, e.g. `http://pool:9000`.
+            api_key: Sent as bearer token; ROLLOUTPOOL_API_KEY where None.
+            timeout: Seconds for which a pool that does not answer is asked again.
+        """
+        self.base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._settings = connection_settings(self.base_url, api_key or key_from_environment())
+        self._idle: list[httpx.Client] = []
+
+    def submit(
+        self,
+        rollouts: Sequence[RolloutItem | Mapping[str, Any]],
+        *,
+        defaults: RolloutOptions | Mapping[str, Any] | None = None,
+        trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None = None,
+        priority: Priority | str = Priority.DEFAULT,
+        labels: Mapping[str, str] | None = None,
+        delivery: Delivery | Mapping[str, Any] | None = None,
+        run: str | None = None,
+        weight: int = 1,
+        group: GroupPolicy | Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Batch:
+        """Hand over a batch; when this returns, it is durable.
+
+        Args:
+            rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
+            defaults: What holds for every rollout.
+            trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
+            priority: Which queue it waits in.
+            labels: Free; shown with the batch.
+            delivery: Where results are pushed, besides being kept for reading.
+            run: Which training run it belongs to; runs share the workers by `weight`.
+            weight: How many of its rollouts start for each one of a run with weight 1.
+            group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
+            idempotency_key: The same key with the same batch gives the same batch. Made up where absent, so that a
+                request that was lost on the way is sent again without running twice.
+
+        Raises:
+            BatchRejected: Something in it is wrong; `faults` lists all of it.
+            IdempotencyConflict: The key was used for another batch.
+        """
+        call = calls.submit(
+            rollouts,
+            idempotency_key=idempotency_key or secrets.token_hex(16),
+            defaults=defaults,
+            trainer=trainer,
+            priority=priority,
+            labels=labels,
+            delivery=delivery,
+            run=run,
+            weight=weight,
+            group=group,
+        )
+        accepted = self.ask(call)
+        return Batch(self, accepted.batch_id, accepted)
+
+    def batch(self, batch_id: str) -> Batch:
+        """A batch that was submitted before, by this process or another. Nothing is asked yet."""
+        return Batch(self, batch_id)
+
+    def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
+        """Run one rollout by protocol v1; returns when it has ended, however it did."""
+        return self.ask(calls.rollout_v1(request))
+
+    def get_rollout(self, rollout_id: str) -> RolloutView:
+        """State of one rollout by its uid or by the caller's own id, with its result once it has ended."""
+        return self.ask(calls.rollout_view(rollout_id))
+
+    def cancel_rollout(self, rollout_id: str) -> bool:
+        """End one rollout, by its uid or by the caller's own id.
+
+        False where nobody has submitted that id: the first rollout that comes under it within 10 minutes is cancelled.
+        """
+        return self.ask(calls.cancel_rollout(rollout_id))
+
+    def tools(self) -> list[ToolDefinition]:
+        """The tools that the pool's workers have, as the trainer renders them into its prompts."""
+        return self.ask(calls.tools())
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What each worker announces of itself."""
+        return self.ask(calls.workers())
+
+    def preflight(self, server_urls: Sequence[str]) -> list[dict[str, Any]]:
+        """Whether a worker reaches these callback endpoints; each with `server_url`, `ok` and `detail`."""
+        return self.ask(calls.preflight(server_urls))
+
+    def dead_letters(self) -> dict[str, Any]:
+        """Uids of rollouts that killed their workers, and of pushes that were given up."""
+        return self.ask(calls.dead_letters())
+
+    def requeue(self, uid: str) -> Batch:
+        """Runs a dead rollout once more, as a batch of its own."""
+        accepted = self.ask(calls.requeue(uid))
+        return Batch(self, accepted.batch_id, accepted)
+
+    def health(self) -> dict[str, Any]:
+        """Answers as soon as the API runs, whatever else does."""
+        return self.ask(calls.health())
+
+    def ask(self, call: calls.Call[calls.T]) -> calls.T:
+        """Send one call and read its answer; asks again while the pool is away."""
+        patience = Patience(call, self.base_url, self._timeout)
+        while True:
+            try:
+                with self._connection() as http:
+                    response = http.request(
+                        call.method,
+                        call.path,
+                        params=call.params or None,
+                        headers=call.headers,
+                        content=call.body,
+                        timeout=timeouts(call),
+                    )
+            except httpx.TransportError as error:
+                delay: float | None = patience.after_error(error)
+            else:
+                delay = patience.after_answer(response)
+                if delay is None:
+                    return call.result(response)
+            time.sleep(delay or 0.0)
+
+    @contextmanager
+    def _connection(self) -> Iterator[httpx.Client]:
+        try:
+            http = self._idle.pop()
+        except IndexError:
+            http = httpx.Client(**self._settings)
+        try:
+            yield http
+        except BaseException:
+            http.close()
+            raise
+        self._idle.append(http)
+
+    def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,331 @@
+"""A whole pool on this machine as a context manager: Redis, API, workers and Flower as child processes.
+
+    with LocalPool(workers=2) as pool:
+        batch = pool.client().submit(...)
+
+The same processes that run in production, started by `python -m`; nothing of theirs is imported here. When the
+block ends, they end; with a `state` directory, accepted work goes on when a pool is next started on it.
+"""
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from rolloutpool_common.security.api_keys import KeyScope, make_key
+from rolloutpool_common.security.targets import is_loopback
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.transport import connection_settings
+from rolloutpool_trainer.errors import KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
+from rolloutpool_trainer.local.ports import check_port, free_port
+from rolloutpool_trainer.local.redis_server import start_redis
+from rolloutpool_trainer.local.state import State, new_secrets_key
+from rolloutpool_trainer.local.supervisor import Child, ChildSpec, Role, Supervisor
+
+__all__ = ["LocalPool"]
+
+READY_SECONDS = 120.0
+"""Workers load their tokenizers before they are ready; a large one on a busy machine takes its time."""
+
+
+class LocalPool:
+    """A pool of this process' own."""
+
+    def __init__(
+        self,
+        workers: int = 2,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        flower: bool = True,
+        flower_port: int = 0,
+        state: str | Path | None = None,
+        redis_url: str | None = None,
+        tokenizers: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            workers: How many worker processes; one per core is right.
+            port: Of the API; 0 takes a free one.
+            host: Address on which API and Flower listen.
+            flower: Whether to start Flower.
+            flower_port: Of Flower; 0 takes a free one.
+            state: Directory that keeps accepted work over restarts; None makes one that is removed in the end.
+            redis_url: A Redis to use; None starts one.
+            tokenizers: Names that each worker loads before it is ready; ROLLOUTPOOL_TOKENIZERS where empty.
+            env: Settings for all processes, e.g. `{"CALCULATOR_DELAY_MS": "10-100"}`.
+            report: Called with a line for people when a process has crashed; logged as a warning where None.
+
+        Raises:
+            MissingExtra: The extra `pool` is not installed.
+        """
+        _check_installed(flower=flower)
+        self._workers = workers
+        self._host = host
+        self._port = port
+        self._flower = flower
+        self._flower_port = flower_port
+        self._state_path = None if state is None else Path(state)
+        self._given_redis_url = redis_url
+        self._redis_url = redis_url
+        self._env = dict(env or {})
+        self._api_key: str | None = None
+        if tokenizers:
+            self._env["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizers)
+        self._supervisor = Supervisor(report)
+        self._state: State | None = None
+        self._started_workers: list[Child] = []
+        self._flower_child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL of the API."""
+        return f"http://{_reachable(self._host)}:{self._port}"
+
+    @property
+    def flower_url(self) -> str | None:
+        """Base URL of Flower; None without Flower."""
+        return f"http://{_reachable(self._host)}:{self._flower_port}" if self._flower else None
+
+    @property
+    def flower_auth(self) -> str:
+        """Flower's `user:password`."""
+        state = self._running()
+        return state.secret(state.flower_auth, lambda: f"rolloutpool:{secrets.token_hex(16)}")
+
+    @property
+    def redis_url(self) -> str:
+        """URL of the pool's Redis; holds its password."""
+        if self._redis_url is None:
+            raise LocalPoolError("the pool has not been started")
+        return self._redis_url
+
+    @property
+    def state(self) -> State:
+        """The pool's state directory."""
+        return self._running()
+
+    @property
+    def secrets_file(self) -> Path:
+        """File with the keys for callers' secrets, which workers that are added by hand need: the state's, or given."""
+        if given := self._setting("ROLLOUTPOOL_SECRETS_FILE"):
+            return Path(given)
+        state = self._running()
+        state.secret(state.secrets_file, new_secrets_key)
+        return state.secrets_file
+
+    @property
+    def workers(self) -> list[Child]:
+        """The worker processes in the order in which they were started, stopped ones included."""
+        return list(self._started_workers)
+
+    def client(self, *, timeout: float = 60.0) -> RolloutClient:
+        """A client of this pool; where the pool has keys, with one of its own that may do everything."""
+        return RolloutClient(self.url, self._api_key, timeout=timeout)
+
+    def async_client(self, *, timeout: float = 60.0) -> AsyncRolloutClient:
+        """As `client`, for asyncio."""
+        return AsyncRolloutClient(self.url, self._api_key, timeout=timeout)
+
+    def start(self) -> Self:
+        """Start everything; returns when the API answers and all workers have announced themselves.
+
+        Raises:
+            KeysMissing: It would listen beyond this machine, and has no API keys.
+            PortTaken: Something else listens on one of the ports.
+            StateInUse: Another pool runs on this state.
+            RedisMissing: There is no redis-server.
+            ChildFailed: A process ended while it started; the message ends with its log.
+        """
+        if self._state is not None:
+            raise LocalPoolError("the pool is running already")
+        self._check_keys()
+        self._state = State(self._state_path)
+        try:
+            self._take_ports()
+            if self._given_redis_url is None:
+                self._redis_url = start_redis(self._state, self._supervisor)
+            api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
+            started = [self._start_worker() for _ in range(self._workers)]
+            self._supervisor.wait_ready([api], self._api_answers, READY_SECONDS)
+            self._await_workers(started)
+            if self._flower:
+                self._start_flower()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def add_worker(self) -> Child:
+        """One more worker process; returns when it takes work."""
+        self._running()
+        worker = self._start_worker()
+        self._await_workers([worker])
+        return worker
+
+    def kill_worker(self, index: int) -> None:
+        """End a worker as a crash of its machine would (kill -9); it is started again like after any crash."""
+        self._started_workers[index].send(signal.SIGKILL)
+
+    def stop_worker(self, index: int) -> None:
+        """Drain a worker and let it end; what it cannot finish in time goes to the others."""
+        self._supervisor.stop_child(self._started_workers[index])
+
+    def wait_flower(self) -> None:
+        """Returns when Flower's page is there; it starts after the rest, and is not waited for otherwise."""
+        if self._flower_child is not None:
+            self._supervisor.wait_ready([self._flower_child], self._flower_answers, READY_SECONDS)
+
+    def join(self) -> None:
+        """Returns when the pool has been stopped, by another thread or by a signal handler that raises."""
+        self._supervisor.wait()
+
+    def stop(self) -> None:
+        """Stop everything in order: workers drain first, Redis ends last."""
+        self._supervisor.stop()
+        if self._state is not None:
+            self._state.release()
+            self._state = None
+        self._redis_url = self._given_redis_url
+        self._started_workers.clear()
+
+    def kill(self) -> None:
+        """End all processes at once; from a signal handler also while `stop` waits for a drain."""
+        self._supervisor.kill()
+
+    def _setting(self, name: str) -> str | None:
+        """As the pool's processes will find it."""
+        return self._env.get(name) or os.environ.get(name) or None
+
+    def _check_keys(self) -> None:
+        given = self._setting("ROLLOUTPOOL_API_KEYS")
+        if given or self._setting("ROLLOUTPOOL_API_KEYS_FILE"):
+            self._api_key, own = make_key("local-pool", [KeyScope.ADMIN])
+            self._env["ROLLOUTPOOL_API_KEYS"] = f"{given or ''} {own.entry()}"
+        elif not is_loopback(self._host):
+            raise KeysMissing(f"on {self._host} anybody could use this pool. {KeysMissing.__doc__}")
+
+    def _running(self) -> State:
+        if self._state is None:
+            raise LocalPoolError("the pool is not running: call start, or use it as a context manager")
+        return self._state
+
+    def _take_ports(self) -> None:
+        if self._port:
+            check_port(self._port, self._host, what="the API", option="--port or ROLLOUT_SERVER_PORT")
+        else:
+            self._port = free_port(self._host)
+        if not self._flower:
+            return
+        if self._flower_port:
+            option = "--flower-port or ROLLOUTPOOL_FLOWER_PORT"
+            check_port(self._flower_port, self._host, what="Flower", option=option)
+        else:
+            self._flower_port = free_port(self._host)
+
+    def _start(self, name: str, role: Role, module: str, env: Mapping[str, str]) -> Child:
+        spec = ChildSpec(
+            name=name,
+            role=role,
+            command=[sys.executable, "-m", module],
+            env={
+                **self._env,
+                "ROLLOUTPOOL_REDIS_URL": self.redis_url,
+                "ROLLOUTPOOL_SECRETS_FILE": str(self.secrets_file),
+                **env,
+            },
+            log=self._running().logs / f"{name}.log",
+            # Flower watches; it must not slow down what it watches.
+            niceness=10 if role is Role.FLOWER else 0,
+        )
+        return self._supervisor.start(spec)
+
+    def _start_worker(self) -> Child:
+        worker = self._start(f"worker-{len(self._started_workers) + 1}", Role.WORKER, "rolloutpool_worker", {})
+        self._started_workers.append(worker)
+        return worker
+
+    def _start_flower(self) -> None:
+        env = {
+            "ROLLOUTPOOL_FLOWER_HOST": self._host,
+            "ROLLOUTPOOL_FLOWER_PORT": str(self._flower_port),
+            "ROLLOUTPOOL_FLOWER_AUTH": self.flower_auth,
+        }
+        self._flower_child = self._start("flower", Role.FLOWER, "rolloutpool_worker.queue.flower", env)
+
+    def _api_env(self) -> dict[str, str]:
+        return {"ROLLOUTPOOL_API_HOST": self._host, "ROLLOUT_SERVER_PORT": str(self._port)}
+
+    def _await_workers(self, workers: Sequence[Child]) -> None:
+        """Returns when each of them has announced itself, which it does when it takes work."""
+        with self.client(timeout=0) as client:
+
+            def announced() -> bool:
+                try:
+                    alive = {
+                        (worker.get("host"), worker.get("pid")) for worker in client.workers() if worker.get("alive")
+                    }
+                except PoolUnavailable:
+                    return False
+                return all((socket.gethostname(), worker.pid) in alive for worker in workers)
+
+            self._supervisor.wait_ready(workers, announced, READY_SECONDS)
+
+    def _api_answers(self) -> bool:
+        return _answers(self.url, "/livez")
+
+    def _flower_answers(self) -> bool:
+        return _answers(self.flower_url or "", "/healthcheck")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+
+def _check_installed(*, flower: bool) -> None:
+    needed = ["rolloutpool_api", "rolloutpool_worker", *(["flower"] if flower else [])]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"a pool on this machine needs {', '.join(missing)}: pip install 'rolloutpool-trainer[pool]'"
+        )
+
+
+def _reachable(host: str) -> str:
+    """The address under which this machine reaches a server that listens on `host`."""
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _answers(base_url: str, path: str) -> bool:
+    try:
+        with httpx.Client(**connection_settings(base_url, None)) as http:
+            return http.get(path, timeout=2.0).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,233 @@
+"""A finished rollout as one HTML file that can be opened anywhere, mailed, and kept.
+
+It loads nothing and runs nothing but the script of this package: the page's policy names both by hash. Whatever comes
+from a result passes `_text` (made printable, then escaped) and stands as text or in quoted attributes, never in the
+style or the script. Without JavaScript all text, marks and views are there; pointing at tokens needs it.
+"""
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.result import RolloutResult, TurnRecord
+from rolloutpool_trainer.viewer.runs import AGREES, PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
+from rolloutpool_trainer.viewer.sanitize import printable, visible
+
+__all__ = ["rollout_page"]
+
+_PAGES = files("rolloutpool_trainer.viewer").joinpath("pages")
+_PAGE = Template(_PAGES.joinpath("rollout.html").read_text(encoding="utf-8"))
+_STYLE = _PAGES.joinpath("rollout.css").read_text(encoding="utf-8")
+_SCRIPT = _PAGES.joinpath("rollout.js").read_text(encoding="utf-8")
+
+LARGE = 5000
+"""Tokens from which on a browser lays out only what is in view."""
+
+_PROBABILITIES = (0.01, 0.1, 0.5, 0.9)
+"""Lower edges of the classes q1 to q4."""
+_KINDS = {
+    "prompt": "what the sample begins with",
+    "sampled": "by the policy",
+    "glue": "template and tools",
+    "synth_close": "end of a turn that sampled none",
+    "prefill": "start of a turn that others wrote",
+}
+
+
+def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | None = None) -> str:
+    """The page, as the text of a UTF-8 file.
+
+    Args:
+        result: The rollout.
+        decode: Turns ids into text; None shows the ids as numbers.
+        note: What a reader has to know about the decoding.
+
+    Raises:
+        ShapeMismatch: The lists of a sample differ in length.
+    """
+    views = view_samples(result, decode)
+    trained, total = sum(view.trained for view in views), sum(view.total for view in views)
+    return _PAGE.substitute(
+        policy=f"default-src 'none'; style-src '{_hash(_STYLE)}'; script-src '{_hash(_SCRIPT)}'; "
+        "base-uri 'none'; form-action 'none'",
+        style=_STYLE,
+        script=_SCRIPT,
+        title=_text(f"rollout {result.rollout_id}"),
+        uid=_text(result.uid),
+        name=_text(result.rollout_id),
+        chips="".join(_chips(result)),
+        trained=f"{trained:,}",
+        total=f"{total:,}",
+        trained_plain=trained,
+        total_plain=max(total, 1),
+        size="large" if total > LARGE else "small",
+        samples=f"{len(views)} sample{'' if len(views) == 1 else 's'}",
+        alerts="".join(_alerts(result, views, note)),
+        facts="".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in _facts(result).items()),
+        turns=_turns(result.turns),
+        kinds=" ".join(
+            f'<span class="run {kind}" data-kind="{kind}"></span> {meaning}' for kind, meaning in _KINDS.items()
+        ),
+        views="".join(_sample(view) for view in views) or "<p>There are no samples: no turn was proved.</p>",
+        messages="".join(_message(message) for message in result.messages) or "<p>There are none.</p>",
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _text(value: object) -> str:
+    """Anything as text of the page. Tabs are kept: they order nothing about in a browser."""
+    return escape("\t".join(map(printable, str(value).split("\t"))))
+
+
+def _chips(result: RolloutResult) -> Iterable[str]:
+    kind = "good" if result.status is RolloutStatus.COMPLETED else "bad"
+    yield f'<span class="chip {kind}">{_text(result.status)}</span>'
+    yield f'<span class="chip">ended by {_text(result.finish_reason)}</span>'
+    yield f'<span class="chip">{_text(result.alignment or "nothing sampled")}</span>'
+    for name, value in result.labels.items():
+        yield f'<span class="chip">{_text(name)}={_text(value)}</span>'
+    for label, count in result.drift.items():
+        yield f'<span class="chip drift">≠ {_text(label)} in {count} {"turn" if count == 1 else "turns"}</span>'
+    for warning in result.warnings:
+        yield f'<span class="chip warning">{_text(warning)}</span>'
+
+
+def _alerts(result: RolloutResult, views: Sequence[SampleView], note: str | None) -> Iterable[str]:
+    if failure := result.failure:
+        at = "" if failure.turn is None else f", turn {failure.turn}"
+        yield (
+            f'<p class="alert"><strong>{_text(failure.category)}</strong> '
+            f"({_text(failure.kind)} at {_text(failure.boundary)}{at}): {_text(failure.message)}</p>"
+        )
+    if any(run.contradicts for view in views for run in view.runs):
+        yield (
+            '<p class="alert"><strong>This record contradicts itself:</strong> mask 1 on tokens that nobody sampled. '
+            "Do not train on it, and report it.</p>"
+        )
+    if note:
+        yield f'<p class="alert soft">{_text(note)}</p>'
+
+
+def _facts(result: RolloutResult) -> dict[str, str]:
+    spans = result.spans
+    return {
+        "batch": f"{result.batch_id} [{result.index}]",
+        "group": result.group or "none",
+        "worker": f"{result.worker or 'none'}, attempt {result.attempt}",
+        "calls": f"{result.num_llm_calls} of the model, {result.num_tool_calls} of tools",
+        "tokens": f"{result.response_tokens:,} sampled, longest context {result.max_context_tokens:,}",
+        "time": f"{spans.total_ms:,.0f} ms: model {spans.llm_ms:,.0f}, tools {spans.tools_ms:,.0f}, tokenizer "
+        f"{spans.tokenizer_ms:,.0f}; queued {spans.queued_ms:,.0f} before",
+        "tokenizer": ", ".join(f"{name.removesuffix('_sha256')} {v[:12]}" for name, v in result.tokenizer.items())
+        or "none",
+    }
+
+
+def _drift(label: str) -> str:
+    return _text(label) if label in AGREES else f'<b class="drift">≠ {_text(label).replace("_", "_<wbr>")}</b>'
+
+
+def _turns(turns: Sequence[TurnRecord]) -> str:
+    if not turns:
+        return ""
+    numbers = ("turn", "prompt", "sampled", "mask sent", "tools")
+    names = (*numbers, "finish", "stop token", "policy", "drift")
+    head = "".join(f"<th{' class=n' if name in numbers else ''}>{name}</th>" for name in names)
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="n">{"none" if value is None else f"{value:,}"}</td>'
+            for value in (turn.turn, turn.prompt_tokens, turn.sampled_tokens, turn.mask_sent, turn.tool_calls)
+        )
+        + "".join(f"<td>{_text(v or 'none')}</td>" for v in (turn.finish_reason, turn.stop, turn.policy_version))
+        + f"<td>{_drift(turn.drift)}</td></tr>"
+        for turn in turns
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _sample(view: SampleView) -> str:
+    """A part per turn: what was put in front of it, then what the policy sampled."""
+    parts: list[str] = []
+    waiting: list[Run] = []
+    for place, run in enumerate(view.runs):
+        waiting.append(run)
+        after = view.runs[place + 1] if place + 1 < len(view.runs) else None
+        turn_ends = run.kind == SAMPLED and not (after and after.kind == SAMPLED and after.turn == run.turn)
+        if turn_ends or run.kind in (SHARED, PROMPT) or after is None:
+            parts.append(_part(waiting, view))
+            waiting = []
+    of = f"trained {view.trained:,} of {view.total:,} tokens"
+    return (
+        f'<section class="sample" data-number="{view.number}"><h2>Sample {view.number}<small>{of}</small></h2>'
+        f"{''.join(parts)}</section>"
+    )
+
+
+def _part(runs: Sequence[Run], view: SampleView) -> str:
+    last = runs[-1]
+    tokens = "".join(_run(run) for run in runs)
+    if last.kind == SHARED:
+        where = f"<b>prompt</b>as sample {view.number - 1}"
+        tokens = f"<details><summary>{last.n:,} tokens as in sample {view.number - 1}</summary>{tokens}</details>"
+    elif last.kind == PROMPT:
+        fork = f'<b class="drift">↳ fork of {view.number - 1}</b> {_drift(view.drift or "")}' if view.number > 1 else ""
+        where = f"<b>prompt</b>{last.n:,} tokens {fork}"
+    else:
+        record = next((run.record for run in runs if run.record is not None), None)
+        sampled = sum(run.n for run in runs if run.kind == SAMPLED)
+        drift = "" if record is None or record.drift in AGREES else f"<br>{_drift(record.drift)}"
+        policy = "" if last.policy_version is None else f"<br>policy {_text(last.policy_version)}"
+        where = f"<b>{'no turn' if last.turn is None else f'turn {last.turn}'}</b>{sampled:,} sampled{policy}{drift}"
+    return f'<div class="part"><div class="where">{where}</div><div class="tokens">{tokens}</div></div>'
+
+
+def _run(run: Run) -> str:
+    # No other word of the record becomes a class: it could draw a mark.
+    classes = ["run", *([run.kind] if run.kind in _KINDS else []), *(["trained"] if run.trained else [])]
+    said = [run.kind, f"mask {int(run.trained)}", f"{run.n:,} tokens"]
+    data = {"kind": run.kind, "mask": int(run.trained), "start": run.start}
+    if run.turn is not None:
+        data["turn"] = run.turn
+        said.append(f"turn {run.turn}")
+    if run.policy_version is not None:
+        data["policy"] = run.policy_version
+        said.append(f"policy {run.policy_version}")
+    if run.contradicts:
+        classes.append("contradicts")
+    data["ids"] = " ".join(",".join(map(str, piece.ids)) for piece in run.pieces)
+    if run.trained:
+        data["logprobs"] = " ".join(",".join(f"{value:.4g}" for value in piece.logprobs) for piece in run.pieces)
+    attributes = "".join(f' data-{name}="{_text(value)}"' for name, value in data.items())
+    pieces = "".join(
+        f"<i{_probability(piece.logprobs)}>{escape(visible(piece.text)) or '␀'}</i>" for piece in run.pieces
+    )
+    return f'<span class="{" ".join(classes)}" title="{_text(", ".join(said))}"{attributes}>{pieces}</span>'
+
+
+def _probability(logprobs: Sequence[float]) -> str:
+    if not logprobs:
+        return ""
+    chance = math.exp(min(sum(logprobs), 0.0))
+    return f" class=q{sum(chance >= edge for edge in _PROBABILITIES)}"
+
+
+def _message(message: Message) -> str:
+    content = message.content
+    said = content if isinstance(content, str) else "" if content is None else str(content)
+    calls = [f"calls {call.function.name} {call.function.arguments}" for call in message.tool_calls or ()]
+    body = "".join(f"<pre>{_text(text)}</pre>" for text in (said, *calls) if text)
+    about = f"answers {message.tool_call_id}" if message.tool_call_id else f"{len(said):,} characters"
+    return (
+        f'<details class="message" open><summary>{_text(message.role)} <small>{_text(about)}</small></summary>'
+        f"{body}</details>"
+    )

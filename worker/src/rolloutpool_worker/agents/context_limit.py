@@ -1,0 +1,56 @@
+"""Keeping a conversation within a token limit, by editing its history. The example of `Conversation.edit`.
+
+Both ways keep the system messages and the first user message, because they say what the task is. A truncation that
+would not shorten the history is not made; then the conversation goes on as it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.protocol.options import ContextLimit, OnLimit
+from rolloutpool_worker.conversation.conversation import Conversation
+
+__all__ = ["keep_within"]
+
+Messages = Sequence[dict[str, Any]]
+
+SUMMARISE = (
+    "The conversation has become too long. Write down in a few sentences what has been found out so far and what is "
+    "left to do. Only your summary will be kept."
+)
+RESUME = "Summary of the conversation so far:\n"
+
+
+async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
+    """Edits the history when the context has reached the limit. Call it before a turn is sampled."""
+    if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
+        return
+    messages = list(conversation.messages)
+    head = _head(messages, len(conversation.spec.messages))
+    truncated = [*head, *_last_exchange(messages)]
+    if limit.on_limit is OnLimit.TRUNCATE:
+        if len(truncated) < len(messages):
+            await conversation.edit(truncated)
+        return
+    # The summary is a turn, and an answer needs one more.
+    if conversation.turns + 2 > conversation.spec.max_turns:
+        return
+    await conversation.say([{"role": "user", "content": SUMMARISE}])
+    summary = (await conversation.sample()).message["content"]
+    if isinstance(summary, str) and summary.strip():
+        await conversation.edit([*head, {"role": "user", "content": RESUME + summary}])
+    else:
+        # A policy that writes none (calls a tool, say) must not lose all that it has found.
+        await conversation.edit(truncated)
+
+
+def _head(messages: Messages, prompt: int) -> list[dict[str, Any]]:
+    """What the rollout's own messages, the first so many, say of the task: all up to the first of the user."""
+    first = next((i for i, message in enumerate(messages[:prompt]) if message["role"] == "user"), prompt - 1)
+    return list(messages[: first + 1])
+
+
+def _last_exchange(messages: Messages) -> list[dict[str, Any]]:
+    """The last assistant message and all behind it: results stay with the calls that they answer."""
+    last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    return list(messages[last:])

@@ -1,0 +1,78 @@
+"""Agents: the loop of one rollout, from its prompt to the reason why it ended.
+
+An agent must be deterministic in what it reads from the conversation: on another worker it runs again from the start
+and is fed from the journal. It lets errors pass; who called it turns them into a typed failure.
+"""
+
+from typing import Protocol
+
+from rolloutpool_common.outcomes import FinishReason
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.agents.context_limit import keep_within
+from rolloutpool_worker.agents.termination import TERMINATION, TerminationStrategy, task_completion
+from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
+from rolloutpool_worker.plugins import Registry
+
+__all__ = ["AGENTS", "Agent", "tool_calls"]
+
+
+class Agent(Protocol):
+    """Runs one conversation to its end."""
+
+    async def __call__(self, conversation: Conversation) -> FinishReason:
+        """Why the conversation is over."""
+        ...
+
+
+AGENTS: Registry[Agent] = Registry("rolloutpool.agents")
+
+
+@AGENTS.named("tool_calls")
+async def tool_calls(conversation: Conversation) -> FinishReason:
+    """Sample, run the tools that the policy called, sample again; until it calls none or a limit is reached."""
+    spec = conversation.spec
+    strategy = _strategy(spec)
+    while True:
+        if spec.context is not None:
+            await keep_within(conversation, spec.context)
+        turn = await conversation.sample()
+        if conversation.sampled_tokens >= spec.max_tokens_total:
+            return FinishReason.MAX_TOKENS
+        verdict = strategy(turn, conversation.messages)
+        if verdict.end or not (turn.tool_calls or verdict.say):
+            return _natural_end(turn, strategy)
+        if reason := _hint_reached(conversation):
+            return reason
+        if turn.tool_calls:
+            await conversation.run_tools(turn, then=verdict.say)
+        else:
+            await conversation.say(verdict.say)
+        # v1's clients rely on it: the tools of the last turn are run, the transcript ends with their results.
+        if conversation.turns >= spec.max_turns:
+            return FinishReason.MAX_TURNS
+
+
+def _natural_end(turn: SampledTurn, strategy: TerminationStrategy) -> FinishReason:
+    if turn.finish_reason == "length":
+        return FinishReason.LENGTH
+    return FinishReason.STOP if strategy is task_completion or not turn.tool_calls else FinishReason.STRATEGY
+
+
+def _strategy(spec: RolloutSpec) -> TerminationStrategy:
+    name = spec.metadata.get("termination_strategy")
+    return (TERMINATION.get(name) if isinstance(name, str) else None) or task_completion
+
+
+def _hint_reached(conversation: Conversation) -> FinishReason | None:
+    """Which of the hints in `metadata` ends the rollout before the tools of this turn run; as in verl's agent loop."""
+    metadata = conversation.spec.metadata
+    hints = (
+        ("max_assistant_turns", conversation.turns, FinishReason.MAX_ASSISTANT_TURNS),
+        ("max_user_turns", conversation.turns - 1, FinishReason.MAX_USER_TURNS),
+        ("budget_tokens", conversation.context_tokens, FinishReason.BUDGET_TOKENS),
+    )
+    for name, reached, reason in hints:
+        limit = metadata.get(name)
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0 and reached >= limit:
+            return reason
+    return None

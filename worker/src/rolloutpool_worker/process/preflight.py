@@ -1,0 +1,49 @@
+"""Preflight: does this worker reach a trainer's callback ports? Found out before a batch, not by its failures.
+
+Any HTTP answer shows that the port is reachable; what the endpoint thinks of `GET /health` is its own affair.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import orjson
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_worker.process.worker import Runtime
+
+__all__ = ["try_endpoints"]
+
+AT_ONCE = 32
+SECONDS = 5.0
+
+
+async def try_endpoints(runtime: Runtime, request_id: str, urls: list[str]) -> None:
+    """Tries each endpoint once and leaves what was found for the API process that asked."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def limited(url: str) -> dict[str, Any]:
+        async with places:
+            return await _try(runtime, url)
+
+    found = await asyncio.gather(*(limited(url) for url in urls))
+    answer = {"worker": runtime.worker_id, "endpoints": found}
+    await runtime.store.preflights.answer(request_id, orjson.dumps(answer))
+
+
+async def _try(runtime: Runtime, url: str) -> dict[str, Any]:
+    start = time.perf_counter()
+    try:
+        async with (
+            asyncio.timeout(SECONDS),
+            runtime.caller.request("GET", f"{url}/health") as response,
+        ):
+            ok, detail = True, f"answered {response.status_code}"
+    except TimeoutError:
+        ok, detail = False, f"no answer within {SECONDS:.0f} s"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, OverflowError, UnicodeError) as error:
+        ok, detail = False, type(error).__name__
+    except RolloutPoolError as refused:
+        ok, detail = False, refused.message
+    return {"server_url": url, "ok": ok, "detail": detail, "ms": (time.perf_counter() - start) * 1000}

@@ -1,0 +1,64 @@
+"""The admission gate: what a result must be before it counts as completed.
+
+A broken trace that ends as a clean "completed" is worse than a failure, because nobody looks at it. So each result is
+held against itself and against the ledger once more; what fails is kept as evidence and never delivered as data.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator
+
+from rolloutpool_common.errors import ResultQuarantined
+from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.tokens.entries import SampledEntry, unpack
+from rolloutpool_common.tokens.ledger import TokenLedger
+
+__all__ = ["check_result"]
+
+
+def check_result(result: RolloutResult, ledger: TokenLedger, *, vocab_size: int, allow_untrained: bool) -> None:
+    """Raises `ResultQuarantined` with the first contradiction found."""
+    for fault in _faults(result, ledger, vocab_size, allow_untrained):
+        raise ResultQuarantined(f"{ResultQuarantined.__doc__} {fault}")
+
+
+def _faults(result: RolloutResult, ledger: TokenLedger, vocab_size: int, allow_untrained: bool) -> Iterator[str]:
+    for number, sample in enumerate(result.samples):
+        yield from (f"Sample {number}: {fault}" for fault in _sample_faults(sample, vocab_size))
+    kept = [token for sample in result.samples for token in _sampled(sample)]
+    # From the journal's entries, which hold the trainer's replies; the samples were derived another way.
+    replies = [unpack(entry.ids, array("I")) for entry in ledger.entries if isinstance(entry, SampledEntry)]
+    if kept != [token for reply in replies for token in reply]:
+        yield "the samples do not hold every sampled token exactly once"
+    if len(kept) != result.response_tokens:
+        yield f"{len(kept)} sampled tokens in the samples, {result.response_tokens} in the turns"
+    if not allow_untrained and not any(1 in sample.response_mask for sample in result.samples):
+        yield "no token is trained (allow_untrained would accept that)"
+
+
+def _sample_faults(sample: Sample, vocab_size: int) -> Iterator[str]:
+    length = len(sample.response_ids)
+    if not len(sample.response_mask) == len(sample.response_logprobs) == length:
+        yield f"{length} ids, {len(sample.response_mask)} mask values, {len(sample.response_logprobs)} logprobs"
+    if not set(sample.response_mask) <= {0, 1}:
+        yield "a mask value is neither 0 nor 1"
+    if not all(map(math.isfinite, sample.response_logprobs)):
+        yield "a log-probability is not finite"
+    for ids in (sample.prompt_ids, sample.response_ids):
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            yield "an id is outside the vocabulary"
+    at = 0
+    for segment in sample.segments:
+        if segment.start != at or segment.n < 0:
+            yield "the segments do not tile the response"
+        at = segment.start + segment.n
+        if segment.kind != "sampled" and any(sample.response_mask[segment.start : at]):
+            yield f"a {segment.kind} token has mask 1"
+    if at != length:
+        yield "the segments do not cover the response"
+
+
+def _sampled(sample: Sample) -> Iterator[int]:
+    for segment in sample.segments:
+        if segment.kind == "sampled":
+            yield from sample.response_ids[segment.start : segment.start + segment.n]
