@@ -51,7 +51,7 @@ async def accept(store: Store, count: int, *, delivery: Delivery | None = None) 
     submitted = await store.batches.submit(
         NewBatch(
             batch_id=f"b{uuid.uuid4().hex}",
-            scope=GUEST,
+            owner=GUEST,
             shared=orjson.dumps(spec),
             rollouts=[NewRollout(rollout_id=None, overrides=item)] * count,
             delivery=delivery,

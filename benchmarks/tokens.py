@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import Plot, Row, emit, parser
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import TINY, ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
 from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger
 
 __all__ = ["main", "measure"]
@@ -61,7 +61,7 @@ class Conversation:
             self.messages.append(new)
         self.turn = turn
         self.entries = ledger.entries
-        self.counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+        self.counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
         for _ in range(2):  # the first count decides how to count, the second fills the cache
             self.counter.count(self.messages)
 

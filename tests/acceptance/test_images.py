@@ -134,7 +134,7 @@ def test_images_run_a_rollout(images: dict[str, Image], redis_url: str, tmp_path
         client = start(RolloutClient(url, key))
         batch = client.submit(
             [{"rollout_id": "image", "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}]}],
-            defaults={"tokenizer_name": TINY, "callback_api_key": "sealed by one image, opened by another"},
+            defaults={"tokenizer_name": TINY, "callback_api_key": "encrypted by one image, opened by another"},
             trainer=trainer.urls,
         )
         (result,) = batch.results()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.tokenizers.real import real_tokenizer
 
-from rolloutpool_common.rendering import PlainCounter
+from rolloutpool_common.rendering import RerenderCounter
 from rolloutpool_common.rendering.checks.conformance import case_faults, conversation_faults, tokenizer_name
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("masks.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def test_what_a_re_rendering_trainer_counts_is_predicted(case: dict[str, Any]) -
     if "server_rerender_ids" not in case or case["name"] == "06b-tools-changed":  # it cannot, or not with our tools
         return
     tokenizer = real_tokenizer(tokenizer_name(case))
-    counter = PlainCounter(tokenizer, tools=case["tools"], template_kwargs=case["template_kwargs"])
+    counter = RerenderCounter(tokenizer, tools=case["tools"], template_kwargs=case["template_kwargs"])
     before = counter.count(case["initial_messages"]) + len(case["sampled_ids"][0])
     assert counter.count(case["replayed_messages"]) == len(case["server_rerender_ids"])
     assert len(case["server_rerender_ids"]) - before == case["seed_num_new_tokens"]

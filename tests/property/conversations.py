@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
 
-from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, PlainCounter, TemplateRefused, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, RerenderCounter, TemplateRefused, render_plain
 from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger, parse_entry
 
 __all__ = ["Tally", "WrongMask", "play"]
@@ -60,7 +60,7 @@ class _Provenance:
     def __init__(self, prompt: list[int]) -> None:
         self.now = [(i, False, False, 0.0) for i in prompt]
         self.head = 0
-        self.sealed: list[list[tuple[int, bool, bool, float]]] = []
+        self.encrypted: list[list[tuple[int, bool, bool, float]]] = []
         self.sampled: list[int] = []
 
     def sample(self, ids: list[int], logprobs: list[float], train: bool) -> None:
@@ -76,11 +76,11 @@ class _Provenance:
         self.glue(ids)
 
     def fork(self, prompt: list[int]) -> None:
-        self.sealed.append(self.now[: self.head])
+        self.encrypted.append(self.now[: self.head])
         self.now, self.head = [(i, False, False, 0.0) for i in prompt], 0
 
     def samples(self) -> list[list[tuple[int, bool, bool, float]]]:
-        return [s for s in (*self.sealed, self.now[: self.head]) if any(row[1] for row in s)]
+        return [s for s in (*self.encrypted, self.now[: self.head]) if any(row[1] for row in s)]
 
 
 def play(tokenizer: ChatTokenizer, oracle: Oracle, seed: str) -> Tally:
@@ -107,7 +107,7 @@ class _Play:
         except ContentUnsafe:  # stricter than the oracle where content and template text add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
-        counter = PlainCounter(self.tokenizer, tools=None, template_kwargs=_KWARGS)
+        counter = RerenderCounter(self.tokenizer, tools=None, template_kwargs=_KWARGS)
         ledger, truth = TokenLedger(), _Provenance(prompt)
         ledger.seed(prompt)
         for turn in range(1, 2 + self.random.randrange(3)):
@@ -240,7 +240,7 @@ class _Play:
             else:
                 self.expect(False, "an edited history", (ids, other))
 
-    def predict(self, counter: PlainCounter, history: list[Message]) -> None:
+    def predict(self, counter: RerenderCounter, history: list[Message]) -> None:
         """What a trainer that renders history again will count."""
         try:
             rendered = render_plain(self.tokenizer, history, template_kwargs=_KWARGS)

@@ -22,7 +22,7 @@ class Model:
     def __init__(self, prompt: list[int]) -> None:
         self.context = [(i, False, False) for i in prompt]  # id, sampled, trained
         self.head = 0
-        self.sealed: list[list[tuple[int, bool, bool]]] = []
+        self.encrypted: list[list[tuple[int, bool, bool]]] = []
         self.trained: list[int] = []
 
     def sample(self, ids: list[int], train: bool) -> None:
@@ -37,12 +37,12 @@ class Model:
         if ours[: self.head] == ids[: self.head]:
             self.context = self.context[: self.head] + [(i, False, False) for i in ids[self.head :]]
             return EchoKind.TAIL
-        self.sealed.append(self.context[: self.head])
+        self.encrypted.append(self.context[: self.head])
         self.context, self.head = [(i, False, False) for i in ids], 0
         return EchoKind.FORK
 
     def samples(self) -> list[list[tuple[int, bool, bool]]]:
-        return [s for s in (*self.sealed, self.context[: self.head]) if any(sampled for _, sampled, _ in s)]
+        return [s for s in (*self.encrypted, self.context[: self.head]) if any(sampled for _, sampled, _ in s)]
 
 
 @settings(max_examples=1000, deadline=None)

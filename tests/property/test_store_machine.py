@@ -16,7 +16,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.integration.support.batches import SCOPE, new_batch, result_of, uids_of
+from tests.integration.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -36,7 +36,7 @@ from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 
 T = TypeVar("T")
-WORKERS = ("w1", "w2", "solo-w3")
+WORKERS = ("w1", "w2", "isolated-w3")
 KEYS = ("first", "second")
 NAMES = ("a", "b")
 KEPT = ("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch")
@@ -82,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.batches: dict[str, list[str]] = {}
         self.keys: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        self.forestalled: set[str] = set()
+        self.has_precancels: set[str] = set()
         self.number = 0
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
@@ -120,8 +120,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.keys[key] = new.batch_id
             if name:
                 self.names[name] = uids_of(new)[0]
-            if name in self.forestalled:
-                self.forestalled.remove(name)
+            if name in self.has_precancels:
+                self.has_precancels.remove(name)
                 self.end(self.names[name], RolloutStatus.CANCELLED, 0, None)
         elif other:
             with pytest.raises(IdempotencyConflict) as conflict:
@@ -164,8 +164,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert answer == ClaimRefused("ended")
         elif model.status == "running":
             assert answer == ClaimRefused("taken")
-        elif model.crashes >= 2 and not worker.startswith("solo-"):
-            assert answer in (ClaimRefused("solo"), ClaimRefused("taken"))
+        elif model.crashes >= 2 and not worker.startswith("isolated-"):
+            assert answer in (ClaimRefused("isolated"), ClaimRefused("taken"))
         else:
             assert isinstance(answer, Claim)
             model.attempts += 1
@@ -237,7 +237,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert model is not None
             model.status, model.token, model.clean = "queued", None, clean
             model.retries += retry
-            if retry and claim.worker_id.startswith("solo-"):
+            if retry and claim.worker_id.startswith("isolated-"):
                 model.crashes = 0
 
     @rule(worker=st.sampled_from(WORKERS))
@@ -258,12 +258,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.announce(worker)
 
     @rule(name=st.sampled_from(NAMES))
-    def forestall(self, name: str) -> None:
+    def precancel(self, name: str) -> None:
         """A cancel by name, perhaps before anybody has submitted it."""
         uid = self.names.get(name)
-        assert self.do(self.store.rollouts.forestall(name, SCOPE)) == uid
+        assert self.do(self.store.rollouts.precancel(name, OWNER)) == uid
         if uid is None:
-            self.forestalled.add(name)
+            self.has_precancels.add(name)
 
     @rule(claim=claims)
     def restore(self, claim: Claim | None) -> None:
@@ -319,7 +319,7 @@ class StoreMachine(RuleBasedStateMachine):
             outbox = self.raw.lrange(f"rp:batch:{batch_id}:outbox", 0, -1)
             for index, uid in enumerate(uids):
                 model = self.rollouts[uid]
-                view = self.do(self.store.rollouts.view(uid, SCOPE))
+                view = self.do(self.store.rollouts.view(uid, OWNER))
                 assert view is not None
                 assert (view.status, view.attempt) == (model.status, model.attempts)
                 published = self.raw.zscore("rp:published:default", uid) is not None
@@ -346,7 +346,7 @@ class StoreMachine(RuleBasedStateMachine):
             found = {name: results[uid][name] for name in ("status", "attempt", "worker")}
             assert found == model.result
         assert page.complete == (len(ended) == len(uids))
-        status = self.do(self.store.batches.status(batch_id, SCOPE))
+        status = self.do(self.store.batches.status(batch_id, OWNER))
         assert status is not None
         counted = {name: n for name, n in status.counts.items() if n}
         expected: dict[RolloutStatus, int] = {}
@@ -378,7 +378,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.raw.delete("rp:delayed")
             for uid, model in self.rollouts.items():
                 if not model.ended:
-                    claim = self.claim_one(uid, "solo-w3")
+                    claim = self.claim_one(uid, "isolated-w3")
                     assert claim is not None
                     self.finish(claim, RolloutStatus.COMPLETED, False)
             self.everything_is_where_it_should_be()

@@ -14,21 +14,21 @@ import uvicorn
 from fastapi import FastAPI
 
 from rolloutpool_api.app import create_app
-from rolloutpool_api.head import BoundedHead
+from rolloutpool_api.header_limit import BoundedHead
 from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.logs import configure_logs
 from rolloutpool_common.store import SecretsFileInvalid
 
-__all__ = ["ApiServer", "PortTaken", "main"]
+__all__ = ["ApiServer", "BindFailed", "main"]
 
 FINISH_SECONDS = 5
 """How long answers that are being written may take when the process stops."""
 BACKLOG = 2048
 
 
-class PortTaken(RolloutPoolError):
+class BindFailed(RolloutPoolError):
     """The API's port is in use."""
 
 
@@ -45,7 +45,7 @@ class ApiServer(uvicorn.Server):
                 log_config=log_config,
                 access_log=False,
                 server_header=False,
-                # Who asks is who connects: from this machine, uvicorn would believe any X-Forwarded-For.
+                # Who asks is who connects: from this machine, uvicorn would ingest_reply any X-Forwarded-For.
                 proxy_headers=False,
                 timeout_graceful_shutdown=FINISH_SECONDS,
             )
@@ -59,18 +59,18 @@ class ApiServer(uvicorn.Server):
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket at the configured address; raises `PortTaken`, whose message names the port and the setting."""
+    """A socket at the configured address; raises `BindFailed`, whose message names the port and the setting."""
     host, port = settings.rolloutpool_api_host, settings.rollout_server_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(
+            raise BindFailed(
                 f"port {port} on {host} is in use: stop what listens there, or choose another port with "
                 "ROLLOUT_SERVER_PORT (0 picks a free one)"
             ) from None
-        raise PortTaken(
+        raise BindFailed(
             f"can't listen on {host} port {port}: {error.strerror}. "
             "Choose others with ROLLOUTPOOL_API_HOST and ROLLOUT_SERVER_PORT"
         ) from None
@@ -82,7 +82,7 @@ def main() -> int:
         settings = Settings.from_environment()
         app = create_app(settings)
         listener = listen(settings)
-    except (SettingsInvalid, SecretsFileInvalid, PortTaken) as error:
+    except (SettingsInvalid, SecretsFileInvalid, BindFailed) as error:
         print(f"rolloutpool api: {error.message}", file=sys.stderr)
         return 2
     configure_logs(settings.rolloutpool_log_level, settings.rolloutpool_log_format)

@@ -20,12 +20,12 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rolloutpool_api.errors import ApiError, Forbidden, Unauthorized, answer_error
+from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
 from rolloutpool_common.security.targets import as_address, is_loopback
 
-__all__ = ["Admin", "Anybody", "Caller", "Gate", "Reader", "Submitter"]
+__all__ = ["Admin", "Anybody", "AuthMiddleware", "Caller", "Reader", "Submitter"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -62,7 +62,7 @@ _EVERYTHING = Caller(GUEST, frozenset(KeyScope))
 _V1_GUEST = Caller(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 
 
-class Gate:
+class AuthMiddleware:
     """Lets nobody pass who is no caller."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class Gate:
         await self._app(scope, receive, send)
 
     def _caller(self, scope: Scope) -> Caller | None:
-        """None on open paths alone; raises `Unauthorized` or `Forbidden`."""
+        """None on open paths alone; raises `KeyRequired` or `Forbidden`."""
         headers = Headers(scope=scope)
         authorization = headers.get("authorization")
         if self._keys and authorization is not None:
@@ -93,7 +93,7 @@ class Gate:
             if found is not None:
                 return Caller(found.name, found.scopes)
             if scope["path"] not in OPEN_PATHS:
-                raise Unauthorized("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
+                raise KeyRequired("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
         if scope["path"] in OPEN_PATHS:
             return None
         v1 = (scope.get("method"), scope["path"]) in V1_CALLS
@@ -103,7 +103,7 @@ class Gate:
         if v1 and self._is_in_networks(scope):
             _check_origin(headers)
             return _V1_GUEST
-        raise Unauthorized
+        raise KeyRequired
 
     def _is_in_networks(self, scope: Scope) -> bool:
         peer = as_address((scope.get("client") or ("", 0))[0])

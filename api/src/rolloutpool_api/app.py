@@ -17,7 +17,7 @@ from fastapi.security import HTTPBearer
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from rolloutpool_api.access import Gate
+from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error
 from rolloutpool_api.faults import Faults, path
@@ -54,7 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.pool = pool
     app.add_middleware(BodyLimit, max_bytes=settings.rolloutpool_max_body_mb * 1_000_000)
     # Added last, so the first that a request meets.
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(AuthMiddleware, settings=settings)
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (batches, operations, rollouts, tools, metrics):
         app.include_router(module.router, dependencies=described)

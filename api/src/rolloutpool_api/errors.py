@@ -4,9 +4,9 @@
     └── ApiError                 has an HTTP status
         ├── MalformedBody        400
         ├── BadCursor            400
-        ├── Unauthorized         401
+        ├── KeyRequired         401
         ├── Forbidden            403
-        ├── NotFound             404
+        ├── ResourceUnknown             404
         ├── Conflict             409
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
@@ -37,14 +37,14 @@ __all__ = [
     "ErrorBody",
     "ErrorDetail",
     "Forbidden",
+    "KeyRequired",
     "MalformedBody",
     "MemoryShort",
-    "NotFound",
     "NotReady",
     "QueueFull",
     "Rejected",
+    "ResourceUnknown",
     "ShuttingDown",
-    "Unauthorized",
     "UnsupportedBody",
     "V1ErrorBody",
     "answer",
@@ -108,7 +108,7 @@ class BadCursor(ApiError):
     status = 400
 
 
-class Unauthorized(ApiError):
+class KeyRequired(ApiError):
     """This needs a key: send one of this pool's as `Authorization: Bearer KEY`."""
 
     status = 401
@@ -124,7 +124,7 @@ class Forbidden(ApiError):
     status = 403
 
 
-class NotFound(ApiError):
+class ResourceUnknown(ApiError):
     """There is nothing of this name."""
 
     status = 404

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.store import QueueDepth, Standing, WorkerInfo
+from rolloutpool_common.store import PoolStats, QueueDepth, WorkerInfo
 
 __all__ = ["encode", "families", "outage"]
 
@@ -56,7 +56,7 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
-        ["crashes", "drains", "losses", "parks", "retries"],
+        ["crashes", "drains", "losses", "deferrals", "retries"],
     ),
     "push": (
         "pushes",
@@ -92,7 +92,7 @@ def outage() -> Iterator[Metric]:
 
 
 def families(
-    standing: Standing, depths: Mapping[Priority, QueueDepth], workers: Iterable[WorkerInfo]
+    standing: PoolStats, depths: Mapping[Priority, QueueDepth], workers: Iterable[WorkerInfo]
 ) -> Iterator[Metric]:
     """All metrics of a pool."""
     yield _gauge("redis_up", "Whether Redis answered.", 1)

@@ -13,7 +13,7 @@ import structlog
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError
 
-__all__ = ["Chore", "Reconciler"]
+__all__ = ["PeriodicTask", "Reconciler"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -23,7 +23,7 @@ RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
 
-class Chore:
+class PeriodicTask:
     """One thing to do every `PERIOD_SECONDS`, or at once when it is kicked."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -45,7 +45,7 @@ class Chore:
                 await self._task
             self._task = None
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Does it now; many kicks during one round make one further round."""
         self._kicked.set()
 
@@ -81,9 +81,9 @@ class Reconciler:
         self._store = store
         self._publisher = publisher
         self._rounds = 0
-        self._reconcile = Chore("reconcile", self._reconcile_once)
+        self._reconcile = PeriodicTask("reconcile", self._reconcile_once)
         # Apart from reconciling, so that a long round there never delays a new batch.
-        self._publish = Chore("publish", publisher.pump)
+        self._publish = PeriodicTask("publish", publisher.pump)
 
     def start(self) -> None:
         """Begins to work in the background."""
@@ -99,7 +99,7 @@ class Reconciler:
 
     def publish_soon(self) -> None:
         """Call it after each submission."""
-        self._publish.kick()
+        self._publish.wake()
 
     async def _reconcile_once(self) -> None:
         report = await self._store.reconciliation.run_once()

@@ -24,12 +24,12 @@ __all__ = ["batch_key", "plan_batch", "plan_v1"]
 _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_seconds"})
 
 
-def plan_v1(request: RolloutRequest, *, scope: str, deadline_s: float) -> NewBatch:
+def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBatch:
     """A synchronous rollout as a batch of one; TypeError where it holds an integer beyond 64 bits."""
     fields = request.model_dump(exclude={"tool_server_url"})
     return NewBatch(
         batch_id=_new_batch_id(),
-        scope=scope,
+        owner=owner,
         shared=b"{}",
         rollouts=[
             NewRollout(
@@ -46,7 +46,7 @@ def plan_v1(request: RolloutRequest, *, scope: str, deadline_s: float) -> NewBat
 
 
 def plan_batch(
-    document: Any, catalog: Catalog | None, rules: Rules, *, scope: str, idempotency_key: str | None
+    document: Any, catalog: Catalog | None, rules: Rules, *, owner: str, idempotency_key: str | None
 ) -> NewBatch:
     """The batch that the document of `POST /v1/batches` asks for; raises `Rejected` with all its faults."""
     checked = check_batch(document, catalog, rules)
@@ -59,7 +59,7 @@ def plan_batch(
         shared["server_url"] = urls[0]
     return NewBatch(
         batch_id=_new_batch_id(),
-        scope=scope,
+        owner=owner,
         shared=orjson.dumps(shared),
         rollouts=list(_expand(checked, urls if len(urls) > 1 else [])),
         priority=batch.priority,

@@ -34,7 +34,7 @@ async def run(pool: Pool, request: RolloutRequest, owner: str) -> RolloutRespons
     body, `ShuttingDown`, and `StoreError`.
     """
     timeout_s = pool.settings.rollout_timeout_seconds
-    new = plan_v1(request, scope=owner, deadline_s=timeout_s)
+    new = plan_v1(request, owner=owner, deadline_s=timeout_s)
     async with pool.slots:
         pool.raise_if_stopping()
         try:

@@ -72,7 +72,7 @@ def token_array(ids: Sequence[Any]) -> npt.NDArray[np.int32]:
 def _entries(choice: Any) -> Sequence[Any]:
     content = field(field(choice, "logprobs"), "content")
     if not content:
-        raise ChoiceIncomplete("The choice has no logprobs.content. Ask the server for `logprobs: true`.")
+        raise ChoiceIncomplete("The choice has no logprobs.content. TurnRequest the server for `logprobs: true`.")
     return list(content)
 
 
@@ -82,7 +82,7 @@ def _vocabulary_ids(pieces: Sequence[Any], tokenizer: ChatTokenizer) -> list[int
     if len(ids) < len(found):
         raise TokenUnknown(
             f"{len(found) - len(ids)} of {len(found)} tokens, the first at position {found.index(None)}, are no pieces "
-            f"of the vocabulary of {tokenizer.name}: the server sends decoded text. Ask it for ids (vLLM: "
+            f"of the vocabulary of {tokenizer.name}: the server sends decoded text. TurnRequest it for ids (vLLM: "
             "`return_token_ids` or `return_tokens_as_token_ids`)."
         )
     return ids
@@ -94,5 +94,5 @@ def _check_text(choice: Any, ids: Sequence[int], tokenizer: ChatTokenizer) -> No
     if isinstance(text, str) and text.strip() not in tokenizer.decode(ids):
         raise TokenUnknown(
             f"The tokens are pieces of the vocabulary of {tokenizer.name}, but do not spell the message. The server "
-            "sends decoded text, or runs another tokenizer. Ask it for ids."
+            "sends decoded text, or runs another tokenizer. TurnRequest it for ids."
         )

@@ -22,7 +22,7 @@ from rolloutpool_common.store import Claim, Store
 
 T = TypeVar("T")
 
-SCOPE = "public"
+OWNER = "public"
 
 
 async def until(look: Callable[[], Awaitable[T | None]], seconds: float = 10) -> T:
@@ -136,7 +136,7 @@ class ScriptedWorker:
 
     async def end_named(self, rollout_id: str, **changes: Any) -> RolloutResult:
         """As `end`, as soon as somebody has submitted a rollout of this name."""
-        return await self.end(await until(lambda: self.store.rollouts.find(rollout_id, SCOPE)), **changes)
+        return await self.end(await until(lambda: self.store.rollouts.find(rollout_id, OWNER)), **changes)
 
 
 def result_of(claim: Claim, **changes: Any) -> RolloutResult:

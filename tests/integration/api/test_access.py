@@ -11,7 +11,7 @@ import pytest
 from tests.integration.api.conftest import Api, ScriptedWorker, batch, client_of, running_api, until, v1_request
 
 from rolloutpool_api.access import OPEN_PATHS
-from rolloutpool_api.head import MAX_HEAD_BYTES
+from rolloutpool_api.header_limit import MAX_HEAD_BYTES
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_common.store import Store
 

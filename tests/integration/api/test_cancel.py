@@ -23,16 +23,16 @@ async def test_a_cancel_before_its_submit(client: httpx.AsyncClient, worker: Scr
     assert (await client.get("/v1/rollouts/a/b")).status_code == 404
     accepted = await client.post("/v1/batches", json=named("a/b", "c"))
     assert accepted.status_code == 202
-    doomed, other = accepted.json()["rollouts"]
+    precancelled, other = accepted.json()["rollouts"]
     await worker.end(other)
     page = (await client.get(f"/v1/batches/{accepted.json()['batch_id']}/results")).json()
     assert page["complete"]
     assert {item["result"]["uid"]: item["result"]["status"] for item in page["items"]} == {
-        doomed: "cancelled",
+        precancelled: "cancelled",
         other: "completed",
     }
     late = await client.delete("/v1/rollouts/a/b")
-    assert (late.status_code, late.json()) == (200, {"uid": doomed, "status": "cancelled"})
+    assert (late.status_code, late.json()) == (200, {"uid": precancelled, "status": "cancelled"})
 
 
 async def test_a_synchronous_rollout_is_cancelled_too(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

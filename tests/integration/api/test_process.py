@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.integration.api.conftest import SCOPE, ScriptedWorker, batch, client_of, running_api, until, v1_request
+from tests.integration.api.conftest import OWNER, ScriptedWorker, batch, client_of, running_api, until, v1_request
 
 from rolloutpool_common.store import Store
 
@@ -90,7 +90,7 @@ async def test_waiters_do_not_delay_the_stop(redis_url: str, store: Store, worke
             asyncio.create_task(client.get(f"/v1/batches/{batch_id}/results", params={"wait": 60})) for _ in range(20)
         ]
         running = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="running")))
-        uid = await until(lambda: store.rollouts.find("running", SCOPE))
+        uid = await until(lambda: store.rollouts.find("running", OWNER))
         queued = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="queued")))
         await streaming.wait()
         await client.get("/health")

@@ -3,7 +3,7 @@
 import asyncio
 
 import httpx
-from tests.integration.api.conftest import SCOPE, ScriptedWorker, client_of, running_api, until, v1_request
+from tests.integration.api.conftest import OWNER, ScriptedWorker, client_of, running_api, until, v1_request
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Store
@@ -14,7 +14,7 @@ async def test_the_same_body_joins_while_it_runs_and_after(
 ) -> None:
     body = v1_request()
     first = asyncio.create_task(client.post("/rollout", json=body))
-    uid = await until(lambda: store.rollouts.find(body["rollout_id"], SCOPE))
+    uid = await until(lambda: store.rollouts.find(body["rollout_id"], OWNER))
     # Key order and unknown fields don't make another request.
     second = asyncio.create_task(client.post("/rollout", json={"ignored": 1, **dict(reversed(body.items()))}))
     await worker.end(uid)
@@ -27,7 +27,7 @@ async def test_another_body_under_the_same_id_is_a_conflict(
     client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
 ) -> None:
     running = asyncio.create_task(client.post("/rollout", json=v1_request()))
-    uid = await until(lambda: store.rollouts.find(v1_request()["rollout_id"], SCOPE))
+    uid = await until(lambda: store.rollouts.find(v1_request()["rollout_id"], OWNER))
     for _ in range(2):
         other = await client.post("/rollout", json=v1_request(max_turns=2))
         assert other.status_code == 409
@@ -43,12 +43,12 @@ async def test_excess_rollouts_wait_before_their_submission(
 ) -> None:
     async with running_api(redis_url, max_concurrent_rollouts=1) as api, client_of(api) as client:
         first = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="first")))
-        uid = await until(lambda: store.rollouts.find("first", SCOPE))
+        uid = await until(lambda: store.rollouts.find("first", OWNER))
         second = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="second")))
         assert (await client.get("/health")).status_code == 200
-        assert await store.rollouts.find("second", SCOPE) is None
+        assert await store.rollouts.find("second", OWNER) is None
         await worker.end(uid)
-        claim = await worker.claim(await until(lambda: store.rollouts.find("second", SCOPE)))
+        claim = await worker.claim(await until(lambda: store.rollouts.find("second", OWNER)))
         assert claim.queued_ms < 30_000
         await store.rollouts.cancel(claim.uid)
         assert (await first).json()["status"] == "COMPLETED"
@@ -75,7 +75,7 @@ async def test_a_lost_caller_finds_the_result_by_id(
 ) -> None:
     body = v1_request(rollout_id="job/7 idx")
     posted = asyncio.create_task(client.post("/rollout", json=body))
-    uid = await until(lambda: store.rollouts.find("job/7 idx", SCOPE))
+    uid = await until(lambda: store.rollouts.find("job/7 idx", OWNER))
     posted.cancel()
     await asyncio.wait([posted])
     await worker.end(uid)
@@ -89,7 +89,7 @@ async def test_a_rollout_can_be_cancelled_by_its_name(
     client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
 ) -> None:
     posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="mine")))
-    uid = await until(lambda: store.rollouts.find("mine", SCOPE))
+    uid = await until(lambda: store.rollouts.find("mine", OWNER))
     cancelled = await client.delete("/v1/rollouts/mine")
     assert cancelled.json() == {"uid": uid, "status": RolloutStatus.CANCELLED}
     assert (await posted).json()["error_message"] == "Rollout cancelled"

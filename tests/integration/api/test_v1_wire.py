@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.api.conftest import SCOPE, ScriptedWorker, until, v1_request
+from tests.integration.api.conftest import OWNER, ScriptedWorker, until, v1_request
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
@@ -102,7 +102,7 @@ async def test_the_worker_gets_what_was_posted(client: httpx.AsyncClient, worker
         unknown_field=1,
     )
     posted = asyncio.create_task(client.post("/rollout", json=body))
-    uid = await until(lambda: store.rollouts.find(body["rollout_id"], SCOPE))
+    uid = await until(lambda: store.rollouts.find(body["rollout_id"], OWNER))
     claim = await worker.claim(uid)
     spec = store.with_secrets(claim.spec).model_dump()
     assert spec["v1"] is True

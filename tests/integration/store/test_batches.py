@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import SCOPE, claim, new_batch, result_of, submit, uids_of
+from tests.integration.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
@@ -15,7 +15,7 @@ from rolloutpool_common.store.batches import STAGE_SECONDS
 
 
 async def counts(store: Store, batch_id: str) -> dict[str, int]:
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     return {state.value: n for state, n in status.counts.items() if n}
 
@@ -26,7 +26,7 @@ async def test_the_same_key_and_digest_give_the_first_batch_and_add_nothing(stor
     keys = sorted([key async for key in raw.scan_iter("rp:*")])
     assert await store.batches.submit(second) == (first.batch_id, False)
     assert sorted([key async for key in raw.scan_iter("rp:*")]) == keys
-    assert await store.batches.status(second.batch_id, SCOPE) is None
+    assert await store.batches.status(second.batch_id, OWNER) is None
 
 
 async def test_the_same_key_with_another_digest_conflicts_and_names_the_first(store: Store) -> None:
@@ -38,11 +38,11 @@ async def test_the_same_key_with_another_digest_conflicts_and_names_the_first(st
 
 
 async def test_keys_of_two_scopes_do_not_meet(store: Store) -> None:
-    mine, theirs = new_batch(key="k", digest="one"), new_batch(key="k", digest="two", scope="theirs")
+    mine, theirs = new_batch(key="k", digest="one"), new_batch(key="k", digest="two", owner="theirs")
     await store.batches.submit(mine)
     assert await store.batches.submit(theirs) == (theirs.batch_id, True)
-    assert await store.batches.status(theirs.batch_id, SCOPE) is None
-    assert await store.batches.total(theirs.batch_id, SCOPE) is None
+    assert await store.batches.status(theirs.batch_id, OWNER) is None
+    assert await store.batches.total(theirs.batch_id, OWNER) is None
     assert await store.batches.total(theirs.batch_id, "theirs") == 1
 
 
@@ -81,9 +81,9 @@ async def test_a_submit_that_dies_before_its_commit_leaves_nothing_that_lasts(
     assert len(left) == 4
     for key in left:
         assert 0 < await raw.ttl(key) <= STAGE_SECONDS
-    assert await store.batches.status(batch.batch_id, SCOPE) is None
+    assert await store.batches.status(batch.batch_id, OWNER) is None
     assert await store.rollouts.claim(f"{batch.batch_id}-0", "w1") == ClaimRefused("gone")
-    assert await store.rollouts.find("r0", SCOPE) is None
+    assert await store.rollouts.find("r0", OWNER) is None
     assert await store.outbox.reserve(Priority.DEFAULT, 10) == []
     # The key was not used up: trying again works.
     assert (await store.batches.submit(new_batch(1, key="k"))).created
@@ -134,7 +134,7 @@ async def test_status_adds_up_what_results_report(store: Store) -> None:
     for uid, change in zip(uids, changes, strict=False):
         claimed = await claim(store, uid)
         await store.rollouts.finish(claimed, result_of(claimed, **change))
-    status = await store.batches.status(uids[0].rpartition("-")[0], SCOPE)
+    status = await store.batches.status(uids[0].rpartition("-")[0], OWNER)
     assert status is not None
     assert status.alignment == {"exact": 1, "forked": 1}
     assert (status.drift, status.warnings) == ({"retokenized": 2}, {"eos_withheld": 1})
@@ -197,14 +197,14 @@ async def test_cancelling_a_batch_ends_what_has_not_ended(store: Store) -> None:
     await store.rollouts.finish(done, result_of(done))
     assert await store.batches.cancel(batch_id) == 149
     assert await counts(store, batch_id) == {"completed": 1, "cancelled": 149}
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert (status.cancelled, status.state) == (True, BatchState.COMPLETE)
     assert await store.rollouts.claim(uids[2], "w1") == ClaimRefused("ended")
     assert await store.outbox.reserve(Priority.DEFAULT, 500) == []
     assert await store.batches.cancel(batch_id) == 0
     assert await store.batches.cancel("b" + "0" * 32) == 0
-    view = await store.rollouts.view(running.uid, SCOPE)
+    view = await store.rollouts.view(running.uid, OWNER)
     assert view is not None
     assert view.status is RolloutStatus.CANCELLED
 
@@ -243,12 +243,12 @@ async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) ->
 async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_first(store: Store) -> None:
     first = await submit(store, [{"rollout_id": "r"}])
     second = await submit(store, [{"rollout_id": "r"}])
-    assert await store.rollouts.find("r", SCOPE) == second[0]
+    assert await store.rollouts.find("r", OWNER) == second[0]
     for uids in (first, second):
         batch_id = uids[0].rpartition("-")[0]
         await store.batches.cancel(batch_id)
         await store.batches.delete(batch_id)
-        assert await store.rollouts.find("r", SCOPE) == (second[0] if uids is first else None)
+        assert await store.rollouts.find("r", OWNER) == (second[0] if uids is first else None)
 
 
 async def test_a_batch_of_ten_thousand_is_whole(store: Store) -> None:

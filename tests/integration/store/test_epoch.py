@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.support.batches import SCOPE, announce, claim, new_batch, result_of, submit, uids_of
+from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, submit, uids_of
 from tests.integration.support.durable import DurableRedis, durable_redis
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -33,7 +33,7 @@ async def epoch_of(store: Store) -> int:
 
 
 async def status_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     return view.status, view.attempt
 
@@ -83,7 +83,7 @@ async def test_a_claim_that_was_forgotten_is_made_again(server: DurableRedis, st
     assert (await store.workers.tokens("w1"))[uid] == held.token
     assert await store.rollouts.claim(uid, "w2") == ClaimRefused("taken")
     await store.rollouts.finish(held, result_of(held))
-    status = await store.batches.status(held.batch_id, SCOPE)
+    status = await store.batches.status(held.batch_id, OWNER)
     assert status is not None
     assert (status.counts[RolloutStatus.RUNNING], status.counts[RolloutStatus.COMPLETED]) == (0, 1)
 

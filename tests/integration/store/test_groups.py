@@ -1,7 +1,7 @@
 """Groups with a policy: when a trainer may take one early, when it is lost, and what becomes of the late."""
 
 import pytest
-from tests.integration.support.batches import SCOPE, claim, new_batch, result_of
+from tests.integration.support.batches import OWNER, claim, new_batch, result_of
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import GroupPolicy, LateRollouts
@@ -31,7 +31,7 @@ async def test_enough_make_a_group_usable(store: Store, late: LateRollouts) -> N
     await store.rollouts.finish(claims[2], result_of(claims[2]))
     assert await verdicts(store, batch_id) == {"a": "usable", "b": "open"}
     await store.reconciliation.run_once()
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     cancelled = status.counts[RolloutStatus.CANCELLED]
     assert cancelled == (1 if late is LateRollouts.CANCEL else 0)
@@ -47,7 +47,7 @@ async def test_a_group_that_cannot_have_enough_is_dropped_for_good(store: Store)
         await store.rollouts.settle(batch_id, index, RolloutStatus.FAILED, FinishReason.ERROR, None)
     assert await verdicts(store, batch_id) == {"a": "open", "b": "dropped"}
     await store.reconciliation.run_once()
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.CANCELLED] == 2
     assert await verdicts(store, batch_id) == {"a": "open", "b": "dropped"}

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import SCOPE, announce, claim, new_batch, result_of, submit
+from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, submit
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -164,7 +164,7 @@ async def test_a_delayed_rollout_waits_outside_the_outbox(store: Store) -> None:
     claimed = await claim(store, uid)
     await store.rollouts.give_back(claimed, clean=True, counter="retries", delay_s=0.2)
     assert await take(store) == []
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.status is RolloutStatus.QUEUED
 

@@ -127,7 +127,7 @@ async def test_a_message_brings_an_eighth_of_the_smallest_workers_slots(
     store: Store, sharing: Publisher, raw: Redis, slots: tuple[int, ...], most: int
 ) -> None:
     await announced(store, *slots)
-    await announce(store, "solo-of-a-suspect", slots=1)
+    await announce(store, "isolated-of-a-suspect", slots=1)
     await submit(store, 600)
     await sharing.pump()
     assert max(await sizes(raw)) == most

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.integration.support.batches import SCOPE, claim, result_of, submit
+from tests.integration.support.batches import OWNER, claim, result_of, submit
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery
@@ -21,7 +21,7 @@ async def finished(store: Store, count: int) -> list[str]:
 
 
 async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
-    status = await store.batches.status(uid.rpartition("-")[0], SCOPE)
+    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
     assert status is not None
     return {state: n for state, n in status.delivery.items() if n}
 

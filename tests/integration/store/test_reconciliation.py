@@ -6,12 +6,12 @@ import tempfile
 import pytest
 import redis.asyncio
 from tests.conftest import start_redis
-from tests.integration.support.batches import SCOPE, announce, claim, result_of, submit
+from tests.integration.support.batches import OWNER, announce, claim, result_of, submit
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import ClaimLost, ClaimRefused, Report, Store
+from rolloutpool_common.store import ClaimLost, ClaimRefused, ReconciliationReport, Store
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 
@@ -47,7 +47,7 @@ async def test_a_dead_worker_s_rollouts_are_queued_again_with_their_journal(
 
     report = await store.reconciliation.run_once()
 
-    assert report == Report(leader=True, dead_workers=1, requeued=2)
+    assert report == ReconciliationReport(leader=True, dead_workers=1, requeued=2)
     assert [worker.worker_id for worker in await store.workers.known()] == ["alive"]
     assert sorted(ticket.index for ticket in await store.outbox.reserve(Priority.DEFAULT, 9)) == [0, 1]
     again = await claim(store, uids[0], "alive")
@@ -84,7 +84,7 @@ async def test_what_a_worker_claims_while_it_is_buried_is_not_stranded(
     await announce(store, "w")
     await claim(store, first, "w")
     await fall_silent(raw, "w")
-    assert not await store.workers.bury("w")  # it has claims: they come first
+    assert not await store.workers.deregister("w")  # it has claims: they come first
     assert (await store.reconciliation.run_once()).requeued == 1
     await claim(store, second, "w")  # and then it dies without another beat
     await fall_silent(raw, "w")
@@ -98,9 +98,9 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
     uid, neighbour = await submit(store, 2)
     for crash in range(1, MAX_CRASHES + 1):
         # After two crashes only a worker that runs nothing else gets it.
-        name = f"w{crash}" if crash <= 2 else f"solo-{crash}"
+        name = f"w{crash}" if crash <= 2 else f"isolated-{crash}"
         if crash > 2:
-            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("solo")
+            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("isolated")
             # One process for it is enough.
             assert await store.rollouts.claim(uid, "w9") == ClaimRefused("taken")
         await announce(store, name)
@@ -110,7 +110,7 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
         await fall_silent(raw, name)
         report = await store.reconciliation.run_once()
         assert report.poisoned == (crash == MAX_CRASHES)
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.status is RolloutStatus.FAILED
     assert view.result is not None
@@ -146,7 +146,7 @@ async def test_a_rollout_that_gets_on_and_kills_each_time_is_one_in_the_end(
     (uid,) = await submit(store)
     for number in range(10):
         await die_further_on(store, raw, uid, f"w{number}")
-    assert await store.rollouts.claim(uid, "w10") == ClaimRefused("solo")
+    assert await store.rollouts.claim(uid, "w10") == ClaimRefused("isolated")
 
 
 async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
@@ -160,7 +160,7 @@ async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
         await fall_silent(raw, name)
         await store.reconciliation.run_once()
     (ticket,) = await store.outbox.reserve(Priority.DEFAULT, 9)
-    assert await store.rollouts.claim(uid, "w3") == ClaimRefused("solo")
+    assert await store.rollouts.claim(uid, "w3") == ClaimRefused("isolated")
     # Not lost on its way into the broker: it would be published again while its process starts.
     assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1) == 0
     assert (await store.reconciliation.run_once()).resumed == 0
@@ -181,12 +181,12 @@ async def test_of_many_suspects_who_waits_longest_runs_alone_first(
         await store.reconciliation.run_once()
     await announce(store, "w3")
     answers = [await store.rollouts.claim(uid, "w3") for uid in uids]
-    assert answers == [ClaimRefused("solo"), ClaimRefused("solo"), ClaimRefused("taken")]
-    assert (await claim(store, uids[0], "solo-1")).attempt == 3
+    assert answers == [ClaimRefused("isolated"), ClaimRefused("isolated"), ClaimRefused("taken")]
+    assert (await claim(store, uids[0], "isolated-1")).attempt == 3
     # Its time has come to try again.
     await raw.zadd("rp:delayed", {uids[2]: 1})
     assert (await store.reconciliation.run_once()).resumed == 1
-    assert await store.rollouts.claim(uids[2], "w3") == ClaimRefused("solo")
+    assert await store.rollouts.claim(uids[2], "w3") == ClaimRefused("isolated")
     for uid in uids:
         await store.rollouts.cancel(uid)
     assert not await raw.exists("rp:suspects")
@@ -201,7 +201,7 @@ async def test_a_suspect_that_fails_alone_and_kills_nobody_is_cleared(
         await claim(store, uid, name)
         await fall_silent(raw, name)
         await store.reconciliation.run_once()
-    alone = await claim(store, uid, "solo-1")
+    alone = await claim(store, uid, "isolated-1")
     assert await store.rollouts.give_back(alone, clean=True, counter="retries", delay_s=0)
     assert (await claim(store, uid, "w3")).crashes == 0
 
@@ -224,7 +224,7 @@ async def test_nobody_is_dead_right_after_redis_started() -> None:
             await claim(store, uid, "w")
             # All beats stopped while Redis was away, for however long that was.
             await fall_silent(raw, "w", 3600)
-            assert await store.reconciliation.run_once() == Report(leader=True)
+            assert await store.reconciliation.run_once() == ReconciliationReport(leader=True)
             assert await store.workers.claims("w") == [uid]
         finally:
             await raw.aclose()
@@ -265,7 +265,7 @@ async def test_a_queued_rollout_expires_at_its_deadline(store: Store) -> None:
         return expired > 0
 
     await until(once)
-    view = await store.rollouts.view(late[0], SCOPE)
+    view = await store.rollouts.view(late[0], OWNER)
     assert view is not None
     assert view.result is not None
     assert (view.status, view.result["finish_reason"]) == (RolloutStatus.EXPIRED, FinishReason.DEADLINE)
@@ -288,7 +288,7 @@ async def test_a_cancellation_whose_process_died_is_carried_through(store: Store
     await raw.sadd("rp:cancelling", batch_id)
     await store.rollouts.cancel(uids[0])
     assert (await store.reconciliation.run_once()).cancelled == 99
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.CANCELLED] == 100
     assert await raw.exists("rp:cancelling") == 0
@@ -304,6 +304,6 @@ async def test_ended_batches_are_deleted_when_their_time_is_over(store: Store, r
     await raw.zadd("rp:ended", {"b" + "0" * 32: 1})
     assert (await store.reconciliation.run_once()).deleted == 2
     assert (await store.reconciliation.run_once()).deleted == 0
-    assert await store.rollouts.view(old, SCOPE) is None
-    assert await store.rollouts.view(young, SCOPE) is not None
-    assert await store.rollouts.view(running, SCOPE) is not None
+    assert await store.rollouts.view(old, OWNER) is None
+    assert await store.rollouts.view(young, OWNER) is not None
+    assert await store.rollouts.view(running, OWNER) is not None

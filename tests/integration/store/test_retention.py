@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.integration.support.batches import SCOPE, announce, claim, new_batch, result_of, uids_of
+from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -94,8 +94,8 @@ async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Sto
     assert await raw.llen("rp:dead") == BATCHES * ROLLOUTS // FATES
     totals = str(await raw.hgetall("rp:totals"))
     assert all(batch.batch_id not in totals for batch in batches)
-    assert await store.batches.status(batches[0].batch_id, SCOPE) is None
-    assert await store.rollouts.find("b0-r1", SCOPE) is None
+    assert await store.batches.status(batches[0].batch_id, OWNER) is None
+    assert await store.rollouts.find("b0-r1", OWNER) is None
     # The key is free again: what it stood for is gone.
     assert (await store.batches.submit(busy_batch(0))).created
 
@@ -135,21 +135,21 @@ async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, r
 
     async def gone() -> bool:
         await store.reconciliation.run_once()
-        return await store.batches.status(short.batch_id, SCOPE) is None
+        return await store.batches.status(short.batch_id, OWNER) is None
 
     await until(gone)
-    assert await store.batches.status(long.batch_id, SCOPE) is not None
-    assert await store.batches.status(running.batch_id, SCOPE) is not None
+    assert await store.batches.status(long.batch_id, OWNER) is not None
+    assert await store.batches.status(running.batch_id, OWNER) is not None
     assert await raw.pttl("rp:idempotency:tests:running") == -1
-    assert not await store.batches.was_submitted(SCOPE, "short")
-    assert await store.batches.was_submitted(SCOPE, "long")
+    assert not await store.batches.was_submitted(OWNER, "short")
+    assert await store.batches.was_submitted(OWNER, "long")
 
 
 async def test_the_stream_of_wake_ups_is_capped(store: Store, raw: Any) -> None:
     """It would otherwise be the one thing that grows with each rollout."""
     pipe = raw.pipeline(transaction=False)
     for _ in range(12_000):
-        pipe.xadd("rp:finished", {"b": "b"})
+        pipe.xadd("rp:finished", {"batch": "b"})
     await pipe.execute()
     batch = new_batch(50)
     await store.batches.submit(batch)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import SCOPE, claim, result_of, submit
+from tests.integration.support.batches import OWNER, claim, result_of, submit
 from tests.integration.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -15,7 +15,7 @@ from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
 
 
 async def state_of(store: Store, uid: str) -> RolloutStatus:
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     return view.status
 
@@ -36,7 +36,7 @@ async def test_a_claim_that_arrives_twice_is_one_claim(store: Store) -> None:
     again = await store._connection.script("claim", batch_id, 0, "w1", "token")
     assert first[0] == again[0] == b"claimed"
     assert first[1] == again[1] == 1
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.RUNNING] == 1
 
@@ -44,7 +44,7 @@ async def test_a_claim_that_arrives_twice_is_one_claim(store: Store) -> None:
 @pytest.mark.parametrize("uid", ["", "-", "-0", "b", "b-x", "b-1-", "b-٣", "b-9999999", "b0-0", "\x00-0"])
 async def test_uids_of_nothing_are_gone(store: Store, uid: str) -> None:
     assert await store.rollouts.claim(uid, "w1") == ClaimRefused("gone")
-    assert await store.rollouts.view(uid, SCOPE) is None
+    assert await store.rollouts.view(uid, OWNER) is None
     assert await store.rollouts.cancel(uid) is None
 
 
@@ -53,10 +53,10 @@ async def test_an_index_beyond_the_batch_is_gone(store: Store) -> None:
     beyond = uid.rpartition("-")[0] + "-1"
     assert await store.rollouts.claim(beyond, "w1") == ClaimRefused("gone")
     assert await store.rollouts.cancel(beyond) is None
-    assert await store.rollouts.view(beyond, SCOPE) is None
+    assert await store.rollouts.view(beyond, OWNER) is None
     # Nothing was counted as running.
     assert await state_of(store, uid) is RolloutStatus.QUEUED
-    status = await store.batches.status(uid.rpartition("-")[0], SCOPE)
+    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.QUEUED] == 1
 
@@ -96,7 +96,7 @@ async def test_a_stale_token_writes_nothing(store: Store) -> None:
     assert await state_of(store, uid) is RolloutStatus.RUNNING
     assert await store.workers.claims("w2") == [uid]
     await store.rollouts.finish(fresh, result_of(fresh))
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.result is not None
     assert view.result["worker"] == "w2"
@@ -122,7 +122,7 @@ async def test_what_redis_lost_of_a_journal_is_sent_again(store: Store, raw: Red
     await raw.delete(f"rp:rollout:{uid}:journal")
     await store.rollouts.journal(claimed, records, turns=5)
     assert await store.rollouts.read_journal(uid) == records
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.turns == 5
 
@@ -141,7 +141,7 @@ async def test_a_finish_that_arrives_twice_counts_once(store: Store) -> None:
     for _ in range(3):
         await store.rollouts.finish(claimed, result_of(claimed))
     batch_id = uid.rpartition("-")[0]
-    status = await store.batches.status(batch_id, SCOPE)
+    status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert (status.counts[RolloutStatus.COMPLETED], status.turns, status.sampled_tokens) == (1, 1, 2)
     assert len((await store.batches.results(batch_id, "0", 10)).items) == 1
@@ -244,16 +244,16 @@ async def test_results_come_back_byte_by_byte_whatever_their_size(store: Store) 
 
 async def test_a_view_shows_each_stage(store: Store) -> None:
     (uid,) = await submit(store, [{"rollout_id": "mine"}], groups=["g"])
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert (view.status, view.attempt, view.worker, view.turns, view.result) == ("queued", 0, None, 0, None)
     assert (view.rollout_id, view.group, view.index) == ("mine", "g", 0)
     claimed = await claim(store, uid, "w9")
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert (view.status, view.attempt, view.worker) == ("running", 1, "w9")
     await store.rollouts.finish(claimed, result_of(claimed))
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert (view.status, view.attempt, view.worker) == ("completed", 1, "w9")
     assert view.result is not None

@@ -122,9 +122,9 @@ async def test_a_reader_that_stood_still_wakes_those_whose_signals_were_trimmed(
             # Nothing else runs in this loop meanwhile: the reader gets the first of these, and then what is left.
             pipe = busy.pipeline(transaction=False)
             for name in ("other", batch_id, *["other"] * 12_000):
-                pipe.xadd(FINISHED, {"b": name}, maxlen=10_000, approximate=True)
+                pipe.xadd(FINISHED, {"batch": name}, maxlen=10_000, approximate=True)
             pipe.execute()
-            assert batch_id.encode() not in {entry[b"b"] for _, entry in busy.xrange(FINISHED)}
+            assert batch_id.encode() not in {entry[b"batch"] for _, entry in busy.xrange(FINISHED)}
         assert await watch.wait(20)
 
 

@@ -2,7 +2,7 @@
 
 import redis.asyncio
 from cryptography.fernet import Fernet
-from tests.integration.support.batches import SCOPE, claim, new_batch, result_of, submit
+from tests.integration.support.batches import OWNER, claim, new_batch, result_of, submit
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
@@ -45,7 +45,7 @@ async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) ->
         "sampled": 4,
         "tokens": 10,
     }
-    status = await store.batches.status(done.rpartition("-")[0], SCOPE)
+    status = await store.batches.status(done.rpartition("-")[0], OWNER)
     assert status is not None
     assert status.failures == {"infra:network_error": 1}
 
@@ -108,8 +108,8 @@ async def test_tickets_that_nobody_takes_grow_old_and_are_put_back(store: Store,
 
 async def test_a_worker_is_lost_once(store: Store) -> None:
     await store.workers.beat("w", running=0, tokenizers={})
-    await store.workers.bury("w")
-    await store.workers.bury("w")
+    await store.workers.deregister("w")
+    await store.workers.deregister("w")
     assert (await store.totals.read()).totals == {"workers_lost": 1}
 
 

@@ -48,7 +48,7 @@ async def test_a_silent_worker_is_known_as_not_alive(store: Store, raw: Redis) -
     (info,) = await store.workers.known()
     assert not info.alive
     assert info.last_beat_age_s == pytest.approx(10, abs=2)
-    assert await store.workers.silent() == ["w"]
+    assert await store.workers.expired() == ["w"]
 
 
 async def test_a_beat_of_an_unknown_worker_says_so_and_shows_nobody(store: Store) -> None:

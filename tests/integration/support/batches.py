@@ -12,9 +12,9 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 
-__all__ = ["NOWHERE", "SCOPE", "announce", "claim", "new_batch", "result_of", "submit", "uids_of"]
+__all__ = ["NOWHERE", "OWNER", "announce", "claim", "new_batch", "result_of", "submit", "uids_of"]
 
-SCOPE = "tests"
+OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
 """The discard port: nobody listens there."""
 
@@ -25,7 +25,7 @@ def new_batch(
     shared: dict[str, Any] | None = None,
     groups: Sequence[str | None] | None = None,
     deadline_s: float | None = None,
-    scope: str = SCOPE,
+    owner: str = OWNER,
     key: str | None = None,
     digest: str = "d",
     priority: Priority = Priority.DEFAULT,
@@ -45,7 +45,7 @@ def new_batch(
     }
     return NewBatch(
         batch_id="b" + uuid.uuid4().hex,
-        scope=scope,
+        owner=owner,
         shared=orjson.dumps(common),
         rollouts=[
             NewRollout(

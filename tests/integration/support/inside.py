@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tests.integration.support.batches import NOWHERE, SCOPE, new_batch, uids_of
+from tests.integration.support.batches import NOWHERE, OWNER, new_batch, uids_of
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.batch import BatchStatus
@@ -86,7 +86,7 @@ class InsideWorker:
 
     async def status(self, uid: str) -> BatchStatus:
         """Of the rollout's batch."""
-        status = await self.runtime.store.batches.status(uid.rpartition("-")[0], SCOPE)
+        status = await self.runtime.store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         return status
 

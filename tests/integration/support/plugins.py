@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.outcomes import FinishReason
-from rolloutpool_worker.agents.termination import TERMINATION, Verdict
+from rolloutpool_worker.agents.termination import TERMINATION, TerminationDecision
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
 from rolloutpool_worker.tools import ToolContext, ToolFailed, tool
@@ -61,18 +61,18 @@ async def clumsy(conversation: Conversation) -> FinishReason:
 
 
 @TERMINATION.named("after_first_call")
-def after_first_call(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+def after_first_call(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
     """Over with the first turn, tools or not."""
     del turn, messages
-    return Verdict(end=True)
+    return TerminationDecision(end=True)
 
 
 @TERMINATION.named("ask_again")
-def ask_again(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+def ask_again(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
     """Has the user ask one more question before the end."""
     if turn.tool_calls:
-        return Verdict(end=False)
+        return TerminationDecision(end=False)
     asked = sum(message["role"] == "user" for message in messages)
     if asked >= 2:
-        return Verdict(end=True)
-    return Verdict(end=False, say=({"role": "user", "content": "Calculate 2 * 3"},))
+        return TerminationDecision(end=True)
+    return TerminationDecision(end=False, say=({"role": "user", "content": "Calculate 2 * 3"},))

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import orjson
 from tests.conftest import free_port
 from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import SCOPE
+from tests.integration.support.batches import OWNER
 from tests.integration.support.pool import Pool, opened_pool
 from tests.integration.support.waiting import until
 from tests.integration.support.workers import ROOT, Worker, started_worker
@@ -48,7 +48,7 @@ async def cancel(pool: Pool, uid: str) -> None:
     for _ in range(2):
         began = time.monotonic()
         assert await pool.store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
-        view = await pool.store.rollouts.view(uid, SCOPE)
+        view = await pool.store.rollouts.view(uid, OWNER)
         assert time.monotonic() - began < SOON
         assert view is not None
         assert view.status is RolloutStatus.CANCELLED
@@ -83,7 +83,7 @@ async def test_wherever_a_running_rollout_is_it_stops(redis_url: str, tokenizer:
         uids = await pool.submit(asks, shared={"server_url": trainer.url})
 
         async def there() -> bool:
-            tool = await pool.store.rollouts.view(uids[1], SCOPE)
+            tool = await pool.store.rollouts.view(uids[1], OWNER)
             assert tool is not None
             return {r.uid for r in trainer.requests} == set(uids) and tool.turns == 1 and "again in" in worker.log()
 
@@ -107,7 +107,7 @@ async def test_what_waits_for_a_dead_port_or_for_a_worker_is_cancelled_where_it_
         uids = await pool.submit(FAILURES + 3, shared={"server_url": nobody})
 
         async def waiting() -> bool:
-            views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+            views = [await pool.store.rollouts.view(uid, OWNER) for uid in uids]
             return all(view is not None and view.attempt == 1 and view.worker is None for view in views)
 
         await until(waiting)
@@ -136,7 +136,7 @@ async def test_cancel_against_the_last_reply_has_one_outcome(redis_url: str, tok
         await until(lambda: idle(pool))
         assert results == said
         assert set(results.values()) <= {RolloutStatus.CANCELLED, RolloutStatus.COMPLETED}
-        status = await pool.store.batches.status(uids[0].rpartition("-")[0], SCOPE)
+        status = await pool.store.batches.status(uids[0].rpartition("-")[0], OWNER)
         assert status is not None
         assert status.counts[RolloutStatus.CANCELLED] + status.counts[RolloutStatus.COMPLETED] == 40
         # And it stays so.
@@ -166,7 +166,7 @@ async def test_cancel_after_the_end_stops_only_the_delivery(redis_url: str, toke
         await until(refused)
         assert await pool.store.rollouts.cancel(uid) is RolloutStatus.COMPLETED
         assert await pool.result(uid) == before
-        status = await pool.store.batches.status(uid.rpartition("-")[0], SCOPE)
+        status = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         assert {state: n for state, n in status.delivery.items() if n} == {"stopped": 1}
         assert (await pool.store.totals.read()).pushes_pending == 0

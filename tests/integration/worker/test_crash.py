@@ -3,7 +3,7 @@
 from typing import Any
 
 import redis.asyncio
-from tests.integration.support.batches import SCOPE
+from tests.integration.support.batches import OWNER
 from tests.integration.support.pool import Pool, opened_pool
 from tests.integration.support.waiting import until
 from tests.integration.support.workers import Worker, started_worker
@@ -35,7 +35,7 @@ async def kill_in_full_swing(pool: Pool, worker: Worker, uids: list[str]) -> Non
     """Kills it once each rollout has finished turns, and so is in a call."""
 
     async def swinging() -> bool:
-        views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+        views = [await pool.store.rollouts.view(uid, OWNER) for uid in uids]
         return all(view is not None and view.turns >= 1 for view in views)
 
     await until(swinging)
@@ -151,7 +151,7 @@ async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, 
             uids = await pool.submit(asks(2, idempotent=True), shared={"server_url": served.url})
 
             async def queued() -> bool:
-                views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+                views = [await pool.store.rollouts.view(uid, OWNER) for uid in uids]
                 return all(view is not None and view.status is RolloutStatus.QUEUED for view in views)
 
             for name in ("w1", "w2"):

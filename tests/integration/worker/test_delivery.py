@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, send
-from tests.integration.support.batches import SCOPE, claim, new_batch, result_of, uids_of
+from tests.integration.support.batches import OWNER, claim, new_batch, result_of, uids_of
 from tests.integration.support.pool import Pool
 from tests.integration.support.waiting import until
 
@@ -50,7 +50,7 @@ async def settled(pool: Pool, uid: str) -> dict[str, int]:
     """The batch's pushes by state, once none is pending."""
 
     async def look() -> dict[str, int] | None:
-        status = await pool.store.batches.status(uid.rpartition("-")[0], SCOPE)
+        status = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         return None if status.delivery.get("pending") else status.delivery
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import orjson
 from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import SCOPE
+from tests.integration.support.batches import OWNER
 from tests.integration.support.pool import opened_pool
 from tests.integration.support.waiting import until
 from tests.integration.support.workers import ROOT, started_worker
@@ -31,7 +31,7 @@ async def test_a_drained_worker_s_rollouts_are_finished_by_another(redis_url: st
             uids = await pool.submit(asks, shared={"server_url": served.url})
 
             async def in_full_swing() -> bool:
-                views = [await pool.store.rollouts.view(uid, SCOPE) for uid in uids]
+                views = [await pool.store.rollouts.view(uid, OWNER) for uid in uids]
                 return all(view is not None and view.turns >= 2 for view in views)
 
             await until(in_full_swing)
@@ -75,7 +75,7 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
             await until(draining)
             answer_now.set()
             assert await worker.ended() == 0, worker.log()
-        view = await pool.store.rollouts.view(uid, SCOPE)
+        view = await pool.store.rollouts.view(uid, OWNER)
         assert view is not None
         assert (view.status, view.turns, view.worker) == (RolloutStatus.QUEUED, 1, None)
         again = await pool.store.rollouts.claim(uid, "next")
@@ -185,7 +185,7 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             assert "Traceback" not in worker.log()
         # All given back by the worker itself: nobody has to find it dead first.
         for uid in uids:
-            view = await pool.store.rollouts.view(uid, SCOPE)
+            view = await pool.store.rollouts.view(uid, OWNER)
             assert view is not None
             assert (view.status, view.worker) == (RolloutStatus.QUEUED, None)
         hang = False
@@ -213,7 +213,7 @@ async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str,
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
 
             async def turned() -> bool:
-                view = await pool.store.rollouts.view(uid, SCOPE)
+                view = await pool.store.rollouts.view(uid, OWNER)
                 return view is not None and view.turns == 1
 
             await until(turned)

@@ -23,7 +23,7 @@ SECONDS = 90.0
 UNTIL_MARK, UNTIL_LOSS = 26, 66
 
 
-class Gate:
+class AuthMiddleware:
     """A policy that stands still after so many turns, until more are allowed."""
 
     def __init__(self, policy: ScriptedPolicy) -> None:
@@ -41,7 +41,7 @@ class Gate:
 
 
 async def test_everything_ends_once_and_is_read_once(tokenizer: ChatTokenizer) -> None:
-    gate = Gate(ScriptedPolicy(tokenizer, turns=TURNS))
+    gate = AuthMiddleware(ScriptedPolicy(tokenizer, turns=TURNS))
     policy = callback_app(gate, tokenizer=tokenizer)
     read: list[FinishedRollout] = []
 

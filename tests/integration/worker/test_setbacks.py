@@ -7,7 +7,7 @@ import orjson
 import pytest
 from tests.conftest import free_port
 from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import SCOPE, new_batch, uids_of
+from tests.integration.support.batches import OWNER, new_batch, uids_of
 from tests.integration.support.inside import InsideWorker, inside_worker
 from tests.integration.support.scripted import Say, call, scripted_trainer
 from tests.integration.support.waiting import until
@@ -151,7 +151,7 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
         assert await inside.take(uid) == "stopped"
         setattr(rollouts, "journal", journal)  # noqa: B010
         assert rollouts.finish == finish
-        view = await rollouts.view(uid, SCOPE)
+        view = await rollouts.view(uid, OWNER)
         assert view is not None
         assert (view.status, view.turns) == (RolloutStatus.RUNNING, 1)
         # As the reconciler does with what a dead worker had.
@@ -181,13 +181,13 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
         *found_out, waiting = await worker.submit(*[{}] * (FAILURES + 1), server_url=dead)
         (healthy,) = await worker.submit({}, server_url=trainer.url)
         assert [await worker.take(uid) for uid in found_out] == ["failed"] * FAILURES
-        assert await worker.take(waiting) == "parked"
+        assert await worker.take(waiting) == "deferred"
         assert await worker.take(healthy) == "completed"
-        view = await worker.runtime.store.rollouts.view(waiting, SCOPE)
+        view = await worker.runtime.store.rollouts.view(waiting, OWNER)
         assert view is not None
         assert (view.status, view.turns) == (RolloutStatus.QUEUED, 0)
-        # Asked once each time the port may be tried, parked by all who come in between, given up in the end.
-        assert await worker.take(waiting) == "parked"
+        # Asked once each time the port may be tried, deferred by all who come in between, given up in the end.
+        assert await worker.take(waiting) == "deferred"
         assert await worker.take(waiting) == "failed"
         result = await worker.result(waiting)
         totals = (await worker.runtime.store.totals.read()).totals
@@ -195,7 +195,7 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.NETWORK_ERROR)
     assert not result.failure.retryable
     assert OPEN_SECONDS * 2 > 15 > OPEN_SECONDS
-    assert totals["requeued:parks"] == 2
+    assert totals["requeued:deferrals"] == 2
 
 
 async def test_a_port_that_comes_back_gets_what_waited_for_it(
@@ -210,7 +210,7 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
         for _ in range(FAILURES):
             breakers.failed(trainer.url)
         (uid,) = await worker.submit({}, server_url=trainer.url)
-        assert await worker.take(uid) == "parked"
+        assert await worker.take(uid) == "deferred"
         now += OPEN_SECONDS + 1
         assert await worker.take(uid) == "completed"
         assert breakers.down() == []

@@ -110,7 +110,7 @@ def installed(site: Path, name: str, source: str, entry_points: str) -> Path:
 SHOUT = """
 from rolloutpool_worker.tools import Tool, ToolContext
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
-from rolloutpool_worker.agents.termination import Verdict
+from rolloutpool_worker.agents.termination import TerminationDecision
 
 async def run(context: ToolContext, text: str) -> object:
     return text.upper()
@@ -118,7 +118,7 @@ async def run(context: ToolContext, text: str) -> object:
 shout = Tool(ToolDefinition(function=ToolFunction(name="shout", description="Shouts")), run)
 
 def never(turn, messages):
-    return Verdict(end=not turn.tool_calls)
+    return TerminationDecision(end=not turn.tool_calls)
 
 async def silent(conversation):
     from rolloutpool_common.outcomes import FinishReason

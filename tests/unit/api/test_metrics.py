@@ -7,13 +7,13 @@ from prometheus_client.metrics_core import Metric
 
 from rolloutpool_api.metrics import encode, families, outage
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import QueueDepth, Standing
+from rolloutpool_common.store import PoolStats, QueueDepth
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def of(**totals: int) -> list[Metric]:
-    standing = Standing({k.replace("__", ":"): n for k, n in totals.items()}, 0, 0, 0, 0, dict.fromkeys(Priority, 1.5))
+    standing = PoolStats({k.replace("__", ":"): n for k, n in totals.items()}, 0, 0, 0, 0, dict.fromkeys(Priority, 1.5))
     return list(families(standing, dict.fromkeys(Priority, QueueDepth(1, 2)), []))
 
 

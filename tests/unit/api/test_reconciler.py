@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rolloutpool_api import reconciler
-from rolloutpool_api.reconciler import Chore
+from rolloutpool_api.reconciler import PeriodicTask
 from rolloutpool_common.store import StoreUnavailable
 
 
@@ -28,12 +28,12 @@ class Work:
 async def test_a_kick_brings_a_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "PERIOD_SECONDS", 3600.0)
     work = Work()
-    chore = Chore("test", work)
+    chore = PeriodicTask("test", work)
     chore.start()
     try:
         async with asyncio.timeout(10):
             assert await work.calls.get() == 1
-            chore.kick()
+            chore.wake()
             assert await work.calls.get() == 2
     finally:
         await chore.stop()
@@ -42,7 +42,7 @@ async def test_a_kick_brings_a_round_at_once(monkeypatch: pytest.MonkeyPatch) ->
 async def test_an_outage_is_told_once_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "PERIOD_SECONDS", 0.001)
     work = Work(StoreUnavailable(), StoreUnavailable(), RuntimeError("unforeseen"))
-    chore = Chore("test", work)
+    chore = PeriodicTask("test", work)
     with capture_logs() as logs:
         chore.start()
         async with asyncio.timeout(10):
@@ -54,7 +54,7 @@ async def test_an_outage_is_told_once_and_survived(monkeypatch: pytest.MonkeyPat
 
 
 async def test_pauses_grow_up_to_a_limit() -> None:
-    chore = Chore("test", Work(*[StoreUnavailable()] * 2000))
+    chore = PeriodicTask("test", Work(*[StoreUnavailable()] * 2000))
     with capture_logs():
         pauses = [await chore._round() for _ in range(2000)]
     assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
@@ -62,7 +62,7 @@ async def test_pauses_grow_up_to_a_limit() -> None:
 
 
 async def test_stopping_twice_or_before_the_start_is_fine() -> None:
-    chore = Chore("test", Work())
+    chore = PeriodicTask("test", Work())
     await chore.stop()
     chore.start()
     await chore.stop()

@@ -19,7 +19,7 @@ def rollout(**changes: Any) -> dict[str, Any]:
 def plan(*rollouts: dict[str, Any], key: str | None = None, **changes: Any) -> NewBatch:
     document = {"defaults": {"tokenizer_name": "tiny", "server_url": "http://t/"}, "rollouts": list(rollouts)}
     rules = Rules(Targets.parse("*,::1"), keeps_secrets=True, max_messages=100)
-    return plan_batch({**document, **changes}, None, rules, scope="s", idempotency_key=key)
+    return plan_batch({**document, **changes}, None, rules, owner="s", idempotency_key=key)
 
 
 def test_shared_fields_are_stored_once() -> None:
@@ -88,7 +88,7 @@ def test_keys_of_batches_and_rollouts_do_not_meet() -> None:
     request = RolloutRequest.model_validate(
         {"rollout_id": "x", "server_url": "http://t", "tokenizer_name": "t", "sampling_params": {}, **rollout()}
     )
-    single = plan_v1(request, scope="s", deadline_s=600)
+    single = plan_v1(request, owner="s", deadline_s=600)
     assert single.idempotency_key == "v1/x"
     assert plan(rollout(), key="v1/x").idempotency_key == "batch/v1/x"
     assert plan(rollout()).idempotency_key is None
@@ -118,4 +118,4 @@ def test_v1_integers_beyond_64_bits_are_refused() -> None:
         }
     )
     with pytest.raises(TypeError, match="64-bit"):
-        plan_v1(request, scope="s", deadline_s=600)
+        plan_v1(request, owner="s", deadline_s=600)

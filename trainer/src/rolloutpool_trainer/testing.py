@@ -110,7 +110,7 @@ _Operand = int | float | _Result
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ScriptedCall:
     name: str
     a: _Operand
     b: _Operand
@@ -137,13 +137,13 @@ def _next_text(messages: Sequence[dict[str, Any]], turns: int | None, rng: rando
     if wave and not last:
         return _call_text(wave, results, rng)
     if turns is not None and not last:
-        return _call_text([_Call("add", _Result(len(results) - 1), 0, done)], results, rng)
+        return _call_text([_ScriptedCall("add", _Result(len(results) - 1), 0, done)], results, rng)
     value = results[-1] if results else "not known yet"
     text = _ANSWERS[int(rng.random() * len(_ANSWERS))]
     return text.format(value=value, question=ast.unparse(expression))
 
 
-def _call_text(wave: Sequence[_Call], results: Sequence[str], rng: random.Random) -> str:
+def _call_text(wave: Sequence[_ScriptedCall], results: Sequence[str], rng: random.Random) -> str:
     names = " and ".join({call.name: None for call in wave})
     plan = _PLANS[int(rng.random() * len(_PLANS))].format(names=names)
     blocks = []
@@ -191,7 +191,7 @@ def _expression(question: str) -> ast.expr | None:
     return None
 
 
-def _plan(tree: ast.expr) -> list[_Call]:
+def _plan(tree: ast.expr) -> list[_ScriptedCall]:
     """The calls that compute the tree, in the order in which they will be made: by depth, then left to right."""
     found: list[tuple[ast.expr, ast.expr, ast.expr, str, int]] = []
     depths: dict[int, int] = {}
@@ -214,4 +214,4 @@ def _plan(tree: ast.expr) -> list[_Call]:
         value: int | float = ast.literal_eval(node)
         return value
 
-    return [_Call(name, operand(left), operand(right), depth) for _, left, right, name, depth in found]
+    return [_ScriptedCall(name, operand(left), operand(right), depth) for _, left, right, name, depth in found]

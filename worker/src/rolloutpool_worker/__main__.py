@@ -1,6 +1,6 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
-With `--solo UID PARENT`, which only a worker says: suspected rollouts, one after the other, `UID` first.
+With `--isolated UID PARENT`, which only a worker says: suspected rollouts, one after the other, `UID` first.
 """
 
 import asyncio

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from rolloutpool_api import events
 from rolloutpool_api.access import Anybody, Caller, Reader, Submitter
 from rolloutpool_api.body import off_loop, parse, read_json_body
-from rolloutpool_api.errors import Conflict, MalformedBody, NotFound, Rejected
+from rolloutpool_api.errors import Conflict, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.results import START, check_cursor, read_page
-from rolloutpool_api.routes.documented import errors
+from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
@@ -78,7 +78,7 @@ class BatchPurged(BaseModel):
 async def _known(
     batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")], pool: PoolDep, caller: Anybody
 ) -> str:
-    """The id of a batch that the caller may know of; raises `NotFound`."""
+    """The id of a batch that the caller may know of; raises `ResourceUnknown`."""
     if not _BATCH_ID.fullmatch(batch_id) or await pool.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id
@@ -87,8 +87,8 @@ async def _known(
 BatchId = Annotated[str, Depends(_known)]
 
 
-def _unknown(batch_id: str) -> NotFound:
-    return NotFound(f"batch {batch_id[:64]!r} is unknown, or its data was deleted")
+def _unknown(batch_id: str) -> ResourceUnknown:
+    return ResourceUnknown(f"batch {batch_id[:64]!r} is unknown, or its data was deleted")
 
 
 @router.post(
@@ -159,7 +159,7 @@ def _plan(body: bytes, catalog: Catalog | None, rules: Rules, caller: Caller, id
         document = parse(body)
     except ValueError as error:
         raise MalformedBody(f"the body is not JSON: {error}") from None
-    return plan_batch(document, catalog, rules, scope=caller.name, idempotency_key=idempotency_key)
+    return plan_batch(document, catalog, rules, owner=caller.name, idempotency_key=idempotency_key)
 
 
 @router.get("/{batch_id}", summary="State of a batch: counts, progress, rates", responses=errors(404, 422))

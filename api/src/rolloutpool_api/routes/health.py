@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.pool import PoolDep
-from rolloutpool_api.routes.documented import errors
+from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_common.store import StoreError
 
 __all__ = ["Alive", "Health", "Ready", "router"]

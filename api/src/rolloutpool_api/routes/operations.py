@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, field_validator
 
 from rolloutpool_api.access import Admin, Reader, Submitter
-from rolloutpool_api.errors import NotFound, NotReady, Rejected
+from rolloutpool_api.errors import NotReady, Rejected, ResourceUnknown
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.batches import BatchId
-from rolloutpool_api.routes.documented import errors
+from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_common.protocol.batch import BatchAccepted
 from rolloutpool_common.protocol.options import check_callback_host
 from rolloutpool_common.store import GroupState, keys
@@ -82,7 +82,7 @@ async def requeue(uid: Uid, pool: PoolDep, _: Admin) -> BatchAccepted:
     """What ended stays ended: the rollout is submitted again under a new uid, with its own spec and no crashes."""
     again = await pool.store.batches.copy_of(uid)
     if again is None:
-        raise NotFound(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
+        raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
     submitted = await pool.submit(again)
     return BatchAccepted(batch_id=submitted.batch_id, total=1, rollouts=[keys.uid_of(submitted.batch_id, 0)])
 
@@ -92,7 +92,7 @@ async def evidence(uid: Uid, pool: PoolDep, _: Admin) -> Response:
     """What the admission gate kept back: a result that contradicts itself. Never train on it."""
     kept = await pool.store.rollouts.evidence(uid)
     if kept is None:
-        raise NotFound(f"nothing was kept of rollout {uid[:80]!r}")
+        raise ResourceUnknown(f"nothing was kept of rollout {uid[:80]!r}")
     return Response(kept, media_type="application/json")
 
 

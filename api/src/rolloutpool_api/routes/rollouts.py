@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from rolloutpool_api import synchronous
 from rolloutpool_api.access import Caller, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
-from rolloutpool_api.errors import NotFound, V1ErrorBody
+from rolloutpool_api.errors import ResourceUnknown, V1ErrorBody
 from rolloutpool_api.pool import Pool, PoolDep
-from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
+from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse, check_rollout_id
@@ -104,10 +104,10 @@ async def cancel_rollout(
     """
     try:
         uid = await _uid(pool, rollout_id, caller)
-    except NotFound:
+    except ResourceUnknown:
         if not _may_come(rollout_id):
             raise
-        submitted = await pool.store.rollouts.forestall(rollout_id, caller.name)
+        submitted = await pool.store.rollouts.precancel(rollout_id, caller.name)
         if submitted is None:
             response.status_code = 202
             return RolloutCancelled(uid=None, status=RolloutStatus.CANCELLED)
@@ -119,7 +119,7 @@ async def cancel_rollout(
 
 
 async def _uid(pool: Pool, name: str, caller: Caller) -> str:
-    """The uid behind a name; raises `NotFound`. A uid wins over a rollout_id that looks like one."""
+    """The uid behind a name; raises `ResourceUnknown`. A uid wins over a rollout_id that looks like one."""
     batch_id, _, _ = name.rpartition("-")
     if batch_id and await pool.store.batches.total(batch_id, caller.sees) is not None:
         return name
@@ -144,5 +144,5 @@ def _fault(text: str, *at: str) -> dict[str, Any]:
     return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
 
 
-def _unknown(name: str) -> NotFound:
-    return NotFound(f"rollout {name[:300]!r} is unknown, or its data was deleted")
+def _unknown(name: str) -> ResourceUnknown:
+    return ResourceUnknown(f"rollout {name[:300]!r} is unknown, or its data was deleted")

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rolloutpool_api.access import Admin, Anybody
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.pool import PoolDep
-from rolloutpool_api.routes.documented import V1_UNAVAILABLE, errors
+from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
 from rolloutpool_common.store import WorkerInfo

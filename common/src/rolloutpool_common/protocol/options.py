@@ -61,7 +61,7 @@ class OnAmbiguousTurn(StrEnum):
     FAIL = "fail"
     """End the rollout with a failure that is no data."""
     RETRY = "retry"
-    """Ask again; the trainer may sample this turn twice."""
+    """TurnRequest again; the trainer may sample this turn twice."""
 
 
 class OnInjection(StrEnum):

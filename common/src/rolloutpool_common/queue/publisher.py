@@ -77,7 +77,7 @@ class Publisher:
         if self._allowed == 1:
             return 1
         if time.monotonic() - self._looked > WORKERS_SECONDS:
-            slots = [w.slots for w in await self._store.workers.known() if w.alive and not w.is_solo]
+            slots = [w.slots for w in await self._store.workers.known() if w.alive and not w.is_isolated]
             self._workers = max(len(slots), 1)
             self._most = most_per_message(min(slots, default=1), self._allowed)
             self._looked = time.monotonic()

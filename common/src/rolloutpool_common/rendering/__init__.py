@@ -23,7 +23,7 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-from rolloutpool_common.rendering.plain import PlainCounter, render_plain
+from rolloutpool_common.rendering.rerender import RerenderCounter, render_plain
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer, Transcript
 from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
@@ -35,8 +35,8 @@ __all__ = [
     "Delta",
     "DriftLabel",
     "HistoryRewritten",
-    "PlainCounter",
     "RenderFailed",
+    "RerenderCounter",
     "TemplateMissing",
     "TemplateRefused",
     "TokenizerCache",

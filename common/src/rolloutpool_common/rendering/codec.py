@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
+from rolloutpool_common.rendering.control_tokens import ControlTokenEscaper, split_marks
 from rolloutpool_common.rendering.errors import ContentUnsafe
-from rolloutpool_common.rendering.untrusted import Guard, split_marks
 
 __all__ = ["Codec"]
 
@@ -42,7 +42,7 @@ class Codec:
         """Control string to id."""
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         """One more than the largest id."""
-        self.guard = Guard(
+        self.guard = ControlTokenEscaper(
             control, (token.content for token in added.values() if token.content in control and token.special)
         )
         self._control = frozenset(control.values())

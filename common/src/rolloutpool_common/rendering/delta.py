@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
     HistoryRewritten,
@@ -24,7 +25,6 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.rendering.untrusted import NONCE, split_marks
 
 __all__ = ["Delta", "DeltaRenderer", "find_close"]
 

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from rolloutpool_common.rendering import deepseek
 from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.rendering.untrusted import NONCE, split_marks
 from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
 __all__ = ["ChatTokenizer", "Transcript"]

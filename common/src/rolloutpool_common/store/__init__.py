@@ -23,7 +23,7 @@ from rolloutpool_common.store.errors import (
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
-from rolloutpool_common.store.reconciliation import Reconciliation, Report
+from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport
 from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
@@ -40,7 +40,7 @@ from rolloutpool_common.store.records import (
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
-from rolloutpool_common.store.totals import Standing, Totals
+from rolloutpool_common.store.totals import PoolStats, Totals
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -52,14 +52,14 @@ __all__ = [
     "IdempotencyConflict",
     "NewBatch",
     "NewRollout",
+    "PoolStats",
     "QueueDepth",
     "Reconciliation",
-    "Report",
+    "ReconciliationReport",
     "ResultSlice",
     "SecretStore",
     "SecretsFileInvalid",
     "SecretsUnkept",
-    "Standing",
     "Store",
     "StoreError",
     "StoreFull",
@@ -99,7 +99,7 @@ class Store:
         """The spec with its secrets in plain text, to be kept in memory alone; raises `SecretUnreadable`."""
         if not spec.callback_api_key:
             return spec
-        return spec.model_copy(update={"callback_api_key": self._secrets.open(spec.callback_api_key)})
+        return spec.model_copy(update={"callback_api_key": self._secrets.decrypt(spec.callback_api_key)})
 
     async def ping(self) -> float:
         """Milliseconds for one round trip; raises `StoreUnavailable`."""

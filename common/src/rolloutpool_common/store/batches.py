@@ -55,15 +55,15 @@ class Batches:
         `retention_s` after its last rollout has ended, the batch is deleted.
 
         Raises `IdempotencyConflict` for the same key with another digest, `SecretsUnkept` where there are secrets and
-        nothing to seal them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
+        nothing to encrypt them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
         ended.
         """
-        idempotency = keys.idempotency(new.scope, new.idempotency_key) if new.idempotency_key else ""
-        sealed: dict[str, str] = {}
-        shared = self._secrets.seal_field(new.shared, sealed)
-        push = None if new.delivery is None else self._sealed_delivery(new.delivery)
-        await self._stage(new, sealed)
-        fields: list[Any] = ["scope", new.scope, "shared", shared, "labels", orjson.dumps(new.labels)]
+        idempotency = keys.idempotency(new.owner, new.idempotency_key) if new.idempotency_key else ""
+        encrypted: dict[str, str] = {}
+        shared = self._secrets.encrypt_field(new.shared, encrypted)
+        push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
+        await self._stage(new, encrypted)
+        fields: list[Any] = ["owner", new.owner, "shared", shared, "labels", orjson.dumps(new.labels)]
         fields += ["retention_ms", int(retention_s * 1000)]
         if push is not None:
             fields += ["push", push]
@@ -73,8 +73,8 @@ class Batches:
             fields += ["weight", new.weight]
         if new.group_policy is not None:
             fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
-        run = f"{new.scope}/{new.run}" if new.run is not None else new.batch_id
-        batch_id, created, digest, *doomed = await self._connection.script(
+        run = f"{new.owner}/{new.run}" if new.run is not None else new.batch_id
+        batch_id, created, digest, *precancelled = await self._connection.script(
             "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
         )
         if created < 0:
@@ -83,14 +83,14 @@ class Batches:
             raise IdempotencyConflict(batch_id=batch_id.decode())
         # It is accepted, whatever becomes of this; the reconciler ends what is left.
         with suppress(StoreError):
-            for index in doomed:
+            for index in precancelled:
                 await self._rollouts.cancel_at(new.batch_id, index)
         return Submitted(batch_id.decode(), bool(created))
 
-    def _sealed_delivery(self, delivery: Delivery) -> bytes:
-        return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.seal(delivery.secret)})
+    def _encrypted_delivery(self, delivery: Delivery) -> bytes:
+        return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.encrypt(delivery.secret)})
 
-    async def _stage(self, new: NewBatch, sealed: dict[str, str]) -> None:
+    async def _stage(self, new: NewBatch, encrypted: dict[str, str]) -> None:
         groups = Counter(r.group for r in new.rollouts if r.group is not None) if new.group_policy else {}
         sizes = {f"size:{group}": size for group, size in groups.items()}
         with store_errors():
@@ -98,7 +98,7 @@ class Batches:
                 pipe = self._redis.pipeline(transaction=False)
                 chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
                 parts: dict[str, dict[Any, Any]] = {
-                    "items": {i: self._secrets.seal_field(r.overrides, sealed) for i, r in chunk},
+                    "items": {i: self._secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
                     "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
                     "groups": {i: r.group for i, r in chunk if r.group is not None},
                     "group_counts": sizes if start == 0 else {},
@@ -152,18 +152,18 @@ class Batches:
                 await self._redis.srem(keys.LATE, raw)
         return ended
 
-    async def cancel_doomed(self) -> int:
+    async def end_precancelled(self) -> int:
         """Ends what was cancelled before it was submitted; returns how many rollouts that were."""
         with store_errors():
-            doomed = await self._redis.smembers(keys.DOOMED)
+            precancelled = await self._redis.smembers(keys.PRECANCELLED)
         ended = 0
-        for raw in doomed:
+        for raw in precancelled:
             split = keys.split_uid(raw.decode())
             answer = "gone" if split is None else await self._rollouts.cancel_at(*split)
             ended += answer == "ok"
             if answer == "gone":
                 with store_errors():
-                    await self._redis.srem(keys.DOOMED, raw)
+                    await self._redis.srem(keys.PRECANCELLED, raw)
         return ended
 
     async def capacity(self) -> Capacity:
@@ -182,42 +182,42 @@ class Batches:
             return None
         batch_id, index = split
         with store_errors():
-            scope, shared, priority, labels = await self._redis.hmget(
-                keys.batch(batch_id), "scope", "shared", "priority", "labels"
+            owner, shared, priority, labels = await self._redis.hmget(
+                keys.batch(batch_id), "owner", "shared", "priority", "labels"
             )
             overrides = await self._redis.hget(keys.batch(batch_id, "items"), str(index))
         if shared is None or overrides is None:
             return None
         spec = {**orjson.loads(shared), **orjson.loads(overrides)}
         if spec.get("callback_api_key"):
-            spec["callback_api_key"] = self._secrets.open(spec["callback_api_key"])
+            spec["callback_api_key"] = self._secrets.decrypt(spec["callback_api_key"])
         return NewBatch(
             batch_id=f"b{uuid.uuid4().hex}",
-            scope=scope.decode(),
+            owner=owner.decode(),
             shared=orjson.dumps({key: spec.pop(key) for key in ("sampling_params", "metadata") if key in spec}),
             rollouts=[NewRollout(rollout_id=spec.get("rollout_id"), overrides=orjson.dumps(spec))],
             priority=Priority(priority.decode()),
             labels={**orjson.loads(labels), "requeued_from": uid},
         )
 
-    async def was_submitted(self, scope: str, idempotency_key: str) -> bool:
+    async def was_submitted(self, owner: str, idempotency_key: str) -> bool:
         """Whether this key came before, with whatever content."""
         with store_errors():
-            return bool(await self._redis.exists(keys.idempotency(scope, idempotency_key)))
+            return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
 
-    async def total(self, batch_id: str, scope: str | None) -> int | None:
-        """How many rollouts it has; None where there is no such batch for this scope (None: of anybody)."""
+    async def total(self, batch_id: str, owner: str | None) -> int | None:
+        """How many rollouts it has; None where there is no such batch for this owner (None: of anybody)."""
         with store_errors():
-            total, owner = await self._redis.hmget(keys.batch(batch_id), "total", "scope")
-        return int(total) if total is not None and scope in (None, owner.decode()) else None
+            total, owned_by = await self._redis.hmget(keys.batch(batch_id), "total", "owner")
+        return int(total) if total is not None and owner in (None, owned_by.decode()) else None
 
-    async def status(self, batch_id: str, scope: str | None) -> BatchStatus | None:
-        """Where it stands; None where there is no such batch for this scope (None: of anybody)."""
+    async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
+        """Where it stands; None where there is no such batch for this owner (None: of anybody)."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id))
             now_s, now_us = await self._redis.time()
         fields = {name.decode(): value for name, value in raw.items()}
-        if "total" not in fields or scope not in (None, fields["scope"].decode()):
+        if "total" not in fields or owner not in (None, fields["owner"].decode()):
             return None
 
         def prefixed(prefix: str) -> dict[str, int]:
@@ -262,7 +262,7 @@ class Batches:
         with store_errors():
             while True:
                 pipe = self._redis.pipeline(transaction=False)
-                pipe.hget(keys.EPOCH, "n")
+                pipe.hget(keys.EPOCH, "number")
                 pipe.hmget(keys.batch(batch_id), "total", "ended")
                 pipe.xrange(keys.batch(batch_id, "done"), "-" if after == "0" else f"({after}", "+", count=limit)
                 n, (total, ended), entries = await pipe.execute()
@@ -270,7 +270,7 @@ class Batches:
                 if after == "0" or known == epoch:
                     break
                 cursor = after = "0"
-            uids = [keys.uid_of(batch_id, int(entry[b"i"])) for _, entry in entries]
+            uids = [keys.uid_of(batch_id, int(entry[b"index"])) for _, entry in entries]
             found = await self._redis.mget([keys.rollout(uid, "result") for uid in uids]) if uids else []
         items = [
             (f"{epoch}.{at.decode()}", expand(data))
@@ -289,7 +289,7 @@ class Batches:
         if raw is None:
             return None
         stored = orjson.loads(raw)
-        return Delivery.model_validate({**stored, "secret": self._secrets.open(stored["secret"])})
+        return Delivery.model_validate({**stored, "secret": self._secrets.decrypt(stored["secret"])})
 
     async def cancel(self, batch_id: str) -> int:
         """Ends every rollout that has not ended, and stops the delivery of the others; returns how many it ended."""
@@ -323,8 +323,8 @@ class Batches:
     async def delete(self, batch_id: str) -> None:
         """Removes all that is kept of an ended batch; raises `BatchStillRunning`."""
         with store_errors():
-            total, finished, scope, idem = await self._redis.hmget(
-                keys.batch(batch_id), "total", "finished_ms", "scope", "idem"
+            total, finished, owner, idem = await self._redis.hmget(
+                keys.batch(batch_id), "total", "finished_ms", "owner", "idem"
             )
             if total is None:
                 await self._redis.zrem(keys.ENDED, batch_id)
@@ -348,7 +348,7 @@ class Batches:
                     pipe.hdel(keys.PUSH_ATTEMPTS, uid)
                     name = orjson.loads(raw).get("rollout_id") if raw is not None else None
                     if name is not None:
-                        names[keys.name(scope.decode(), name)] = uid.encode()
+                        names[keys.name(owner.decode(), name)] = uid.encode()
                 await pipe.execute()
                 # A later rollout may have taken the name over.
                 held = await self._redis.mget(list(names)) if names else []

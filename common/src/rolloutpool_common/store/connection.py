@@ -47,7 +47,7 @@ _SOURCES = {
 }
 
 
-class _Ours(AbstractConnection):
+class EpochConnection(AbstractConnection):
     """Sends so that cancelling arrives, and notices when Redis was started again.
 
     redis-py sends within `asyncio.wait_for`, which on Python 3.11 loses a cancellation that comes in the very round in
@@ -75,15 +75,15 @@ class _Ours(AbstractConnection):
             await self.read_response()
 
 
-class _Tcp(_Ours, TcpConnection):
+class _Tcp(EpochConnection, TcpConnection):
     pass
 
 
-class _Tls(_Ours, SSLConnection):
+class _Tls(EpochConnection, SSLConnection):
     pass
 
 
-class _Unix(_Ours, UnixDomainSocketConnection):
+class _Unix(EpochConnection, UnixDomainSocketConnection):
     pass
 
 

@@ -30,10 +30,10 @@ rp:worker:{w}:stop      set     tokens of the claims that it must stop running
 rp:push:due             zset    uid -> ms of the next push attempt
 rp:push:attempts        hash    uid -> attempts made
 rp:push:dead            list    uids whose push was given up (newest first, capped)
-rp:idempotency:{scope}:{key}  hash  batch, digest: a submit that was made before
-rp:name:{scope}:{id}    string  caller's rollout_id -> uid
-rp:tombstones           zset    {scope}:{id} -> ms until when a cancel waits for its submit; capped, expires by itself
-rp:doomed               set     uids that were cancelled before their submit and have not ended
+rp:idempotency:{owner}:{key}  hash  batch, digest: a submit that was made before
+rp:name:{owner}:{id}    string  caller's rollout_id -> uid
+rp:precancels           zset    {owner}:{id} -> ms until when a cancel waits for its submit; capped, expires by itself
+rp:precancelled               set     uids that were cancelled before their submit and have not ended
 rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expires by itself
 rp:ended                zset    batch -> ms when its data may be deleted
 rp:cancelling           set     batches whose cancellation has begun and not ended
@@ -56,7 +56,7 @@ LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
-DOOMED = f"{PREFIX}doomed"
+PRECANCELLED = f"{PREFIX}precancelled"
 LEADER = f"{PREFIX}leader"
 EPOCH = f"{PREFIX}epoch"
 TOTALS = f"{PREFIX}totals"
@@ -105,14 +105,14 @@ def published(priority: Priority) -> str:
     return f"{PREFIX}published:{priority}"
 
 
-def idempotency(scope: str, key: str) -> str:
+def idempotency(owner: str, key: str) -> str:
     """What was submitted under this key."""
-    return f"{PREFIX}idempotency:{scope}:{key}"
+    return f"{PREFIX}idempotency:{owner}:{key}"
 
 
-def name(scope: str, rollout_id: str) -> str:
+def name(owner: str, rollout_id: str) -> str:
     """The uid of the rollout that its caller named so."""
-    return f"{PREFIX}name:{scope}:{rollout_id}"
+    return f"{PREFIX}name:{owner}:{rollout_id}"
 
 
 def uid_of(batch_id: str, index: int) -> str:

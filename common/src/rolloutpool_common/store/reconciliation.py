@@ -18,7 +18,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS, Workers
 
-__all__ = ["MAX_CRASHES", "Reconciliation", "Report"]
+__all__ = ["MAX_CRASHES", "Reconciliation", "ReconciliationReport"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ MAX_CRASHES = 4
 (`claim.lua`), so that a further death is none of its neighbours' doing; two of those, because machines die as well."""
 
 
-class Report(NamedTuple):
+class ReconciliationReport(NamedTuple):
     """What one round did."""
 
     leader: bool
@@ -56,20 +56,20 @@ class Reconciliation:
         self._batches = batches
         self._id = uuid.uuid4().hex
 
-    async def run_once(self) -> Report:
+    async def run_once(self) -> ReconciliationReport:
         """One round, if this process leads."""
         if not await self._connection.script("lead", self._id, LEASE_MS):
-            return Report(leader=False)
+            return ReconciliationReport(leader=False)
         dead = requeued = poisoned = 0
         _, uptime_s = await self._connection.script("epoch")
         if uptime_s > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
-            for worker_id in await self._workers.silent():
+            for worker_id in await self._workers.expired():
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
-        cancelled += await self._batches.cancel_late() + await self._batches.cancel_doomed()
+        cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
-        return Report(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
+        return ReconciliationReport(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process need not wait for the lease."""
@@ -84,7 +84,7 @@ class Reconciliation:
         for start in range(0, len(uids), REQUEUED_AT_ONCE):
             some = uids[start : start + REQUEUED_AT_ONCE]
             crashes += await asyncio.gather(*(self._take_back(uid, worker_id) for uid in some))
-        await self._workers.bury(worker_id)
+        await self._workers.deregister(worker_id)
         requeued, poisoned = sum(n > 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
@@ -153,7 +153,7 @@ class Reconciliation:
 
     async def _is_running(self, uid: str) -> bool:
         with store_errors():
-            return bool(await self._redis.hget(keys.rollout(uid), "s") == b"running")
+            return bool(await self._redis.hget(keys.rollout(uid), "status") == b"running")
 
     async def _delete(self) -> int:
         with store_errors():

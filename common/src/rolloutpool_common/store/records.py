@@ -76,7 +76,7 @@ class NewBatch:
     """A batch that is submitted, validated in full."""
 
     batch_id: str
-    scope: str
+    owner: str
     """Whose it is; others can't see it."""
     shared: bytes = field(repr=False)
     """JSON object: the fields of `RolloutSpec` common to all."""
@@ -166,7 +166,7 @@ class Claim:
     """How often a worker died while it had this rollout, since it last got anywhere."""
     retries: int
     """How often it was given back after an infra failure."""
-    parks: int
+    deferrals: int
     """How often it was given back because its trainer's port was down."""
     journal_length: int
     clean: bool
@@ -182,7 +182,7 @@ class Claim:
 
 
 class ClaimRefused(NamedTuple):
-    """Why a ticket is void: gone, ended, taken, expired; or that it may only run alone in a process: solo."""
+    """Why a ticket is void: gone, ended, taken, expired; or that it may only run alone in a process: isolated."""
 
     reason: str
 
@@ -215,9 +215,9 @@ class WorkerInfo(NamedTuple):
     alive: bool
 
     @property
-    def is_solo(self) -> bool:
+    def is_isolated(self) -> bool:
         """Whether it takes nothing but suspects, which no message brings."""
-        return self.worker_id.startswith("solo-")
+        return self.worker_id.startswith("isolated-")
 
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:

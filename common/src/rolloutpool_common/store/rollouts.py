@@ -30,9 +30,9 @@ from rolloutpool_common.store.records import (
 
 __all__ = ["Rollouts", "new_token"]
 
-TOMBSTONE_SECONDS = 600
+PRECANCEL_SECONDS = 600
 """How long a cancel waits for its submit."""
-MAX_TOMBSTONES = 100_000
+MAX_PRECANCELS = 100_000
 """Cancels that wait at once; beyond that, the oldest go."""
 
 
@@ -62,7 +62,7 @@ class Rollouts:
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())
         _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, *rest = answer
-        more, clean, group, retries, parks = rest
+        more, clean, group, retries, deferrals = rest
         return Claim(
             uid=uid,
             batch_id=batch_id,
@@ -72,7 +72,7 @@ class Rollouts:
             attempt=attempt,
             crashes=crashes,
             retries=retries,
-            parks=parks,
+            deferrals=deferrals,
             journal_length=journal_length,
             clean=clean == b"1",
             group=group.decode() or None,
@@ -152,7 +152,7 @@ class Rollouts:
             pipe = self._redis.pipeline(transaction=False)
             pipe.hmget(keys.batch(batch_id), "shared")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "s", "att", "w")
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             (shared,), overrides, (state, attempt, worker), group = await pipe.execute()
         if shared is None or overrides is None:
@@ -207,13 +207,13 @@ class Rollouts:
             await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", 0)
         return answer
 
-    async def forestall(self, rollout_id: str, scope: str) -> str | None:
-        """Cancels a rollout that nobody has submitted yet, should it come within `TOMBSTONE_SECONDS`.
+    async def precancel(self, rollout_id: str, owner: str) -> str | None:
+        """Cancels a rollout that nobody has submitted yet, should it come within `PRECANCEL_SECONDS`.
 
         Returns the uid of one that was submitted after all; that one is not cancelled.
         """
         uid = await self._connection.script(
-            "forestall", scope, rollout_id, int(TOMBSTONE_SECONDS * 1000), MAX_TOMBSTONES
+            "precancel", owner, rollout_id, int(PRECANCEL_SECONDS * 1000), MAX_PRECANCELS
         )
         return uid.decode() or None
 
@@ -228,7 +228,7 @@ class Rollouts:
         return bool(answer >= 0)
 
     async def give_back(
-        self, claim: Claim, *, clean: bool, counter: Literal["retries", "parks"], delay_s: float
+        self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float
     ) -> bool:
         """As `release`, after an infra failure or because its trainer's port is down; it is counted, and waits."""
         answer = await self._connection.script(
@@ -266,21 +266,21 @@ class Rollouts:
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
         return replace(claim, journal_length=0, clean=True)
 
-    async def view(self, uid: str, scope: str | None) -> RolloutView | None:
-        """Its state, with the result once it has ended; None where this scope (None: of anybody) has no such one."""
+    async def view(self, uid: str, owner: str | None) -> RolloutView | None:
+        """Its state, with the result once it has ended; None where this owner (None: of anybody) has no such one."""
         split = keys.split_uid(uid)
         if split is None:
             return None
         batch_id, index = split
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "scope", "shared")
+            pipe.hmget(keys.batch(batch_id), "owner", "shared")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "s", "att", "w", "turns")
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             pipe.get(keys.rollout(uid, "result"))
-            (owner, _), overrides, (state, attempt, worker, turns), group, result = await pipe.execute()
-        if owner is None or scope not in (None, owner.decode()) or overrides is None:
+            (owned_by, _), overrides, (state, attempt, worker, turns), group, result = await pipe.execute()
+        if owned_by is None or owner not in (None, owned_by.decode()) or overrides is None:
             return None
         return RolloutView(
             uid=uid,
@@ -301,8 +301,8 @@ class Rollouts:
             data = await self._redis.get(keys.rollout(uid, "result"))
         return None if data is None else expand(data)
 
-    async def find(self, rollout_id: str, scope: str) -> str | None:
+    async def find(self, rollout_id: str, owner: str) -> str | None:
         """The uid of the rollout that its caller named so."""
         with store_errors():
-            uid = await self._redis.get(keys.name(scope, rollout_id))
+            uid = await self._redis.get(keys.name(owner, rollout_id))
         return None if uid is None else str(uid.decode())

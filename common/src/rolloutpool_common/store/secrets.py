@@ -1,8 +1,8 @@
 """Secrets at rest: a trainer's bearer key and a webhook's signing secret lie in Redis encrypted, or not at all.
 
-Invariant: what `seal` returns can be read by whoever has the key file and by nobody else; nothing else of a secret is
-ever stored. The file holds one Fernet key a line: the first seals, all of them open, so that a key is replaced by
-adding it everywhere, then moving it to the front everywhere, then taking the old one out.
+Invariant: what `encrypt` returns can be read with the key file alone; nothing else of a secret is ever stored. The
+file holds one Fernet key a line: the first encrypts, all of them decrypt. To replace a key, add the new one everywhere,
+then move it to the front everywhere, then take the old one out.
 """
 
 import hashlib
@@ -72,34 +72,34 @@ class SecretStore:
         """Whether secrets can be kept."""
         return bool(self._keys)
 
-    def seal(self, secret: str) -> str:
+    def encrypt(self, secret: str) -> str:
         """The secret as it may be stored; raises `SecretsUnkept`."""
         for name, key in self._keys.items():
             return f"{name}:{key.encrypt(secret.encode()).decode()}"
         raise SecretsUnkept
 
-    def open(self, sealed: str) -> str:
-        """The secret behind `seal`; raises `SecretUnreadable`, which says which key it needs and which there are."""
-        name, _, token = sealed.partition(":")
+    def decrypt(self, encrypted: str) -> str:
+        """The secret behind `encrypt`; raises `SecretUnreadable`, which says which key it needs and which there are."""
+        name, _, token = encrypted.partition(":")
         key = self._keys.get(name)
         try:
             if key is not None:
                 return key.decrypt(token).decode()
         except (InvalidToken, ValueError):
-            raise SecretUnreadable(f"a secret sealed with key {name} was changed since; submit it again") from None
+            raise SecretUnreadable(f"a secret encrypted with key {name} was changed since; submit it again") from None
         raise SecretUnreadable(
-            f"a secret was sealed with key {name[:8]} by the API, and this process ({self._source}) has "
+            f"a secret was encrypted with key {name[:8]} by the API, and this process ({self._source}) has "
             f"{', '.join(self._keys) or 'none'}; give API and workers the same keys"
         )
 
-    def seal_field(self, document: bytes, sealed: dict[str, str]) -> bytes:
-        """A JSON object whose secret field is sealed; `sealed` remembers, because thousands share one secret."""
+    def encrypt_field(self, document: bytes, encrypted: dict[str, str]) -> bytes:
+        """A JSON object whose secret field is encrypted; `encrypted` remembers, because thousands share one secret."""
         if FIELD.encode() not in document:
             return document
         fields: dict[str, Any] = orjson.loads(document)
         secret = fields.get(FIELD)
         if not secret:
             return document
-        if secret not in sealed:
-            sealed[secret] = self.seal(secret)
-        return orjson.dumps({**fields, FIELD: sealed[secret]})
+        if secret not in encrypted:
+            encrypted[secret] = self.encrypt(secret)
+        return orjson.dumps({**fields, FIELD: encrypted[secret]})

@@ -98,7 +98,7 @@ class Signals:
                         if len(entries) == PAGE:
                             self.wake_all()
                             continue
-                        for batch_id in {fields[b"b"].decode() for _, fields in entries}:
+                        for batch_id in {fields[b"batch"].decode() for _, fields in entries}:
                             for watch in self._watches.get(batch_id, ()):
                                 watch.wake()
                 except (RedisError, OSError) as error:

@@ -8,7 +8,7 @@ status:{s}                       rollouts that ended so
 failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
 drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
-requeued:{crashes | retries | parks | drains | losses}    rollouts that went back to the queue
+requeued:{crashes | retries | deferrals | drains | losses}    rollouts that went back to the queue
 republished, workers_lost        what the reconciler mended
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
 """
@@ -20,10 +20,10 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["Standing", "Totals"]
+__all__ = ["PoolStats", "Totals"]
 
 
-class Standing(NamedTuple):
+class PoolStats(NamedTuple):
     """The totals, and how much waits for what."""
 
     totals: dict[str, int]
@@ -43,7 +43,7 @@ class Totals:
     def __init__(self, connection: Connection) -> None:
         self._redis = connection.redis
 
-    async def read(self) -> Standing:
+    async def read(self) -> PoolStats:
         """All of it, in one round trip."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
@@ -57,7 +57,7 @@ class Totals:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
             totals, pending, delayed, dead, still_open, (seconds, micros), *oldest = await pipe.execute()
         now_ms = seconds * 1000 + micros / 1000
-        return Standing(
+        return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
             pushes_pending=pending,
             delayed=delayed,

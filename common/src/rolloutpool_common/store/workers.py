@@ -77,9 +77,9 @@ class Workers:
             pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
             await pipe.execute()
 
-    async def bury(self, worker_id: str) -> bool:
+    async def deregister(self, worker_id: str) -> bool:
         """Forgets a worker that was declared dead; False where it has claimed again in between: then try again."""
-        return bool(await self._connection.script("bury", worker_id))
+        return bool(await self._connection.script("deregister", worker_id))
 
     async def known(self) -> list[WorkerInfo]:
         """All workers that beat or have not been declared dead yet, oldest first."""
@@ -98,7 +98,7 @@ class Workers:
         ]
         return sorted(found, key=lambda worker: worker.started_at)
 
-    async def silent(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
+    async def expired(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
         """Workers without a beat for so long."""
         with store_errors():
             now_s, micros = await self._redis.time()
@@ -116,7 +116,7 @@ class Workers:
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             for uid in uids:
-                pipe.hmget(keys.rollout(uid), "w", "tok")
+                pipe.hmget(keys.rollout(uid), "worker", "token")
             states = await pipe.execute()
         return {
             uid: token.decode()

@@ -205,7 +205,7 @@ class TailEntry(_Entry):
 
 
 class ForkEntry(_Entry):
-    """The current sample is sealed; the next one's prompt is the context's first `keep` ids, then `ids`."""
+    """The current sample is encrypted; the next one's prompt is the context's first `keep` ids, then `ids`."""
 
     op: Literal["fork"] = "fork"
     keep: int

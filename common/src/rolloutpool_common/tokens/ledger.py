@@ -175,10 +175,10 @@ class TokenLedger:
         """All training samples, each cut behind its last sampled id; one without sampled ids is left out."""
         exported = []
         ids = array("I")
-        for sealed in (*self._sealed, self._seal()):
-            ids = ids[: sealed.shared] + sealed.own
-            if any(segment.kind is SegmentKind.SAMPLED for segment in sealed.segments):
-                exported.append(export(ids, sealed.segments))
+        for encrypted in (*self._sealed, self._seal()):
+            ids = ids[: encrypted.shared] + encrypted.own
+            if any(segment.kind is SegmentKind.SAMPLED for segment in encrypted.segments):
+                exported.append(export(ids, encrypted.segments))
         return tuple(exported)
 
     # -- writing

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe
-from rolloutpool_common.rendering.untrusted import NONCE, split_marks
+from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 CHATML = (

@@ -14,7 +14,7 @@ from rolloutpool_common.rendering import (
     TemplateRefused,
     TurnEndNotFound,
 )
-from rolloutpool_common.rendering.untrusted import NONCE
+from rolloutpool_common.rendering.control_tokens import NONCE
 
 RESULT = {"role": "tool", "name": "add", "tool_call_id": "abcdefghi", "content": "38"}
 USER = {"role": "user", "content": "go on"}

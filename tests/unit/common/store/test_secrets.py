@@ -1,4 +1,4 @@
-"""Secrets are sealed with the first key of a file and opened with any; a file that others can read is refused."""
+"""Secrets are encrypted with the first key of a file and opened with any; a file that others can read is refused."""
 
 import itertools
 import os
@@ -25,76 +25,76 @@ def key_file(path: Path, *keys: str, mode: int = 0o600) -> Path:
 
 
 def test_what_is_sealed_can_be_opened_and_shows_nothing() -> None:
-    sealed = store(OLD).seal("MARKER é")
-    assert "MARKER" not in sealed
-    assert store(OLD).open(sealed) == "MARKER é"
-    assert store(OLD).seal("MARKER") != store(OLD).seal("MARKER")
+    encrypted = store(OLD).encrypt("MARKER é")
+    assert "MARKER" not in encrypted
+    assert store(OLD).decrypt(encrypted) == "MARKER é"
+    assert store(OLD).encrypt("MARKER") != store(OLD).encrypt("MARKER")
 
 
 def test_a_key_is_replaced_node_by_node() -> None:
     """Added everywhere, then moved to the front everywhere, then taken out: at each step every node reads all."""
     steps = [store(OLD), store(OLD, NEW), store(NEW, OLD)]
     for before, after in itertools.pairwise(steps):
-        assert after.open(before.seal("x")) == before.open(after.seal("x")) == "x"
-    assert store(NEW).open(steps[-1].seal("x")) == "x"
+        assert after.decrypt(before.encrypt("x")) == before.decrypt(after.encrypt("x")) == "x"
+    assert store(NEW).decrypt(steps[-1].encrypt("x")) == "x"
 
 
 def test_a_missing_key_is_named_on_both_sides() -> None:
-    sealed = store(NEW).seal("MARKER")
-    name = sealed.partition(":")[0]
-    with pytest.raises(SecretUnreadable, match=rf"sealed with key {name} by the API.*\(SETTING=f\) has ") as raised:
-        store(OLD, source="SETTING=f").open(sealed)
+    encrypted = store(NEW).encrypt("MARKER")
+    name = encrypted.partition(":")[0]
+    with pytest.raises(SecretUnreadable, match=rf"encrypted with key {name} by the API.*\(SETTING=f\) has ") as raised:
+        store(OLD, source="SETTING=f").decrypt(encrypted)
     assert "MARKER" not in str(raised.value)
     assert raised.value.retryable
     with pytest.raises(SecretUnreadable, match=r"\(no ROLLOUTPOOL_SECRETS_FILE\) has none"):
-        SecretStore.none().open(sealed)
+        SecretStore.none().decrypt(encrypted)
 
 
 def test_what_was_changed_is_not_opened() -> None:
-    sealed = store(OLD).seal("x")
-    name = sealed.partition(":")[0]
+    encrypted = store(OLD).encrypt("x")
+    name = encrypted.partition(":")[0]
     for changed in (
-        sealed[:-8] + "AAAAAAA=",
-        sealed[:40] + "AAAA" + sealed[44:],
-        sealed[:20],
-        sealed + "é",
+        encrypted[:-8] + "AAAAAAA=",
+        encrypted[:40] + "AAAA" + encrypted[44:],
+        encrypted[:20],
+        encrypted + "é",
         name + ":",
     ):
         with pytest.raises(SecretUnreadable, match="was changed since"):
-            store(OLD).open(changed)
+            store(OLD).decrypt(changed)
 
 
 def test_plain_text_is_never_taken_for_a_secret() -> None:
     with pytest.raises(SecretUnreadable) as raised:
-        store(OLD).open("MARKER-MARKER-MARKER")
+        store(OLD).decrypt("MARKER-MARKER-MARKER")
     assert "MARKER-MARKER" not in str(raised.value)
 
 
 def test_documents_are_sealed_where_there_is_a_secret() -> None:
-    sealed: dict[str, str] = {}
+    encrypted: dict[str, str] = {}
     for plain in (b"{}", b'{"a":1}', b'{"callback_api_key":null}', b'{"callback_api_key":""}'):
-        assert store(OLD).seal_field(plain, sealed) == plain
-    first, second = (store(OLD).seal_field(b'{"a":1,"callback_api_key":"MARKER"}', sealed) for _ in range(2))
+        assert store(OLD).encrypt_field(plain, encrypted) == plain
+    first, second = (store(OLD).encrypt_field(b'{"a":1,"callback_api_key":"MARKER"}', encrypted) for _ in range(2))
     assert first == second
     assert b"MARKER" not in first
-    assert store(OLD).open(orjson.loads(first)["callback_api_key"]) == "MARKER"
+    assert store(OLD).decrypt(orjson.loads(first)["callback_api_key"]) == "MARKER"
     assert orjson.loads(first)["a"] == 1
 
 
 def test_without_a_key_nothing_is_stored() -> None:
     none = SecretStore.none()
     assert not none.usable
-    assert none.seal_field(b'{"a":1}', {}) == b'{"a":1}'
+    assert none.encrypt_field(b'{"a":1}', {}) == b'{"a":1}'
     with pytest.raises(SecretsUnkept, match="ROLLOUTPOOL_SECRETS_FILE"):
-        none.seal_field(b'{"callback_api_key":"x"}', {})
+        none.encrypt_field(b'{"callback_api_key":"x"}', {})
     with pytest.raises(SecretsUnkept):
-        none.seal("x")
+        none.encrypt("x")
 
 
 def test_a_file_has_a_key_a_line(tmp_path: Path) -> None:
     file = key_file(tmp_path / "keys", NEW, OLD)
-    assert SecretStore.load(file).open(store(OLD).seal("x")) == "x"
-    assert store(NEW).open(SecretStore.load(file).seal("x")) == "x"
+    assert SecretStore.load(file).decrypt(store(OLD).encrypt("x")) == "x"
+    assert store(NEW).decrypt(SecretStore.load(file).encrypt("x")) == "x"
     # As a volume of Kubernetes has it.
     assert SecretStore.load(key_file(tmp_path / "k8s", NEW, mode=0o440)).usable
     assert not SecretStore.load(None).usable

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli import doctor as module
-from rolloutpool_trainer.cli.doctor import Finding, Verdict, examine
+from rolloutpool_trainer.cli.doctor import DoctorFinding, DoctorVerdict, examine
 from rolloutpool_trainer.client.sync import RolloutClient
 
 
@@ -35,7 +35,7 @@ def worker(**changes: Any) -> dict[str, Any]:
     return document | changes
 
 
-def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...] = ()) -> dict[str, Finding]:
+def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...] = ()) -> dict[str, DoctorFinding]:
     """The last finding of each check."""
     pool.on("GET", "/readyz", Answer(body={"status": "ready", "redis_ms": 0.4, "workers": 1}))
     pool.on("GET", "/v1/workers", Answer(body={"workers": list(workers)}))
@@ -45,14 +45,14 @@ def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...
 
 def test_a_healthy_pool(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2"))
-    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert {finding.verdict for finding in found.values()} == {DoctorVerdict.OK}
     assert found["workers"].detail == "2 alive, 6 of 512 slots in use"
 
 
 def test_nobody_there() -> None:
     with RolloutClient("http://127.0.0.1:1", timeout=0) as client:
         found = list(examine(client, ()))
-    assert found[0].verdict is Verdict.FAILED
+    assert found[0].verdict is DoctorVerdict.FAILED
     assert "rolloutpool up" in found[0].detail
     assert [finding.check for finding in found] == ["API", "callbacks"]
 
@@ -61,37 +61,37 @@ def test_not_ready_says_why(pool: StubPool) -> None:
     error = {"message": "not ready", "reasons": ["Redis does not answer", "no worker"]}
     pool.on("GET", "/readyz", Answer(503, {"error": error}))
     found = findings(pool)
-    assert found["readiness"] == Finding("readiness", Verdict.FAILED, "Redis does not answer; no worker")
-    assert found["workers"].verdict is Verdict.FAILED
+    assert found["readiness"] == DoctorFinding("readiness", DoctorVerdict.FAILED, "Redis does not answer; no worker")
+    assert found["workers"].verdict is DoctorVerdict.FAILED
 
 
 def test_a_silent_worker(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2", last_beat_age_s=4.0))
-    assert found["workers"] == Finding("workers", Verdict.WARNING, "w2 on h has been silent for 4 s")
+    assert found["workers"] == DoctorFinding("workers", DoctorVerdict.WARNING, "w2 on h has been silent for 4 s")
 
 
 def test_dead_workers_do_not_count(pool: StubPool) -> None:
-    assert findings(pool, worker(alive=False))["workers"].verdict is Verdict.FAILED
+    assert findings(pool, worker(alive=False))["workers"].verdict is DoctorVerdict.FAILED
 
 
 def test_mixed_versions(pool: StubPool) -> None:
-    assert findings(pool, worker(), worker(versions={"rolloutpool": "2"}))["versions"].verdict is Verdict.WARNING
+    assert findings(pool, worker(), worker(versions={"rolloutpool": "2"}))["versions"].verdict is DoctorVerdict.WARNING
 
 
 def test_tokenizers_must_be_the_same(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(tokenizers={"t": {"tokenizer_sha256": "b"}}))
-    assert found["tokenizers"].verdict is Verdict.FAILED
+    assert found["tokenizers"].verdict is DoctorVerdict.FAILED
     assert "2 fingerprints" in found["tokenizers"].detail
 
 
 def test_cold_tokenizers(pool: StubPool) -> None:
-    assert findings(pool, worker(tokenizers={}))["tokenizers"].verdict is Verdict.WARNING
+    assert findings(pool, worker(tokenizers={}))["tokenizers"].verdict is DoctorVerdict.WARNING
 
 
 def test_callbacks(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is Verdict.WARNING
+    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is DoctorVerdict.WARNING
     monkeypatch.setattr(module, "CALLBACK_PORTS", range(1, 65536))
-    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is Verdict.OK
+    assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is DoctorVerdict.OK
 
 
 def test_the_usual_callback_ports() -> None:
@@ -106,7 +106,7 @@ def test_a_callback_that_is_no_url(pool: StubPool, url: str) -> None:
 def test_a_callback_that_does_not_answer(pool: StubPool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-    assert findings(pool, worker(), callbacks=(url,))["callback"].verdict is Verdict.FAILED
+    assert findings(pool, worker(), callbacks=(url,))["callback"].verdict is DoctorVerdict.FAILED
 
 
 def test_the_command_fails_with_a_finding_that_does(pool: StubPool) -> None:

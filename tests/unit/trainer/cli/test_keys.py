@@ -12,7 +12,7 @@ from rolloutpool_common.security.api_keys import KeyScope, find_key, parse_keys
 from rolloutpool_trainer import AsyncRolloutClient, KeysMissing, LocalPool, RolloutClient
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.doctor import examine
-from rolloutpool_trainer.endpoint.errors import Refusal
+from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.prompts import ToolSource
 
 WORKERS = ("GET", "/v1/workers")
@@ -71,7 +71,7 @@ async def test_tools_are_asked_for_with_the_key() -> None:
 async def test_a_refused_key_is_told_as_such() -> None:
     with stub_pool() as pool:
         pool.on(*TOOLS, Answer(401, {"detail": "no"}))
-        with pytest.raises(Refusal, match=r"\(401\)"):
+        with pytest.raises(EndpointError, match=r"\(401\)"):
             await ToolSource(pool.url).get()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from rolloutpool_trainer.client import calls
 from rolloutpool_trainer.client import retry as patience
-from rolloutpool_trainer.client.retry import Patience
+from rolloutpool_trainer.client.retry import RetryPolicy
 from rolloutpool_trainer.errors import PoolUnavailable
 
 
@@ -21,7 +21,7 @@ def answer(status: int, **headers: str) -> httpx.Response:
 
 
 def test_delays_grow_to_a_limit_and_end(clock: list[float]) -> None:
-    insisting = Patience(calls.health(), "http://pool", 60.0)
+    insisting = RetryPolicy(calls.health(), "http://pool", 60.0)
     delays: list[float] = []
 
     def fail_for_ever() -> None:
@@ -37,7 +37,7 @@ def test_delays_grow_to_a_limit_and_end(clock: list[float]) -> None:
 
 
 def test_what_the_pool_asks_for_is_honoured_within_reason(clock: list[float]) -> None:
-    insisting = Patience(calls.health(), "http://pool", 60.0)
+    insisting = RetryPolicy(calls.health(), "http://pool", 60.0)
     assert insisting.after_answer(answer(503, **{"Retry-After": "2"})) == 2.0
     assert insisting.after_answer(answer(503, **{"Retry-After": "3600"})) == patience.LONGEST_DELAY
     date = insisting.after_answer(answer(503, **{"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))
@@ -47,8 +47,8 @@ def test_what_the_pool_asks_for_is_honoured_within_reason(clock: list[float]) ->
 
 @pytest.mark.parametrize("status", [200, 202, 400, 404, 409, 422, 500])
 def test_other_answers_are_for_reading(status: int) -> None:
-    assert Patience(calls.health(), "http://pool", 60.0).after_answer(answer(status)) is None
+    assert RetryPolicy(calls.health(), "http://pool", 60.0).after_answer(answer(status)) is None
 
 
 def test_not_ready_is_an_answer() -> None:
-    assert Patience(calls.readiness(), "http://pool", 60.0).after_answer(answer(503)) is None
+    assert RetryPolicy(calls.readiness(), "http://pool", 60.0).after_answer(answer(503)) is None

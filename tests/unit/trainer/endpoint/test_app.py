@@ -407,7 +407,7 @@ async def test_lenient_counts_wrong_masks(tokenizer: ChatTokenizer) -> None:
 # -- turns are sampled once
 
 
-class Gate:
+class AuthMiddleware:
     """A policy that waits for permission, and counts how often it was asked."""
 
     def __init__(self) -> None:
@@ -423,7 +423,7 @@ class Gate:
 
 
 async def test_the_same_turn_joins_the_running_generation(tokenizer: ChatTokenizer) -> None:
-    gate = Gate()
+    gate = AuthMiddleware()
     app = callback_app(gate, tokenizer=tokenizer)
     async with client_of(app) as client, asyncio.TaskGroup() as group:
         first = group.create_task(ask(client, body([QUESTION]), turn_headers(1)))
@@ -441,7 +441,7 @@ async def test_the_same_turn_joins_the_running_generation(tokenizer: ChatTokeniz
 
 
 async def test_a_generation_outlives_its_caller(tokenizer: ChatTokenizer) -> None:
-    gate = Gate()
+    gate = AuthMiddleware()
     app = callback_app(gate, tokenizer=tokenizer)
     async with client_of(app) as client:
         dead = asyncio.create_task(ask(client, body([QUESTION]), turn_headers(1)))
@@ -530,7 +530,7 @@ async def test_a_turn_without_its_predecessors_conflicts(tokenizer: ChatTokenize
 
 
 async def test_without_headers_one_turn_at_a_time(tokenizer: ChatTokenizer) -> None:
-    gate = Gate()
+    gate = AuthMiddleware()
     app = callback_app(gate, tokenizer=tokenizer)
     async with client_of(app) as client, asyncio.TaskGroup() as group:
         first = group.create_task(ask(client, body([QUESTION])))

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rolloutpool_trainer.endpoint.sessions import Key, Reply, RunningTurn, Session, SessionStore
+from rolloutpool_trainer.endpoint.sessions import Key, RunningTurn, Session, SessionStore, TurnReply
 
 
 class Clock:
@@ -53,9 +53,9 @@ async def test_a_session_that_samples_stays() -> None:
     assert busy is not None
     gate = asyncio.Event()
 
-    async def sampling() -> Reply:
+    async def sampling() -> TurnReply:
         await gate.wait()
-        return Reply(b"", {})
+        return TurnReply(b"", {})
 
     busy.running = RunningTurn(1, "digest", asyncio.create_task(sampling()))
     clock.now = 100.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_trainer.viewer.sanitize import printable, visible
+from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_text_gives_no_orders(text: str, shown: str) -> None:
 
 
 def test_nobody_else_draws_our_marks() -> None:
-    assert visible("⟦a⟧⟪b⟫\n") == "\\u27e6a\\u27e7\\u27eab\\u27eb↵\n"
+    assert sanitize("⟦a⟧⟪b⟫\n") == "\\u27e6a\\u27e7\\u27eab\\u27eb↵\n"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 
@@ -56,13 +56,13 @@ def test_messages_that_the_template_refuses_have_no_count(tokenizer: ChatTokeniz
 
 def test_nothing_is_rendered_before_it_is_asked(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    count = PlainCounter.count
+    count = RerenderCounter.count
 
-    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+    def noted(self: RerenderCounter, messages: Any, **options: Any) -> int:
         looks.append(len(messages))
         return count(self, messages, **options)
 
-    monkeypatch.setattr(PlainCounter, "count", noted)
+    monkeypatch.setattr(RerenderCounter, "count", noted)
     messages = list(QUESTION)
     prompt = first(tokenizer, len(render_plain(tokenizer, QUESTION, tools=TOOLS)), messages)
     messages += LATER

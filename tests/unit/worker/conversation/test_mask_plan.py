@@ -7,7 +7,7 @@ from rolloutpool_common.outcomes import FailureKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.tokens.ledger import EchoKind
 from rolloutpool_worker.conversation import mask_plan as masks
-from rolloutpool_worker.conversation.mask_plan import Kinds, MaskPlan, TrainerKind
+from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind, TrainerKinds
 
 UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
 
@@ -68,7 +68,7 @@ def test_a_mask_is_zeros_or_null() -> None:
     ],
 )
 def test_what_an_echo_teaches(before: TrainerKind, rerender: int | None, echo: EchoKind, after: TrainerKind) -> None:
-    assert masks.learn(before, MaskPlan((20,), 20, rerender), echo) is after
+    assert masks.infer_kind(before, MaskPlan((20,), 20, rerender), echo) is after
 
 
 @pytest.mark.parametrize("plan", [MaskPlan((26, 20), 20, 26), MaskPlan((20,), 20, None), MaskPlan((20,), 20, -7)])
@@ -83,7 +83,7 @@ def test_an_accepted_mask_is_disproved_by_any_other_number(plan: MaskPlan, new: 
 
 def test_kinds_are_known_by_batch_and_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "REMEMBERED", 2)
-    kinds = Kinds()
+    kinds = TrainerKinds()
     here, there = (
         RolloutSpec(rollout_id="r", server_url=f"http://{host}", messages=[], sampling_params={}, tokenizer_name="t")
         for host in ("here", "there")

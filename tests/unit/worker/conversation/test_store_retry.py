@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutpool_common.store import ClaimLost, StoreFull, StoreUnavailable
-from rolloutpool_worker.conversation.store_retry import held
+from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
 
@@ -15,7 +15,7 @@ async def test_an_outage_is_outlasted() -> None:
             raise outages.pop()
         return "written"
 
-    assert await held(Drain(), "b-0", write) == "written"
+    assert await retry_store(Drain(), "b-0", write) == "written"
     assert outages == []
 
 
@@ -29,7 +29,7 @@ async def test_other_errors_pass_at_once(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        await held(Drain(), "b-0", write)
+        await retry_store(Drain(), "b-0", write)
     assert calls == 1
 
 
@@ -44,5 +44,5 @@ async def test_a_worker_that_shuts_down_gives_up() -> None:
         raise StoreUnavailable
 
     with pytest.raises(StoreUnavailable):
-        await held(drain, "b-0", write)
+        await retry_store(drain, "b-0", write)
     assert calls == 1

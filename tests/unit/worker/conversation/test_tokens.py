@@ -16,7 +16,7 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
@@ -73,7 +73,7 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
     """With one turn, and one user message behind it."""
     tokens = track(tokenizer, **options)
     first = reply(tokenizer.render_prompt(messages), said(tokenizer))
-    assert await tokens.believe(first, messages, 1, None, train=True) == "none"
+    assert await tokens.ingest_reply(first, messages, 1, None, train=True) == "none"
     await tokens.append(MORE, 1)
     return tokens
 
@@ -119,7 +119,7 @@ async def test_what_turn_1_must_prove(
     good = tokenizer.render_prompt(QUESTION)
     bad = reply(changes.get("prompt_token_ids", good), said(tokenizer), **changes)
     with pytest.raises(error, match=says) as caught:
-        await tokens.believe(bad, QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(bad, QUESTION, 1, None, train=True)
     assert "Calculate" not in caught.value.message
     assert tokens.ledger.samples() == ()
     if error is TokenizerMismatch:
@@ -131,7 +131,7 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
     tokens = track(tokenizer)
     fingerprint = f"{ours.tokenizer_sha256}/{ours.template_sha256}/1.0"
     good = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
-    assert await tokens.believe(good, QUESTION, 1, None, train=True) == "none"
+    assert await tokens.ingest_reply(good, QUESTION, 1, None, train=True) == "none"
 
 
 @pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
@@ -141,7 +141,7 @@ async def test_ids_stay_in_the_vocabulary(tokenizer: ChatTokenizer, field: str) 
     prompt, ids = tokens.ledger.ids, said(tokenizer)
     (prompt if field == "prompt_token_ids" else ids)[-1] = 4096
     with pytest.raises(TrainerProtocolError, match=f"turn 2: {field} has an id outside"):
-        await tokens.believe(reply(prompt, ids), [], 2, None, train=True)
+        await tokens.ingest_reply(reply(prompt, ids), [], 2, None, train=True)
     assert tokens.ledger.entries == before
 
 
@@ -152,7 +152,7 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     tokens = track(tokenizer, mask_mode=MaskMode.RERENDER)
     shown = hidden or None
     prompt = render_plain(tokenizer, QUESTION, tools=shown)
-    await tokens.believe(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, 1, None, train=True)
     await tokens.append(MORE, 1)
     history = [*QUESTION, ANSWER, *MORE]
     theirs = render_plain(tokenizer, history, tools=shown)
@@ -169,7 +169,7 @@ async def test_tools_that_the_worker_has_are_taken_for_shown_only_where_they_are
     for tools in ([TOOL], None):
         tokens = track(tokenizer, tools=[TOOL])
         prompt = tokenizer.render_prompt(QUESTION, tools=tools)
-        await tokens.believe(reply(prompt, said(tokenizer)), QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(reply(prompt, said(tokenizer)), QUESTION, 1, None, train=True)
         await tokens.replace(MORE, 1)
         assert tokens.ledger.ids == tokenizer.render_prompt(MORE, tools=tools)
 
@@ -190,7 +190,7 @@ async def test_messages_that_come_later_are_rendered_with_those_before_them(toke
     once, twice = track(tokenizer), track(tokenizer)
     for tokens, parts in ((once, [[*MORE, *QUESTION]]), (twice, [MORE, [*MORE, *QUESTION]])):
         ids = said(tokenizer)[:-1]  # without its stop token, so that one is put in
-        await tokens.believe(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, 1, None, train=True)
         for part in parts:
             await tokens.append(part, 1)
     assert once.ledger.ids == twice.ledger.ids
@@ -207,7 +207,7 @@ async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(t
 @pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
 async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, size: int, in_thread: bool) -> None:
     tokens = track(tokenizer)
-    await tokens.believe(reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, 1, None, train=True)
     task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], 1))
     await asyncio.sleep(0)
     # Without a thread it has nothing to wait for.
@@ -225,7 +225,7 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     sent = len(prompt) - tokens.ledger.head
     plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
-    assert await tokens.believe(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
+    assert await tokens.ingest_reply(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
     assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == tuple(prompt)
 
@@ -236,16 +236,16 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
 ) -> None:
     """Two renders are a tenth of what a short rollout costs; where ids are kept nothing depends on them."""
     counted: list[int] = []
-    count = PlainCounter.count
+    count = RerenderCounter.count
 
-    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+    def noted(self: RerenderCounter, messages: Any, **options: Any) -> int:
         counted.append(len(messages))
         return count(self, messages, **options)
 
-    monkeypatch.setattr(PlainCounter, "count", noted)
+    monkeypatch.setattr(RerenderCounter, "count", noted)
     tokens = track(tokenizer)
     first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
-    await tokens.believe(first, QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(first, QUESTION, 1, None, train=True)
     await tokens.append(MORE, 1)
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
     assert plan.exact == tokens.ledger.pending_glue
@@ -257,17 +257,17 @@ async def test_a_long_first_prompt_is_looked_at_off_the_loop(
 ) -> None:
     """However short the history that is rendered then."""
     threads: list[threading.Thread] = []
-    count = PlainCounter.count
+    count = RerenderCounter.count
 
-    def noted(self: PlainCounter, messages: Any, **options: Any) -> int:
+    def noted(self: RerenderCounter, messages: Any, **options: Any) -> int:
         threads.append(threading.current_thread())
         return count(self, messages, **options)
 
-    monkeypatch.setattr(PlainCounter, "count", noted)
+    monkeypatch.setattr(RerenderCounter, "count", noted)
     long = [{"role": "user", "content": "15 + 23? " * OFF_LOOP}]
     tokens = track(tokenizer)
     first = reply(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
-    await tokens.believe(first, long, 1, None, train=True)
+    await tokens.ingest_reply(first, long, 1, None, train=True)
     assert not threads
     await tokens.replace(QUESTION, 1)
     assert threads

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_worker.policy.breaker import FAILURES, OPEN_SECONDS, Breakers, PortDown
+from rolloutpool_worker.policy.breaker import FAILURES, OPEN_SECONDS, Breakers, TrainerDown
 
 DEAD, ALIVE = "http://127.0.0.1:1", "http://127.0.0.1:2"
 
@@ -29,7 +29,7 @@ def taken_out(clock: Clock) -> Breakers:
 def test_after_so_many_refusals_in_a_row_a_port_is_down_and_no_other() -> None:
     breakers = taken_out(Clock())
     assert breakers.down() == [DEAD]
-    with pytest.raises(PortDown, match=DEAD):
+    with pytest.raises(TrainerDown, match=DEAD):
         breakers.check(DEAD)
     breakers.check(ALIVE)
 
@@ -47,16 +47,16 @@ def test_when_its_time_is_over_one_may_try_and_the_others_wait() -> None:
     clock = Clock()
     breakers = taken_out(clock)
     clock.now += OPEN_SECONDS - 0.1
-    with pytest.raises(PortDown):
+    with pytest.raises(TrainerDown):
         breakers.check(DEAD)
     clock.now += 0.2
     breakers.check(DEAD)
-    with pytest.raises(PortDown):
+    with pytest.raises(TrainerDown):
         breakers.check(DEAD)
     # It did not get through: the next one waits for the whole time again.
     breakers.failed(DEAD)
     clock.now += OPEN_SECONDS - 0.1
-    with pytest.raises(PortDown):
+    with pytest.raises(TrainerDown):
         breakers.check(DEAD)
     clock.now += 0.2
     breakers.check(DEAD)

@@ -15,7 +15,7 @@ from rolloutpool_trainer.cli.batches import DEFAULT_URL
 if TYPE_CHECKING:
     from rolloutpool_trainer.client.sync import RolloutClient
 
-__all__ = ["Finding", "Verdict", "doctor", "examine"]
+__all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
 
 CALLBACK_PORTS = range(8080, 8131)
 """What firewalls between pools and trainers usually let through."""
@@ -23,7 +23,7 @@ SILENT_SECONDS = 3.0
 """Workers beat once a second."""
 
 
-class Verdict(StrEnum):
+class DoctorVerdict(StrEnum):
     """What a check says."""
 
     OK = "ok"
@@ -34,11 +34,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """The outcome of one check."""
 
     check: str
-    verdict: Verdict
+    verdict: DoctorVerdict
     detail: str
 
 
@@ -54,18 +54,18 @@ def doctor(
 
     from rolloutpool_trainer.cli import console
 
-    styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
+    styles = {DoctorVerdict.OK: "green", DoctorVerdict.WARNING: "yellow", DoctorVerdict.FAILED: "bold red"}
     with console.client(url, api_key) as client:
         findings = list(examine(client, callback or ()))
     rows = [
         (finding.check, Text(finding.verdict, style=styles[finding.verdict]), finding.detail) for finding in findings
     ]
     console.table(("check", "verdict", "detail"), rows)
-    if any(finding.verdict is Verdict.FAILED for finding in findings):
+    if any(finding.verdict is DoctorVerdict.FAILED for finding in findings):
         raise typer.Exit(1)
 
 
-def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[Finding]:
+def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
     """Each check's outcome; what depends on a failed one is left out."""
     from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
@@ -74,65 +74,71 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
     try:
         client.health()
     except ClientError as error:
-        yield Finding("API", Verdict.FAILED, f"{error}; start one with: rolloutpool up")
+        yield DoctorFinding("API", DoctorVerdict.FAILED, f"{error}; start one with: rolloutpool up")
     else:
         elapsed = (time.perf_counter() - started) * 1000
-        yield Finding("API", Verdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
+        yield DoctorFinding("API", DoctorVerdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
         yield _readiness(client.ask(calls.readiness()))
         try:
             workers = client.workers()
         except Unauthorized as error:
-            yield Finding("workers", Verdict.WARNING, f"not checked, which takes a key with the scope admin: {error}")
+            yield DoctorFinding(
+                "workers", DoctorVerdict.WARNING, f"not checked, which takes a key with the scope admin: {error}"
+            )
         else:
             yield from _workers(workers)
     if not callbacks:
-        yield Finding("callbacks", Verdict.OK, "not checked; --callback URL checks one")
+        yield DoctorFinding("callbacks", DoctorVerdict.OK, "not checked; --callback URL checks one")
     for callback in callbacks:
         yield _callback(callback)
 
 
-def _readiness(answer: dict[str, Any]) -> Finding:
+def _readiness(answer: dict[str, Any]) -> DoctorFinding:
     error = answer.get("error")
     if error:
-        return Finding("readiness", Verdict.FAILED, "; ".join(error.get("reasons") or [error["message"]]))
-    return Finding("readiness", Verdict.OK, f"Redis answers in {answer['redis_ms']:.1f} ms, work is taken")
+        return DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(error.get("reasons") or [error["message"]]))
+    return DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer['redis_ms']:.1f} ms, work is taken")
 
 
-def _workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
+def _workers(workers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     alive = [worker for worker in workers if worker.get("alive")]
     if not alive:
-        yield Finding("workers", Verdict.FAILED, "none is alive; start one with: rolloutpool worker --redis URL")
+        yield DoctorFinding(
+            "workers", DoctorVerdict.FAILED, "none is alive; start one with: rolloutpool worker --redis URL"
+        )
         return
     slots = sum(worker["slots"] for worker in alive)
     running = sum(worker["running"] for worker in alive)
-    yield Finding("workers", Verdict.OK, f"{len(alive)} alive, {running} of {slots} slots in use")
+    yield DoctorFinding("workers", DoctorVerdict.OK, f"{len(alive)} alive, {running} of {slots} slots in use")
     for worker in alive:
         if worker["last_beat_age_s"] > SILENT_SECONDS:
             silence = f"{worker['worker_id']} on {worker['host']} has been silent for {worker['last_beat_age_s']:.0f} s"
-            yield Finding("workers", Verdict.WARNING, silence)
+            yield DoctorFinding("workers", DoctorVerdict.WARNING, silence)
     versions = {str(sorted(worker["versions"].items())) for worker in alive}
     if len(versions) > 1:
-        yield Finding("versions", Verdict.WARNING, f"the workers run {len(versions)} different sets: {versions}")
+        yield DoctorFinding(
+            "versions", DoctorVerdict.WARNING, f"the workers run {len(versions)} different sets: {versions}"
+        )
     yield from _tokenizers(alive)
 
 
-def _tokenizers(alive: list[dict[str, Any]]) -> Iterator[Finding]:
+def _tokenizers(alive: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     prints: dict[str, set[str]] = {}
     for worker in alive:
         for name, fingerprint in worker["tokenizers"].items():
             prints.setdefault(name, set()).add(str(fingerprint))
     if not prints:
         hint = "none is loaded; the first rollout of each waits for that. ROLLOUTPOOL_TOKENIZERS loads them at start"
-        yield Finding("tokenizers", Verdict.WARNING, hint)
+        yield DoctorFinding("tokenizers", DoctorVerdict.WARNING, hint)
     for name, seen in prints.items():
         if len(seen) > 1:
             detail = f"{name} is not the same everywhere: {len(seen)} fingerprints; install one version on all workers"
-            yield Finding("tokenizers", Verdict.FAILED, detail)
+            yield DoctorFinding("tokenizers", DoctorVerdict.FAILED, detail)
         else:
-            yield Finding("tokenizers", Verdict.OK, f"{name} is loaded, the same wherever it is")
+            yield DoctorFinding("tokenizers", DoctorVerdict.OK, f"{name} is loaded, the same wherever it is")
 
 
-def _callback(url: str) -> Finding:
+def _callback(url: str) -> DoctorFinding:
     import httpx
 
     from rolloutpool_trainer.client.transport import connection_settings
@@ -141,13 +147,15 @@ def _callback(url: str) -> Finding:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (KeyError, ValueError):
-        return Finding("callback", Verdict.FAILED, f"{url} is no http(s) URL")
+        return DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} is no http(s) URL")
     try:
         with httpx.Client(**connection_settings(url.rstrip("/"), None)) as http:
             http.get("/health", timeout=5.0)
     except (httpx.TransportError, httpx.InvalidURL) as error:
-        return Finding("callback", Verdict.FAILED, f"{url} does not answer from this machine: {error}")
+        return DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} does not answer from this machine: {error}")
     if port not in CALLBACK_PORTS:
         span = f"{CALLBACK_PORTS.start} to {CALLBACK_PORTS.stop - 1}"
-        return Finding("callback", Verdict.WARNING, f"{url} answers, but firewalls may let only ports {span} through")
-    return Finding("callback", Verdict.OK, f"{url} answers")
+        return DoctorFinding(
+            "callback", DoctorVerdict.WARNING, f"{url} answers, but firewalls may let only ports {span} through"
+        )
+    return DoctorFinding("callback", DoctorVerdict.OK, f"{url} answers")

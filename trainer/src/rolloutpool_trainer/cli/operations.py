@@ -18,7 +18,7 @@ def preflight(
     url: options.Url = DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
-    """Ask a worker whether it reaches these callback ports."""
+    """TurnRequest a worker whether it reaches these callback ports."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:

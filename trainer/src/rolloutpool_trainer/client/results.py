@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rolloutpool_common.protocol.result import ResultPage, RolloutResult
 from rolloutpool_trainer.client import calls
 
-__all__ = ["FinishedRollout", "Reader"]
+__all__ = ["FinishedRollout", "ResultStream"]
 
 
 class FinishedRollout(RolloutResult):
@@ -19,7 +19,7 @@ class FinishedRollout(RolloutResult):
     """Pass it to `results` to read on after this one."""
 
 
-class Reader:
+class ResultStream:
     """Where one reading of a batch stands."""
 
     def __init__(self, batch_id: str, cursor: str) -> None:

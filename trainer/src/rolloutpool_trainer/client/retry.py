@@ -1,6 +1,6 @@
 """How long a client goes on asking a pool that does not answer.
 
-Patience runs out `seconds` after the first failure in a row; every answer renews it, so that a client lives
+RetryPolicy runs out `seconds` after the first failure in a row; every answer renews it, so that a client lives
 through any number of restarts of the API, each shorter than that.
 """
 
@@ -13,13 +13,13 @@ import httpx
 from rolloutpool_trainer.client.calls import UNAVAILABLE, Call, T
 from rolloutpool_trainer.errors import PoolUnavailable
 
-__all__ = ["Patience", "status_delays"]
+__all__ = ["RetryPolicy", "status_delays"]
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
 
 
-class Patience:
+class RetryPolicy:
     """The failures in a row of one call."""
 
     def __init__(self, call: Call[T], base_url: str, seconds: float) -> None:
@@ -33,7 +33,7 @@ class Patience:
         """Seconds to wait before asking again.
 
         Raises:
-            PoolUnavailable: Patience has run out.
+            PoolUnavailable: RetryPolicy has run out.
         """
         reason = str(error) or type(error).__name__
         return self._next(f"{self._name}: no answer ({reason})", None, 0.0)

@@ -30,8 +30,8 @@ from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
 from rolloutpool_trainer.client import calls
 from rolloutpool_trainer.client.progress import BatchProgress
-from rolloutpool_trainer.client.results import FinishedRollout, Reader
-from rolloutpool_trainer.client.retry import Patience, status_delays
+from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
+from rolloutpool_trainer.client.retry import RetryPolicy, status_delays
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
 
 __all__ = ["Batch", "RolloutClient"]
@@ -58,7 +58,7 @@ class Batch:
             NotFound: The batch is unknown or its results have expired.
             PoolUnavailable: The pool did not answer for the client's time-out; reading can go on by cursor.
         """
-        reader = Reader(self.batch_id, cursor)
+        reader = ResultStream(self.batch_id, cursor)
         total = self._total() if progress else 0
         with BatchProgress(total, shown=progress) as bar:
             while not reader.complete:
@@ -211,7 +211,7 @@ class RolloutClient:
 
     def ask(self, call: calls.Call[calls.T]) -> calls.T:
         """Send one call and read its answer; asks again while the pool is away."""
-        patience = Patience(call, self.base_url, self._timeout)
+        patience = RetryPolicy(call, self.base_url, self._timeout)
         while True:
             try:
                 with self._connection() as http:

@@ -35,13 +35,13 @@ from rolloutpool_common.protocol.completions import (
 from rolloutpool_common.protocol.messages import Message, ToolDefinition
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
-from rolloutpool_trainer.endpoint.errors import MaskMismatch, Refusal, check_mask
+from rolloutpool_trainer.endpoint.errors import EndpointError, MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter, ToolSource
-from rolloutpool_trainer.endpoint.request import Ask, message_digest, read_ask
-from rolloutpool_trainer.endpoint.sampling_log import SampledTurn, Transcript
-from rolloutpool_trainer.endpoint.sessions import Reply, RunningTurn, Session, SessionStore, Turn, session_key
+from rolloutpool_trainer.endpoint.request import TurnRequest, message_digest, parse_request
+from rolloutpool_trainer.endpoint.sampling_log import LoggedTurn, SamplingLog
+from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, SessionStore, Turn, TurnReply, session_key
 
 __all__ = ["CallbackApp", "callback_app"]
 
@@ -69,7 +69,7 @@ class CallbackApp:
         """Use `callback_app`."""
         self.policy_version = policy_version
         """Reported for turns whose generation names none; set it when the weights change."""
-        self.transcript = Transcript()
+        self.transcript = SamplingLog()
         """Every sampling of every turn, in order."""
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
@@ -87,7 +87,7 @@ class CallbackApp:
                 Route("/v1/sessions/{rollout_id:path}", self._drop_session, methods=["DELETE"]),
                 Route("/health", self._health, methods=["GET"]),
             ],
-            exception_handlers={Refusal: _refuse},
+            exception_handlers={EndpointError: _refuse},
             lifespan=self._lifespan,
         )
 
@@ -114,7 +114,7 @@ class CallbackApp:
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         try:
             await self._tools.get()
-        except Refusal as refusal:
+        except EndpointError as refusal:
             # The pool may start after its trainer; each request tries again until one succeeds.
             logger.warning("%s", refusal.message)
         yield
@@ -126,12 +126,12 @@ class CallbackApp:
         self._authorise(request)
         rollout_id = request.path_params["rollout_id"]
         if not self.sessions.drop(rollout_id):
-            raise Refusal(404, "not_found", "there is no session of this rollout", rollout_id=rollout_id)
+            raise EndpointError(404, "not_found", "there is no session of this rollout", rollout_id=rollout_id)
         return Response(status_code=204)
 
     async def _completions(self, request: Request) -> Response:
         self._authorise(request)
-        ask = read_ask(request.headers, await request.body())
+        ask = parse_request(request.headers, await request.body())
         reply = await self._reply(ask)
         return _json(200, reply.body, {**reply.headers, **self._about})
 
@@ -140,9 +140,11 @@ class CallbackApp:
             return
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._api_key}".encode()):
-            raise Refusal(401, "unauthorized", "send this endpoint's key as Authorization: Bearer <callback_api_key>")
+            raise EndpointError(
+                401, "unauthorized", "send this endpoint's key as Authorization: Bearer <callback_api_key>"
+            )
 
-    async def _reply(self, ask: Ask) -> Reply:
+    async def _reply(self, ask: TurnRequest) -> TurnReply:
         key = session_key(ask)
         session = self.sessions.find(key)
         if session is None or session.restarts_with(ask):
@@ -159,13 +161,13 @@ class CallbackApp:
         await asyncio.wait({verdict.task})
         return verdict.task.result()
 
-    async def _sample_turn(self, session: Session, ask: Ask, number: int) -> Reply:
+    async def _sample_turn(self, session: Session, ask: TurnRequest, number: int) -> TurnReply:
         try:
             return await self._sample_turn_checked(session, ask, number)
         finally:
             session.running = None
 
-    async def _sample_turn_checked(self, session: Session, ask: Ask, number: int) -> Reply:
+    async def _sample_turn_checked(self, session: Session, ask: TurnRequest, number: int) -> TurnReply:
         tools = await self._tools.get()
         messages = [message.wire() for message in ask.request.messages]
         prompt = await self._prompt(session, ask, messages, tools)
@@ -192,12 +194,12 @@ class CallbackApp:
         generation, message = await self._sample(prompt, params)
         head = _head(request.model, message, generation)
         turn = session.commit(ask, number, prompt, generation, head, message_digest(message))
-        record = SampledTurn(session.rollout_id, session.uid, number, ask.attempt, tuple(generation.token_ids))
+        record = LoggedTurn(session.rollout_id, session.uid, number, ask.attempt, tuple(generation.token_ids))
         self.transcript.add(record)
         return _reply(turn, ask, prompt.ids, list(generation.token_ids), list(generation.logprobs))
 
     async def _prompt(
-        self, session: Session, ask: Ask, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        self, session: Session, ask: TurnRequest, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> Prompt:
         known = len(session.history)
         appended = None
@@ -209,7 +211,7 @@ class CallbackApp:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
             return await asyncio.to_thread(self._prompter.prompt, messages, tools, session.ledger, appended)
         except TemplateRefused as error:
-            raise Refusal(
+            raise EndpointError(
                 400,
                 "template_refused",
                 f"the chat template cannot render these messages: {error.message}",
@@ -225,7 +227,7 @@ class CallbackApp:
             message = self._parse(tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.stop_ids else ids))
         except Exception as error:
             logger.exception("rollout %s, turn %d: the policy failed", params.rollout_id, params.turn)
-            raise Refusal(
+            raise EndpointError(
                 500,
                 "generate_failed",
                 f"the policy failed with {type(error).__name__}; see the trainer's log. Asking again is safe",
@@ -284,7 +286,7 @@ def callback_app(
     )
 
 
-def _retrieve(task: asyncio.Task[Reply]) -> None:
+def _retrieve(task: asyncio.Task[TurnReply]) -> None:
     """Marks the task's error as seen, for a turn whose askers have all gone."""
     if not task.cancelled():
         task.exception()
@@ -302,14 +304,14 @@ def _head(model: str, message: Message, generation: Generation) -> dict[str, Any
     }
 
 
-def _reply(turn: Turn, ask: Ask, prompt_ids: list[int], ids: list[int], logprobs: list[float]) -> Reply:
+def _reply(turn: Turn, ask: TurnRequest, prompt_ids: list[int], ids: list[int], logprobs: list[float]) -> TurnReply:
     headers = {} if turn.policy_version is None else {HEADER_POLICY_VERSION: turn.policy_version}
     prefix, digest = ask.echo or (0, "")
     if prefix and prefix <= len(prompt_ids) and _digest(prompt_ids[:prefix]) == digest:
         headers[HEADER_ECHO_PREFIX] = str(prefix)
         prompt_ids = prompt_ids[prefix:]
     document = {**turn.head, "token_ids": ids, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
-    return Reply(orjson.dumps(document), headers)
+    return TurnReply(orjson.dumps(document), headers)
 
 
 def _digest(ids: list[int]) -> str:
@@ -325,6 +327,6 @@ def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Re
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, EndpointError)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(error.status)
     return _json(error.status, error.body(), headers)

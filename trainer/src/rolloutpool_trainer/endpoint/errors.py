@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-__all__ = ["MaskMismatch", "Refusal", "check_mask"]
+__all__ = ["EndpointError", "MaskMismatch", "check_mask"]
 
 
-class Refusal(Exception):
+class EndpointError(Exception):
     """The request gets an error status instead of a turn."""
 
     def __init__(self, status: int, kind: str, message: str, **details: Any) -> None:
@@ -27,7 +27,7 @@ class Refusal(Exception):
         return orjson.dumps({"error": {"type": self.kind, "message": self.message, **self.details}})
 
 
-class MaskMismatch(Refusal):
+class MaskMismatch(EndpointError):
     """The `response_mask` of a request is not the one that this turn must have."""
 
     def __init__(self, message: str, *, expected: int | None, received: Any, **where: Any) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
 from rolloutpool_common.rendering import ChatTokenizer, Delta, render_plain
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_trainer.endpoint.errors import Refusal
+from rolloutpool_trainer.endpoint.errors import EndpointError
 
 __all__ = ["Prompt", "Prompter", "ToolSource"]
 
@@ -92,7 +92,7 @@ class ToolSource:
         """The tools, None without any. Two first callers may both ask the pool; both get the same.
 
         Raises:
-            Refusal: 503, the pool did not answer with its tools; the next call asks again.
+            EndpointError: 503, the pool did not answer with its tools; the next call asks again.
         """
         if self._url is not None and self._tools is None:
             self._tools = await _fetch(self._url, self._api_key)
@@ -108,7 +108,7 @@ async def _fetch(url: str, api_key: str | None) -> list[dict[str, Any]]:
         document = response.json()
         ToolsResponse.model_validate(document)
     except (httpx.HTTPError, httpx.InvalidURL, ValidationError, ValueError) as error:
-        raise Refusal(
+        raise EndpointError(
             503,
             "tools_unavailable",
             f"the pool's tools could not be read from {url} ({_reason(error)}); is it up?",

@@ -23,13 +23,13 @@ from rolloutpool_common.protocol.completions import (
     CompletionsRequest,
 )
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_trainer.endpoint.errors import Refusal
+from rolloutpool_trainer.endpoint.errors import EndpointError
 
-__all__ = ["Ask", "message_digest", "read_ask"]
+__all__ = ["TurnRequest", "message_digest", "parse_request"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class TurnRequest:
     """A well-formed request for one turn."""
 
     request: CompletionsRequest
@@ -54,19 +54,19 @@ class Ask:
     """Prefix length and digest of the ids that need not be sent back."""
 
 
-def read_ask(headers: Mapping[str, str], body: bytes) -> Ask:
+def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
     """The request.
 
     Raises:
-        Refusal: 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values that
-            the protocol does not have.
+        EndpointError: 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values
+            that the protocol does not have.
     """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Refusal(400, "bad_json", f"the body is not JSON: {error}") from None
+        raise EndpointError(400, "bad_json", f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise Refusal(400, "bad_json", "the body must be a JSON object")
+        raise EndpointError(400, "bad_json", "the body must be a JSON object")
     mask = document.pop("response_mask", None)
     try:
         request = CompletionsRequest.model_validate(document)
@@ -75,13 +75,13 @@ def read_ask(headers: Mapping[str, str], body: bytes) -> Ask:
             {"path": ".".join(map(str, fault["loc"])), "message": fault["msg"]}
             for fault in error.errors(include_input=False, include_url=False)
         ]
-        raise Refusal(422, "bad_request", "the body is not a completions request", faults=faults) from None
+        raise EndpointError(422, "bad_request", "the body is not a completions request", faults=faults) from None
     if not request.messages:
-        raise Refusal(422, "bad_request", "messages is empty; send the whole conversation")
+        raise EndpointError(422, "bad_request", "messages is empty; send the whole conversation")
     if not request.rollout_id:
-        raise Refusal(422, "bad_request", "rollout_id is empty; it names the session that keeps the tokens")
+        raise EndpointError(422, "bad_request", "rollout_id is empty; it names the session that keeps the tokens")
     uid, turn = _key(headers.get(HEADER_IDEMPOTENCY))
-    return Ask(
+    return TurnRequest(
         request=request,
         mask=mask,
         extra={key: value for key, value in document.items() if key not in CompletionsRequest.model_fields},
@@ -108,7 +108,9 @@ def _key(value: str | None) -> tuple[str | None, int | None]:
     # `/2` asks the same turn again with the other mask, after the first was refused.
     uid, _, turn = value.removesuffix("/2" if value.count("/") > 1 else "").rpartition("/")
     if not uid or "/" in uid or not turn.isdecimal() or not turn.isascii() or int(turn) < 1:
-        raise Refusal(400, "bad_header", f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2")
+        raise EndpointError(
+            400, "bad_header", f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2"
+        )
     return uid, int(turn)
 
 
@@ -116,7 +118,7 @@ def _echo(prefix: str | None, digest: str | None) -> tuple[int, str] | None:
     if prefix is None or digest is None:
         return None
     if not prefix.isdecimal() or not prefix.isascii():
-        raise Refusal(400, "bad_header", f"{HEADER_ECHO_PREFIX} must be a number of ids")
+        raise EndpointError(400, "bad_header", f"{HEADER_ECHO_PREFIX} must be a number of ids")
     return int(prefix), digest
 
 
@@ -124,5 +126,5 @@ def _attempt(value: str | None) -> int | None:
     if value is None:
         return None
     if not value.isdecimal() or not value.isascii() or int(value) < 1:
-        raise Refusal(400, "bad_header", f"{HEADER_ATTEMPT} must be a number from 1")
+        raise EndpointError(400, "bad_header", f"{HEADER_ATTEMPT} must be a number from 1")
     return int(value)

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["SampledTurn", "Transcript"]
+__all__ = ["LoggedTurn", "SamplingLog"]
 
 MAX_TOKENS = 4_000_000
 RECORD_COST = 64
@@ -16,7 +16,7 @@ RECORD_COST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SampledTurn:
+class LoggedTurn:
     """One sampling of one turn."""
 
     rollout_id: str
@@ -27,27 +27,27 @@ class SampledTurn:
     token_ids: tuple[int, ...]
 
 
-class Transcript:
+class SamplingLog:
     """What was sampled, oldest first."""
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
-        self._records: deque[SampledTurn] = deque()
+        self._records: deque[LoggedTurn] = deque()
         self._room = max_tokens
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[SampledTurn]:
+    def __iter__(self) -> Iterator[LoggedTurn]:
         return iter(tuple(self._records))
 
-    def add(self, record: SampledTurn) -> None:
+    def add(self, record: LoggedTurn) -> None:
         """Keeps a record, at the cost of the oldest."""
         self._records.append(record)
         self._room -= len(record.token_ids) + RECORD_COST
         while self._room < 0 and len(self._records) > 1:
             self._room += len(self._records.popleft().token_ids) + RECORD_COST
 
-    def of(self, rollout_id: str) -> list[SampledTurn]:
+    def of(self, rollout_id: str) -> list[LoggedTurn]:
         """What was sampled for a rollout."""
         return [record for record in self if record.rollout_id == rollout_id]
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_common.tokens.ledger import EchoKind, Sample, TokenLedger
-from rolloutpool_trainer.endpoint.errors import Refusal
+from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.prompts import Prompt
-from rolloutpool_trainer.endpoint.request import Ask
+from rolloutpool_trainer.endpoint.request import TurnRequest
 
-__all__ = ["Key", "Reply", "RunningTurn", "Session", "SessionStore", "Turn", "session_key"]
+__all__ = ["Key", "RunningTurn", "Session", "SessionStore", "Turn", "TurnReply", "session_key"]
 
 Key = tuple[str, str | None]
 """(rollout_id, uid): two batches may give their rollouts the same name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TurnReply:
     """A turn's answer as it goes over the wire."""
 
     body: bytes
@@ -54,7 +54,7 @@ class RunningTurn:
 
     number: int
     digest: str
-    task: "asyncio.Task[Reply]"
+    task: "asyncio.Task[TurnReply]"
 
 
 class Session:
@@ -124,12 +124,12 @@ class Session:
         samples = self.ledger.samples()
         return samples[-1] if samples else Sample((), (), (), (), ())
 
-    def admit(self, ask: Ask) -> int | RunningTurn | Turn:
+    def admit(self, ask: TurnRequest) -> int | RunningTurn | Turn:
         """What to do with a request: sample turn n, wait for the one that runs, or repeat a finished one.
 
         Raises:
-            Refusal: 409 for a lower attempt than seen, for another request in the place of a turn that is finished or
-                running, and for a turn whose predecessors are unknown here.
+            EndpointError: 409 for a lower attempt than seen, for another request in the place of a turn that is
+                finished or running, and for a turn whose predecessors are unknown here.
         """
         if ask.attempt is not None:
             if ask.attempt < self.attempt:
@@ -166,12 +166,12 @@ class Session:
             )
         return number
 
-    def restarts_with(self, ask: Ask) -> bool:
+    def restarts_with(self, ask: TurnRequest) -> bool:
         """Whether a caller without turn identity begins this rollout anew: the first request again, no mask."""
         return ask.turn is None and ask.mask is None and self.running is None and ask.history == self._opening
 
     def commit(
-        self, ask: Ask, number: int, prompt: Prompt, generation: Generation, head: dict[str, Any], said: bytes
+        self, ask: TurnRequest, number: int, prompt: Prompt, generation: Generation, head: dict[str, Any], said: bytes
     ) -> Turn:
         """Makes a sampled turn part of the rollout. `said` is the digest of its message."""
         if not self.turns:
@@ -206,11 +206,11 @@ class Session:
             list(sample.response_logprobs[first : first + turn.n]),
         )
 
-    def _conflict(self, message: str, **details: Any) -> Refusal:
-        return Refusal(409, "conflict", message, rollout_id=self.rollout_id, **details)
+    def _conflict(self, message: str, **details: Any) -> EndpointError:
+        return EndpointError(409, "conflict", message, rollout_id=self.rollout_id, **details)
 
 
-def session_key(ask: Ask) -> Key:
+def session_key(ask: TurnRequest) -> Key:
     """Which session a request belongs to."""
     return ask.request.rollout_id, ask.uid
 
@@ -269,11 +269,11 @@ class SessionStore:
 
     def _expire(self) -> None:
         oldest = self._clock() - self._ttl
-        doomed: list[Key] = []
+        precancelled: list[Key] = []
         for key, session in self._sessions.items():
-            if len(self._sessions) - len(doomed) <= self._max and self._used[key] >= oldest:
+            if len(self._sessions) - len(precancelled) <= self._max and self._used[key] >= oldest:
                 break
             if session.running is None:
-                doomed.append(key)
-        for key in doomed:
+                precancelled.append(key)
+        for key in precancelled:
             self.remove(key)

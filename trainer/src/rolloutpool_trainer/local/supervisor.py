@@ -122,7 +122,7 @@ class Child:
                 os.killpg(process.pid, number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, for good; `join` waits for that."""
+        """TurnRequest it to end, for good; `join` waits for that."""
         self._stop_signal = number
         self._stopping.set()
         self.send(number)

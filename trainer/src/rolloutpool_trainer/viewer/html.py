@@ -17,7 +17,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, TurnRecord
 from rolloutpool_trainer.viewer.runs import AGREES, PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
-from rolloutpool_trainer.viewer.sanitize import printable, visible
+from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
 __all__ = ["rollout_page"]
 
@@ -209,7 +209,7 @@ def _run(run: Run) -> str:
         data["logprobs"] = " ".join(",".join(f"{value:.4g}" for value in piece.logprobs) for piece in run.pieces)
     attributes = "".join(f' data-{name}="{_text(value)}"' for name, value in data.items())
     pieces = "".join(
-        f"<i{_probability(piece.logprobs)}>{escape(visible(piece.text)) or '␀'}</i>" for piece in run.pieces
+        f"<i{_probability(piece.logprobs)}>{escape(sanitize(piece.text)) or '␀'}</i>" for piece in run.pieces
     )
     return f'<span class="{" ".join(classes)}" title="{_text(", ".join(said))}"{attributes}>{pieces}</span>'
 

@@ -6,7 +6,7 @@ mark tokens are reserved: in foreign text they are written out too, so that no m
 
 import unicodedata
 
-__all__ = ["CLOSE", "MARK_CLOSE", "MARK_OPEN", "OPEN", "printable", "visible"]
+__all__ = ["CLOSE", "MARK_CLOSE", "MARK_OPEN", "OPEN", "printable", "sanitize"]
 
 OPEN, CLOSE = "⟦", "⟧"
 """Around what was trained."""
@@ -32,6 +32,6 @@ def printable(text: str) -> str:
     )
 
 
-def visible(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text of tokens: printable, reserved brackets escaped, and each newline with a sign in front."""
     return printable(text).translate(_RESERVED).replace("\n", "↵\n")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rolloutpool_common.protocol.result import TurnRecord
 from rolloutpool_trainer.viewer.runs import AGREES, PROMPT, SAMPLED, SHARED, Run, SampleView
-from rolloutpool_trainer.viewer.sanitize import CLOSE, MARK_CLOSE, MARK_OPEN, OPEN, printable, visible
+from rolloutpool_trainer.viewer.sanitize import CLOSE, MARK_CLOSE, MARK_OPEN, OPEN, printable, sanitize
 
 __all__ = ["TURN_COLUMNS", "legend", "mask_runs", "token_view", "turn_rows"]
 
@@ -47,9 +47,9 @@ def token_view(view: SampleView, *, marks: bool = True, prompt_tail: int | None 
         elif run.kind == PROMPT:
             text.append_text(_prompt(run, prompt_tail))
         elif run.trained:
-            text.append(OPEN, style="green").append(visible(run.text), style=TRAINED).append(CLOSE, style="green")
+            text.append(OPEN, style="green").append(sanitize(run.text), style=TRAINED).append(CLOSE, style="green")
         else:
-            text.append(visible(run.text), style=UNTRAINED)
+            text.append(sanitize(run.text), style=UNTRAINED)
     return text
 
 
@@ -91,7 +91,7 @@ def _prompt(run: Run, tail: int | None) -> Text:
     if tail is not None and len(pieces) > tail:
         text.append(f"(… {sum(len(p.ids) for p in pieces[: len(pieces) - tail]):,} tokens of the prompt) ", style=LEAD)
         pieces = pieces[len(pieces) - tail :]
-    return text.append(visible("".join(piece.text for piece in pieces)), style=LEAD)
+    return text.append(sanitize("".join(piece.text for piece in pieces)), style=LEAD)
 
 
 def _mark(run: Run, view: SampleView) -> Text:
@@ -103,7 +103,7 @@ def _mark(run: Run, view: SampleView) -> Text:
         said = [f"{run.kind} {run.n:,}", *([] if run.turn is None else [f"turn {run.turn}"])]
     if run.policy_version is not None:
         said.append(f"policy {run.policy_version}")
-    mark = Text(MARK_OPEN + visible(" · ".join(said)).replace("\n", ""), style=MARK)
+    mark = Text(MARK_OPEN + sanitize(" · ".join(said)).replace("\n", ""), style=MARK)
     wrong = []
     if run.record is not None and run.record.drift not in AGREES:
         wrong.append(f"≠ {run.record.drift}")
@@ -112,5 +112,5 @@ def _mark(run: Run, view: SampleView) -> Text:
     if run.contradicts:
         wrong.append("mask 1 on what nobody sampled")
     for fault in wrong:
-        mark.append(" · ").append(visible(fault).replace("\n", ""), style=WRONG)
+        mark.append(" · ").append(sanitize(fault).replace("\n", ""), style=WRONG)
     return mark.append(MARK_CLOSE)

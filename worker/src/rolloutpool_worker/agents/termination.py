@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from rolloutpool_worker.conversation.conversation import SampledTurn
 from rolloutpool_worker.plugins import Registry
 
-__all__ = ["TERMINATION", "TerminationStrategy", "Verdict", "task_completion"]
+__all__ = ["TERMINATION", "TerminationDecision", "TerminationStrategy", "task_completion"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TerminationDecision:
     """What a strategy decides after a turn."""
 
     end: bool
@@ -26,7 +26,7 @@ class Verdict:
 class TerminationStrategy(Protocol):
     """Decides after each turn; must be a pure function of what it is given, because attempts replay it."""
 
-    def __call__(self, turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+    def __call__(self, turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
         """`messages` is the transcript including this turn."""
         ...
 
@@ -35,7 +35,7 @@ TERMINATION: Registry[TerminationStrategy] = Registry("rolloutpool.termination")
 
 
 @TERMINATION.named("task_completion")
-def task_completion(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Verdict:
+def task_completion(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
     """Over when the policy answers without calling a tool."""
     del messages
-    return Verdict(end=not turn.tool_calls)
+    return TerminationDecision(end=not turn.tool_calls)

@@ -219,7 +219,7 @@ class Conversation:
         reply, sent = await self._ask(plan, turn)
         failpoints.hit("worker.reply_before_turn")
         mask = None if plan is None or sent is None else (plan, sent)
-        drift = await self.tokens.believe(reply, self.messages, turn, mask, train=train)
+        drift = await self.tokens.ingest_reply(reply, self.messages, turn, mask, train=train)
         measured = TurnRecord(
             turn=turn,
             prompt_tokens=len(self.tokens.ledger) - len(reply.token_ids),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, RenderFailed
+from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter
 
 __all__ = ["FirstPrompt"]
 
@@ -16,7 +16,7 @@ Tools = list[dict[str, Any]]
 
 
 class _Look(NamedTuple):
-    counter: PlainCounter | None
+    counter: RerenderCounter | None
     """None where the template refuses the messages."""
     tools: Tools | None
     offset: int
@@ -70,7 +70,7 @@ class FirstPrompt:
     def _look(self) -> _Look:
         look = _Look(None, None, 0)
         for tools in (self._all_tools or None, None):
-            counter = PlainCounter(self._tokenizer, tools=tools, template_kwargs=self._kwargs)
+            counter = RerenderCounter(self._tokenizer, tools=tools, template_kwargs=self._kwargs)
             try:
                 ours = counter.count(self.messages, echoed=self._echoed)
             except RenderFailed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.store import Claim, ClaimLost, Store
-from rolloutpool_worker.conversation.store_retry import held
+from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
 __all__ = ["Journal", "StaleJournal"]
@@ -57,7 +57,7 @@ class Journal:
         self._records.append(record)
         self._turns = turns
         self._at += 1
-        await held(
+        await retry_store(
             self._drain,
             self._claim.uid,
             lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),

@@ -15,7 +15,7 @@ from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRef
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.tokens.ledger import EchoKind
 
-__all__ = ["Kinds", "MaskPlan", "TrainerKind", "check_accepted", "impossible", "learn", "plan"]
+__all__ = ["MaskPlan", "TrainerKind", "TrainerKinds", "check_accepted", "impossible", "infer_kind", "plan"]
 
 REMEMBERED = 4096
 """Batches whose trainer's kind is remembered in a process."""
@@ -67,7 +67,7 @@ def impossible(rerender: int, turn: int) -> MaskImpossible:
     return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
 
 
-def learn(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
+def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
     """The trainer's kind after an echo that its mask did not contradict."""
     if echo is EchoKind.FORK:
         return TrainerKind.RERENDERS
@@ -87,7 +87,7 @@ def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
         )
 
 
-class Kinds:
+class TrainerKinds:
     """What this process has learned of its trainers, by batch and endpoint."""
 
     def __init__(self) -> None:

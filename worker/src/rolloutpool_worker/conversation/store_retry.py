@@ -14,7 +14,7 @@ from typing import TypeVar
 from rolloutpool_common.store import StoreFull, StoreUnavailable
 from rolloutpool_worker.drain import Drain
 
-__all__ = ["held"]
+__all__ = ["retry_store"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LONGEST_PAUSE = 5.0
 T = TypeVar("T")
 
 
-async def held(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) -> T:
+async def retry_store(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) -> T:
     """What `call` returns once the store answers; `call` must be harmless when it arrives twice."""
     pause = 0.2
     while True:

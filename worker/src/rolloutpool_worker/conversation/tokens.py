@@ -97,7 +97,7 @@ class TokenTrack:
 
     # --- after a call -------------------------------------------------------------------------------------------
 
-    async def believe(
+    async def ingest_reply(
         self,
         reply: Reply,
         messages: Sequence[dict[str, Any]],
@@ -197,7 +197,7 @@ class TokenTrack:
             plan, sent = mask
             masks.check_accepted(plan, sent, reply.prefix + len(echo) - self._known(), turn)
             if not self.edited:
-                self.kind = masks.learn(self.kind, plan, verdict.kind)
+                self.kind = masks.infer_kind(self.kind, plan, verdict.kind)
         ledger.accept_echo(echo, prefix=reply.prefix)
         return label
 

@@ -1,7 +1,7 @@
 """How a trainer is asked for a turn."""
 
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
-from rolloutpool_worker.policy.breaker import Breakers, PortDown
+from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, Echo, Reply, TurnCall
 from rolloutpool_worker.policy.http import Caller
 from rolloutpool_worker.policy.resolver import Resolver
@@ -12,9 +12,9 @@ __all__ = [
     "Caller",
     "Echo",
     "MessageBytes",
-    "PortDown",
     "Reply",
     "Resolver",
+    "TrainerDown",
     "TurnBody",
     "TurnCall",
 ]

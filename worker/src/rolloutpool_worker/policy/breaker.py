@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["FAILURES", "OPEN_SECONDS", "Breakers", "PortDown"]
+__all__ = ["FAILURES", "OPEN_SECONDS", "Breakers", "TrainerDown"]
 
 FAILURES = 5
 OPEN_SECONDS = 10.0
 
 
-class PortDown(RolloutPoolError):
+class TrainerDown(RolloutPoolError):
     """The trainer's port refuses connections; its rollouts wait for it."""
 
 
@@ -34,13 +34,13 @@ class Breakers:
         self._states: dict[str, _State] = {}
 
     def check(self, origin: str) -> None:
-        """Raises `PortDown` while the port is taken out; lets one caller through when its time is over."""
+        """Raises `TrainerDown` while the port is taken out; lets one caller through when its time is over."""
         state = self._states.get(origin)
         if state is None or state.failures < FAILURES:
             return
         now = self._clock()
         if now < state.retry_at:
-            raise PortDown(f"{origin} refused {state.failures} connections in a row: {PortDown.__doc__}")
+            raise TrainerDown(f"{origin} refused {state.failures} connections in a row: {TrainerDown.__doc__}")
         # Whoever comes next while this one tries waits for another round.
         state.retry_at = now + OPEN_SECONDS
 

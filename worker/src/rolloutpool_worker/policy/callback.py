@@ -133,8 +133,8 @@ class CallbackChannel:
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
 
-        Raises `RolloutError`s of the trainer's boundary, and `PortDown` (nothing was asked) where the trainer's port is
-        taken out; protocol v1 asks it all the same.
+        Raises `RolloutError`s of the trainer's boundary, and `TrainerDown` (nothing was asked) where the trainer's port
+        is taken out; protocol v1 asks it all the same.
         """
         body = call.body.data
         headers = self._headers(call)

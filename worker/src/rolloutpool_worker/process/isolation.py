@@ -20,20 +20,20 @@ from rolloutpool_worker.process.worker import Runtime
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["OPTION", "run_alone", "serve"]
+__all__ = ["OPTION", "run_isolated", "serve"]
 
-OPTION = "--solo"
+OPTION = "--isolated"
 BUSY_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 
 
-async def run_alone(runtime: Runtime, uid: str) -> str:
+async def run_isolated(runtime: Runtime, uid: str) -> str:
     """Starts the process for a rollout and waits for it; one at a time in each worker, others are tried again soon."""
-    if runtime.solo_child.locked() or runtime.drain.begun:
+    if runtime.isolated_child.locked() or runtime.drain.begun:
         with suppress(StoreError):
             await runtime.store.rollouts.postpone(uid, BUSY_SECONDS)
-        return "solo:busy"
-    async with runtime.solo_child:
+        return "isolated:busy"
+    async with runtime.isolated_child:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
             stdin=asyncio.subprocess.DEVNULL,
@@ -46,12 +46,12 @@ async def run_alone(runtime: Runtime, uid: str) -> str:
             telling.cancel()
             if not ended.done():
                 child.send_signal(signal.SIGTERM)
-        return f"solo:{await ended}"
+        return f"isolated:{await ended}"
 
 
 async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
     """The inside of that process; `parent` is the process that started it, because of this rollout."""
-    runtime = Runtime(settings, solo=True)
+    runtime = Runtime(settings, isolated=True)
     loop = asyncio.get_running_loop()
     watch(loop)
     ending = asyncio.Event()

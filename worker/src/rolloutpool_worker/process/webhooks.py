@@ -1,4 +1,4 @@
-"""Delivery: finished results to the trainer's webhook, at least once, until taken or given up.
+"""WebhookSender: finished results to the trainer's webhook, at least once, until taken or given up.
 
 What is due lies in Redis, so a push outlives the worker that was about to make it. The trainer drops repeats by
 `webhook-id`; results stay readable by polling whatever happens here.
@@ -21,7 +21,7 @@ from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.records import DuePush
 from rolloutpool_worker.policy import Caller
 
-__all__ = ["ATTEMPTS", "Delivery"]
+__all__ = ["ATTEMPTS", "WebhookSender"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ GIVEN_UP_AT_ONCE = frozenset({"410", REFUSED})
 TIMEOUT = 30.0
 
 
-class Delivery:
+class WebhookSender:
     """One worker's share of the pushing."""
 
     def __init__(self, store: Store, caller: Caller) -> None:

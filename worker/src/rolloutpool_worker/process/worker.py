@@ -21,10 +21,10 @@ from rolloutpool_common.store import Claim, ClaimLost, SecretStore, Store, Store
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
-from rolloutpool_worker.conversation.mask_plan import Kinds
+from rolloutpool_worker.conversation.mask_plan import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import Breakers, Caller, Resolver
-from rolloutpool_worker.process.webhooks import Delivery
+from rolloutpool_worker.process.webhooks import WebhookSender
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS
 
@@ -41,13 +41,13 @@ REFILL_PAUSE = 0.05
 class Runtime:
     """The inside of a worker process, between `start` and `stop`."""
 
-    def __init__(self, settings: WorkerSettings, *, solo: bool = False) -> None:
-        """`solo`: a process that runs suspects, one at a time, and nothing else; `claim.lua` knows it by its name."""
-        self.settings = settings.model_copy(update={"worker_slots": 1}) if solo else settings
-        self.is_solo = solo
-        self.solo_child = asyncio.Lock()
-        """Held while this worker has a solo process below it."""
-        self.worker_id = f"{'solo-' if solo else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    def __init__(self, settings: WorkerSettings, *, isolated: bool = False) -> None:
+        """`isolated`: a process that runs suspects, one at a time, and nothing else; `claim.lua` knows its name."""
+        self.settings = settings.model_copy(update={"worker_slots": 1}) if isolated else settings
+        self.is_isolated = isolated
+        self.isolated_child = asyncio.Lock()
+        """Held while this worker has a isolated process below it."""
+        self.worker_id = f"{'isolated-' if isolated else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )
@@ -58,9 +58,9 @@ class Runtime:
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
         self.caller = Caller(Resolver(settings.targets), timeout=settings.http_client_timeout)
-        self.delivery = Delivery(self.store, self.caller)
+        self.delivery = WebhookSender(self.store, self.caller)
         self.drain = Drain()
-        self.kinds = Kinds()
+        self.kinds = TrainerKinds()
         self.breakers = Breakers()
         # By claim, not by rollout: a worker that was thought dead may have a rollout twice, the first time in vain.
         self._running: dict[str, tuple[asyncio.Task[object], Verify]] = {}
@@ -71,11 +71,11 @@ class Runtime:
 
     async def start(self) -> None:
         """Warms the tokenizers, then makes the worker known."""
-        if not self.is_solo:
+        if not self.is_isolated:
             await asyncio.to_thread(self.tokenizers.warm, self.settings.tokenizers)
         await self._announce()
         self._background = [asyncio.create_task(self._beat(), name="beat")]
-        if self.is_solo:
+        if self.is_isolated:
             return
         self._background += [
             asyncio.create_task(self._pump(), name="pump"),

@@ -22,7 +22,7 @@ from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
 from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
-from rolloutpool_worker.process.isolation import run_alone
+from rolloutpool_worker.process.isolation import run_isolated
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.worker import Runtime
 from rolloutpool_worker.queue.pool import LoopConsumer, LoopPool, Slots
@@ -81,7 +81,7 @@ class WorkerProcess:
                     # Never claimed, so it is published again.
                     return "draining"
                 outcome = await run_rollout(self._runtime, uid)
-                return await run_alone(self._runtime, uid) if outcome == "solo" else outcome
+                return await run_isolated(self._runtime, uid) if outcome == "isolated" else outcome
         finally:
             self._slots.give()
 

@@ -26,10 +26,10 @@ from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
-from rolloutpool_worker.conversation.store_retry import held
+from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drained
-from rolloutpool_worker.policy import CallbackChannel, PortDown
+from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.result import samples_of
@@ -50,7 +50,9 @@ async def run_rollout(runtime: "Runtime", uid: str) -> str:
 
 
 async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
-    claim = await held(runtime.drain, uid, lambda: runtime.store.rollouts.claim(uid, runtime.worker_id, token=token))
+    claim = await retry_store(
+        runtime.drain, uid, lambda: runtime.store.rollouts.claim(uid, runtime.worker_id, token=token)
+    )
     if isinstance(claim, ClaimRefused):
         return claim.reason
     runtime.more_waiting(claim)
@@ -71,13 +73,13 @@ async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
             await _give_back(runtime, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
             _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)
             return "retried"
-        await held(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
+        await retry_store(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
         failpoints.hit("worker.finish_before_ack")
     except ClaimLost:
         return "lost"
-    except PortDown:
-        await _give_back(runtime, claim, "parks", clean=run.certain, delay_s=OPEN_SECONDS)
-        return "parked"
+    except TrainerDown:
+        await _give_back(runtime, claim, "deferrals", clean=run.certain, delay_s=OPEN_SECONDS)
+        return "deferred"
     except Drained:
         await runtime.store.rollouts.release(claim, clean=run.certain)
         return "drained"
@@ -103,10 +105,10 @@ async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
 
 
 async def _give_back(
-    runtime: "Runtime", claim: Claim, counter: Literal["retries", "parks"], *, clean: bool, delay_s: float
+    runtime: "Runtime", claim: Claim, counter: Literal["retries", "deferrals"], *, clean: bool, delay_s: float
 ) -> None:
     store = runtime.store
-    await held(
+    await retry_store(
         runtime.drain,
         claim.uid,
         lambda: store.rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s),
@@ -154,7 +156,7 @@ class _Run:
             return await self._quarantine(error)
         except RolloutError as error:
             return self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
-        except (Drained, PortDown, StoreError):
+        except (Drained, TrainerDown, StoreError):
             raise
         except Exception as error:
             # A plug-in's or our own mistake; it ends this rollout and no other.
@@ -166,8 +168,8 @@ class _Run:
         """As `_talk`; a port that has been down for too long is a failure of its own."""
         try:
             return await self._talk()
-        except PortDown as down:
-            if self._claim.parks * OPEN_SECONDS < self._runtime.settings.port_patience:
+        except TrainerDown as down:
+            if self._claim.deferrals * OPEN_SECONDS < self._runtime.settings.port_patience:
                 raise
             raise TrainerUnreachable(down.message, retryable=False) from None
 
@@ -183,7 +185,7 @@ class _Run:
         _check_declared(spec, tokenizer.name, self._fingerprint)
         records = await self._read_journal() if claim.journal_length else []
         # Who is suspected for all its deaths, not for the last two, is not cleared by one step.
-        suspect = runtime.is_solo and claim.crashes > 0
+        suspect = runtime.is_isolated and claim.crashes > 0
         journal = self._journal = Journal(runtime.store, claim, records, runtime.drain, suspect=suspect)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
@@ -224,12 +226,12 @@ class _Run:
         kept = self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
         _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
         store, drain = self._runtime.store, self._runtime.drain
-        await held(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
+        await retry_store(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
     async def _read_journal(self) -> list[dict[str, Any]]:
         uid, runtime = self._claim.uid, self._runtime
-        return await held(runtime.drain, uid, lambda: runtime.store.rollouts.read_journal(uid))
+        return await retry_store(runtime.drain, uid, lambda: runtime.store.rollouts.read_journal(uid))
 
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turns + 1

@@ -7,7 +7,7 @@ local function k_worker(w, part) return part and (P .. 'worker:' .. w .. ':' .. 
 local function k_runs(priority) return P .. 'runs:' .. priority end
 local function k_run(priority, run) return P .. 'run:' .. priority .. ':' .. run end
 local function k_turn(priority) return P .. 'turn:' .. priority end
-local function k_name(scope, name) return P .. 'name:' .. scope .. ':' .. name end
+local function k_name(owner, name) return P .. 'name:' .. owner .. ':' .. name end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()
@@ -39,7 +39,7 @@ end
 -- Make a rollout this worker's.
 local function hold(uid, attempt, token, worker)
   local now = str(now_ms())
-  redis.call('HSET', k_rollout(uid), 's', 'running', 'att', attempt, 'tok', token, 'w', worker, 'claimed', now)
+  redis.call('HSET', k_rollout(uid), 'status', 'running', 'attempt', attempt, 'token', token, 'worker', worker, 'claimed', now)
   redis.call('SADD', k_worker(worker, 'claims'), uid)
   redis.call('ZREM', P .. 'suspects', uid)
   -- Who has claims is watched, even if it was declared dead a moment ago and has not noticed.
@@ -85,19 +85,19 @@ end
 -- The only place where a rollout becomes terminal. `counts` = {field, increment, ...} of the batch hash and the totals.
 local function end_rollout(b, index, status, result, counts)
   local uid = b .. '-' .. index
-  local was = redis.call('HMGET', k_rollout(uid), 's', 'w')
+  local was = redis.call('HMGET', k_rollout(uid), 'status', 'worker')
   local meta = redis.call(
     'HMGET', k_batch(b), 'priority', 'total', 'push', 'idem', 'v1', 'min_usable', 'late', 'run', 'retention_ms'
   )
   local now = now_ms()
   if was[1] == 'running' then redis.call('HINCRBY', k_batch(b), 'running', -1) end
   detach(uid, was[2], meta[1])
-  redis.call('HSET', k_rollout(uid), 's', status, 'ended', str(now))
-  redis.call('HDEL', k_rollout(uid), 'tok')
+  redis.call('HSET', k_rollout(uid), 'status', status, 'ended', str(now))
+  redis.call('HDEL', k_rollout(uid), 'token')
   redis.call('SET', k_rollout(uid, 'result'), result)
   redis.call('DEL', k_rollout(uid, 'journal'))
   redis.call('ZREM', P .. 'deadlines', uid)
-  redis.call('SREM', P .. 'doomed', uid)
+  redis.call('SREM', P .. 'precancelled', uid)
   redis.call('ZREM', P .. 'delayed', uid)
   redis.call('ZREM', P .. 'suspects', uid)
   if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
@@ -109,7 +109,7 @@ local function end_rollout(b, index, status, result, counts)
   redis.call('HINCRBY', k_batch(b), status, 1)
   count('status:' .. status)
   local ended = redis.call('HINCRBY', k_batch(b), 'ended', 1)
-  redis.call('XADD', k_batch(b, 'done'), '*', 'i', index, 's', status)
+  redis.call('XADD', k_batch(b, 'done'), '*', 'index', index, 'status', status)
   if meta[3] then
     redis.call('ZADD', P .. 'push:due', str(now), uid)
     redis.call('HINCRBY', k_batch(b), 'push:pending', 1)
@@ -121,5 +121,5 @@ local function end_rollout(b, index, status, result, counts)
     redis.call('ZADD', P .. 'ended', str(now + tonumber(meta[9])), b)
     if meta[4] then redis.call('PEXPIRE', meta[4], meta[5] and 600000 or meta[9]) end
   end
-  redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'b', b)
+  redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', b)
 end

@@ -1,15 +1,15 @@
 -- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
 -- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
---     group | '', infra retries, parks}
---  | {'gone' | 'ended' | 'taken' | 'expired' | 'solo'}; `room` = 1 when the outboxes may have something to publish
+--     group | '', infra retries, deferrals}
+--  | {'gone' | 'ended' | 'taken' | 'expired' | 'isolated'}; `room` = 1 when the outboxes may have something to publish
 local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
 local overrides = redis.call('HGET', k_batch(b, 'items'), index)
 if not meta[1] or not overrides then return { 'gone' } end
 if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'crashes', 'tok', 'clean', 'retries', 'parks', 'deaths')
-if TERMINAL[state[1] or ''] or redis.call('SISMEMBER', P .. 'doomed', uid) == 1 then return { 'ended' } end
+local state = redis.call('HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'deaths')
+if TERMINAL[state[1] or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'ended' } end
 -- The same token again: this very claim was made, and its answer was lost.
 local again = state[1] == 'running' and state[4] == token
 -- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.
@@ -20,11 +20,11 @@ local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
 if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
 -- Two workers died while they had it: a third must run nothing else. Until that claims it nobody has it; should it
 -- never, the rollout is queued again. Of many the first ones get their turn: by chance some would never.
-if suspicion(state[3], state[8]) >= 2 and string.sub(worker, 1, 5) ~= 'solo-' then
+if suspicion(state[3], state[8]) >= 2 and string.sub(worker, 1, 9) ~= 'isolated-' then
   redis.call('ZADD', P .. 'suspects', 'NX', str(now), uid)
   local first = redis.call('ZRANK', P .. 'suspects', uid) < 2 * math.max(redis.call('ZCARD', P .. 'workers'), 1)
   local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)
-  return { first and leased == 1 and 'solo' or 'taken' }
+  return { first and leased == 1 and 'isolated' or 'taken' }
 end
 redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(state[2] or '0')

@@ -43,20 +43,20 @@ for i = 1, #deadlines, 2 do
   redis.call('HSET', k_batch(b, 'deadlines'), deadlines[i], at)
   redis.call('ZADD', P .. 'deadlines', at, b .. '-' .. deadlines[i])
 end
--- Named in the same breath: a cancel by name finds either the rollout or nobody, and then leaves a tombstone.
-local answer, doomed = { b, 1, digest }, {}
-local scope = redis.call('HGET', k_batch(b), 'scope')
+-- Named in the same breath: a cancel by name finds either the rollout or nobody, and then leaves a precancel.
+local answer, precancelled = { b, 1, digest }, {}
+local owner = redis.call('HGET', k_batch(b), 'owner')
 local names = redis.call('HGETALL', staged_names)
-local forestalled = redis.call('EXISTS', P .. 'tombstones') == 1
+local has_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
-  redis.call('SET', k_name(scope, name), b .. '-' .. index)
-  local holds = forestalled and redis.call('ZSCORE', P .. 'tombstones', scope .. ':' .. name)
+  redis.call('SET', k_name(owner, name), b .. '-' .. index)
+  local holds = has_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
   if holds then
-    redis.call('ZREM', P .. 'tombstones', scope .. ':' .. name)
+    redis.call('ZREM', P .. 'precancels', owner .. ':' .. name)
     if tonumber(holds) > now then
-      redis.call('SADD', P .. 'doomed', b .. '-' .. index)
-      doomed[index] = true
+      redis.call('SADD', P .. 'precancelled', b .. '-' .. index)
+      precancelled[index] = true
       answer[#answer + 1] = tonumber(index)
     end
   end
@@ -64,7 +64,7 @@ end
 redis.call('UNLINK', staged_names)
 local chunk = {}
 for i = 0, total - 1 do
-  if not doomed[str(i)] then chunk[#chunk + 1] = i end
+  if not precancelled[str(i)] then chunk[#chunk + 1] = i end
   if #chunk == 1000 or (i == total - 1 and #chunk > 0) then
     redis.call('RPUSH', k_batch(b, 'outbox'), unpack(chunk))
     chunk = {}

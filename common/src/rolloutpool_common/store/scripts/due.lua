@@ -5,6 +5,6 @@ local at = redis.call('ZSCORE', P .. 'delayed', uid)
 if not at or tonumber(at) > now_ms() then return 0 end
 redis.call('ZREM', P .. 'delayed', uid)
 local priority = redis.call('HGET', k_batch(b), 'priority')
-if not priority or redis.call('HGET', k_rollout(uid), 's') ~= 'queued' then return 0 end
+if not priority or redis.call('HGET', k_rollout(uid), 'status') ~= 'queued' then return 0 end
 to_outbox(b, index, priority)
 return 1

@@ -5,7 +5,7 @@ local b, index, token = ARGV[1], ARGV[2], ARGV[3]
 local uid = b .. '-' .. index
 local total = redis.call('HGET', k_batch(b), 'total')
 if not total or tonumber(index) >= tonumber(total) then return 'gone' end
-local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
+local state = redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker')
 if TERMINAL[state[1] or ''] then return state[1] end
 if token ~= '' and state[2] ~= token then return 'fenced' end
 if token == '' and state[1] == 'running' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end

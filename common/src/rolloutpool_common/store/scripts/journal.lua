@@ -1,7 +1,7 @@
 -- Append one record to the journal of a claimed rollout. ARGV: uid, claim token, expected index, turns, record.
 -- -> {'ok' | 'gap' | 'fenced', length}; `gap`: Redis lost the tail, the worker resends what is missing
 local uid, token, expected = ARGV[1], ARGV[2], tonumber(ARGV[3])
-if redis.call('HGET', k_rollout(uid), 'tok') ~= token then return { 'fenced', -1 } end
+if redis.call('HGET', k_rollout(uid), 'token') ~= token then return { 'fenced', -1 } end
 local length = redis.call('LLEN', k_rollout(uid, 'journal'))
 if length < expected then return { 'gap', length } end
 -- Longer than expected: this very record arrived before and its answer was lost.

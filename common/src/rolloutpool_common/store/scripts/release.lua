@@ -4,15 +4,15 @@
 -- -> the counter's new value (of crashes: how many it is suspected of), 0 without counter, -1 fenced
 local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local uid = b .. '-' .. index
-local state = redis.call('HMGET', k_rollout(uid), 's', 'tok', 'w')
+local state = redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker')
 if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= '' and state[3] ~= worker) then
   if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
   return -1
 end
 local priority = redis.call('HGET', k_batch(b), 'priority')
-redis.call('HSET', k_rollout(uid), 's', 'queued', 'clean', clean)
+redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
 if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end
-redis.call('HDEL', k_rollout(uid), 'tok', 'w')
+redis.call('HDEL', k_rollout(uid), 'token', 'worker')
 redis.call('HINCRBY', k_batch(b), 'running', -1)
 detach(uid, state[3], priority)
 if tonumber(ARGV[7]) > 0 then
@@ -25,7 +25,7 @@ if counter == '' then return 0 end
 local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
 if counter ~= 'crashes' then
   -- It failed alone and killed nobody.
-  if string.sub(state[3], 1, 5) == 'solo-' then redis.call('HDEL', k_rollout(uid), 'crashes') end
+  if string.sub(state[3], 1, 9) == 'isolated-' then redis.call('HDEL', k_rollout(uid), 'crashes') end
   return counted
 end
 return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))

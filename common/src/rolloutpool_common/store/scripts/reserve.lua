@@ -20,7 +20,7 @@ local function next_of(batches)
     local index = redis.call('LPOP', k_batch(b, 'outbox'))
     if redis.call('EXISTS', k_batch(b, 'outbox')) == 0 then redis.call('LPOP', batches) end
     if index then
-      local state = redis.call('HGET', k_rollout(b .. '-' .. index), 's')
+      local state = redis.call('HGET', k_rollout(b .. '-' .. index), 'status')
       -- Who runs a rollout puts it back if need be.
       if not TERMINAL[state or ''] and state ~= 'running' then return b, index end
     end

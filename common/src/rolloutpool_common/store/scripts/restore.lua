@@ -4,7 +4,7 @@
 local b, index, worker, token, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'cancelled_ms')
-local state = redis.call('HMGET', k_rollout(uid), 's', 'att', 'tok', 'w')
+local state = redis.call('HMGET', k_rollout(uid), 'status', 'attempt', 'token', 'worker')
 if state[3] == token then return 1 end
 if not meta[1] or meta[2] or TERMINAL[state[1] or ''] then return 0 end
 -- Attempts only grow: a lower number says that this claim was forgotten, and that none was made since.

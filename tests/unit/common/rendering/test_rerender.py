@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.common.rendering.conftest import MakeTokenizer, write_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, PlainCounter, RenderFailed, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, load_tokenizer, render_plain
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -21,7 +21,7 @@ HISTORY: list[dict[str, Any]] = [
 
 
 def counted(tokenizer: ChatTokenizer) -> list[int]:
-    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
     return [counter.count(HISTORY[: n + 1]) for n in range(len(HISTORY))]
 
 
@@ -48,7 +48,7 @@ def test_added_tokens_that_are_no_borders(tmp_path: Path, flag: str) -> None:
 
 
 def test_a_piece_is_tokenised_once(tiny: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = PlainCounter(tiny, tools=None, template_kwargs=None)
+    counter = RerenderCounter(tiny, tools=None, template_kwargs=None)
     counter.count(HISTORY)
     seen: list[str] = []
     encode = ChatTokenizer.encode
@@ -66,13 +66,13 @@ def test_a_piece_is_tokenised_once(tiny: ChatTokenizer, monkeypatch: pytest.Monk
 def test_null_content_is_put_right_where_the_template_cannot_take_it(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(CHATML)
     silent = [HISTORY[0], {"role": "assistant", "content": None}]
-    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
     assert counter.count(silent) == counter.count([HISTORY[0], {"role": "assistant", "content": ""}])
 
 
 def test_a_template_that_refuses_has_no_count(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer("{{ raise_exception('no') if messages | length > 1 }}" + CHATML)
-    counter = PlainCounter(tokenizer, tools=None, template_kwargs=None)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
     assert counter.count(HISTORY[:1]) > 0
     with pytest.raises(RenderFailed):
         counter.count(HISTORY)

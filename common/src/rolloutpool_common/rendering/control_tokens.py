@@ -13,7 +13,7 @@ from typing import Any
 
 from rolloutpool_common.rendering.errors import ContentUnsafe
 
-__all__ = ["NONCE", "Guard", "split_marks"]
+__all__ = ["NONCE", "ControlTokenEscaper", "split_marks"]
 
 NONCE = "q" + secrets.token_hex(12)
 """In every mark, sentinel and marker of this process; text that contains it is refused."""
@@ -22,7 +22,7 @@ _OPEN, _CLOSE = NONCE + "o", NONCE + "c"
 _MARK = re.compile(f"({_OPEN}|{_CLOSE})")
 
 
-class Guard:
+class ControlTokenEscaper:
     """Wraps the control strings of one tokenizer in untrusted text."""
 
     def __init__(self, control: Iterable[str], special: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.template import Message, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["PlainCounter", "render_plain"]
+__all__ = ["RerenderCounter", "render_plain"]
 
 SHARED_CHARACTERS = 16_384
 """Pieces up to here are looked up in the tokenizer's own memory: a batch's prompts share their instructions."""
@@ -31,7 +31,7 @@ def render_plain(
     return tokenizer.encode(_text(tokenizer, messages, tools, template_kwargs))
 
 
-class PlainCounter:
+class RerenderCounter:
     """Lengths of one conversation's plain renders. Not thread-safe: one conversation, one counter."""
 
     def __init__(

@@ -5,27 +5,27 @@ import asyncio
 import orjson
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import SCOPE, announce, claim, new_batch, submit, uids_of
+from tests.integration.support.batches import OWNER, announce, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import GroupPolicy, Priority
 from rolloutpool_common.store import ClaimRefused, Store, StoreUnavailable, rollouts
-from rolloutpool_common.store.rollouts import TOMBSTONE_SECONDS
+from rolloutpool_common.store.rollouts import PRECANCEL_SECONDS
 
 NAMED = [{"rollout_id": f"r{i}"} for i in range(3)]
 
 
 async def test_only_the_rollout_of_that_name_ends(store: Store) -> None:
-    assert await store.rollouts.forestall("r1", SCOPE) is None
+    assert await store.rollouts.precancel("r1", OWNER) is None
     batch = new_batch(NAMED, groups=["g"] * 3, group_policy=GroupPolicy(min_usable=3))
     assert (await store.batches.submit(batch)).created
-    first, doomed, last = uids_of(batch)
+    first, precancelled, last = uids_of(batch)
     page = await store.batches.results(batch.batch_id, "0", 10)
     (result,) = [orjson.loads(data) for _, data in page.items]
-    assert (result["uid"], result["status"], result["attempt"]) == (doomed, RolloutStatus.CANCELLED, 0)
+    assert (result["uid"], result["status"], result["attempt"]) == (precancelled, RolloutStatus.CANCELLED, 0)
     tickets = await store.outbox.reserve(Priority.DEFAULT, 10)
     assert [ticket.index for ticket in tickets] == [0, 2]
-    assert await store.rollouts.claim(doomed, "w1") == ClaimRefused("ended")
+    assert await store.rollouts.claim(precancelled, "w1") == ClaimRefused("ended")
     for uid in (first, last):
         await claim(store, uid)
     # Its group is told as well.
@@ -35,8 +35,8 @@ async def test_only_the_rollout_of_that_name_ends(store: Store) -> None:
 
 async def test_a_tombstone_is_for_one_submit_of_one_owner(store: Store) -> None:
     for _ in range(2):
-        assert await store.rollouts.forestall("r0", SCOPE) is None
-    (theirs,) = await submit(store, NAMED[:1], scope="somebody")
+        assert await store.rollouts.precancel("r0", OWNER) is None
+    (theirs,) = await submit(store, NAMED[:1], owner="somebody")
     await claim(store, theirs)
     (mine,) = await submit(store, NAMED[:1])
     assert await store.rollouts.cancel(mine) is RolloutStatus.CANCELLED
@@ -46,25 +46,25 @@ async def test_a_tombstone_is_for_one_submit_of_one_owner(store: Store) -> None:
 
 async def test_who_comes_after_the_submit_gets_the_uid(store: Store, raw: Redis) -> None:
     (uid,) = await submit(store, NAMED[:1])
-    assert await store.rollouts.forestall("r0", SCOPE) == uid
-    assert not await raw.exists("rp:tombstones")
+    assert await store.rollouts.precancel("r0", OWNER) == uid
+    assert not await raw.exists("rp:precancels")
     await claim(store, uid)
 
 
 async def test_the_same_submit_again_changes_nothing(store: Store) -> None:
-    await store.rollouts.forestall("r0", SCOPE)
+    await store.rollouts.precancel("r0", OWNER)
     first, second = new_batch(NAMED, key="k"), new_batch(NAMED, key="k")
     await store.batches.submit(first)
-    await store.rollouts.forestall("r9", SCOPE)
+    await store.rollouts.precancel("r9", OWNER)
     assert await store.batches.submit(second) == (first.batch_id, False)
-    status = await store.batches.status(first.batch_id, SCOPE)
+    status = await store.batches.status(first.batch_id, OWNER)
     assert status is not None
     assert (status.counts[RolloutStatus.CANCELLED], status.counts[RolloutStatus.QUEUED]) == (1, 2)
 
 
 async def test_a_batch_of_nothing_else_is_complete_at_once(store: Store, raw: Redis) -> None:
     for fields in NAMED:
-        await store.rollouts.forestall(fields["rollout_id"], SCOPE)
+        await store.rollouts.precancel(fields["rollout_id"], OWNER)
     batch = new_batch(NAMED)
     await store.batches.submit(batch)
     assert (await store.batches.results(batch.batch_id, "0", 10)).complete
@@ -81,14 +81,14 @@ async def test_whoever_dies_behind_the_commit_the_reconciler_ends_it(
         raise StoreUnavailable
 
     await announce(store, "w1")
-    await store.rollouts.forestall("r0", SCOPE)
+    await store.rollouts.precancel("r0", OWNER)
     with monkeypatch.context() as patch:
         patch.setattr(store.rollouts, "cancel_at", away)
         (uid,) = await submit(store, NAMED[:1])
     # Not ended yet; nobody gets it all the same, though a second ticket should exist.
     assert await store.rollouts.claim(uid, "w1") == ClaimRefused("ended")
     assert (await store.reconciliation.run_once()).cancelled == 1
-    view = await store.rollouts.view(uid, SCOPE)
+    view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.status is RolloutStatus.CANCELLED
     assert (await store.reconciliation.run_once()).cancelled == 0
@@ -97,23 +97,23 @@ async def test_whoever_dies_behind_the_commit_the_reconciler_ends_it(
 async def test_what_waits_is_bounded_in_time_and_number(
     store: Store, raw: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store.rollouts.forestall("r0", SCOPE)
-    assert 0 < await raw.ttl("rp:tombstones") <= TOMBSTONE_SECONDS
-    await raw.zadd("rp:tombstones", {f"{SCOPE}:r0": 1})
+    await store.rollouts.precancel("r0", OWNER)
+    assert 0 < await raw.ttl("rp:precancels") <= PRECANCEL_SECONDS
+    await raw.zadd("rp:precancels", {f"{OWNER}:r0": 1})
     (uid,) = await submit(store, NAMED[:1])
     await claim(store, uid)
-    monkeypatch.setattr(rollouts, "MAX_TOMBSTONES", 2)
+    monkeypatch.setattr(rollouts, "MAX_PRECANCELS", 2)
     for name in ("a", "b", "c"):
-        await store.rollouts.forestall(name, SCOPE)
-    assert await raw.zcard("rp:tombstones") == 2
+        await store.rollouts.precancel(name, OWNER)
+    assert await raw.zcard("rp:precancels") == 2
 
 
 async def test_cancel_and_submit_at_once_leave_no_rollout_running(store: Store, other: Store) -> None:
     for n in range(30):
         batch = new_batch([{"rollout_id": f"race{n}"}])
-        uid, _ = await asyncio.gather(other.rollouts.forestall(f"race{n}", SCOPE), store.batches.submit(batch))
+        uid, _ = await asyncio.gather(other.rollouts.precancel(f"race{n}", OWNER), store.batches.submit(batch))
         if uid is not None:
             await other.rollouts.cancel(uid)
-        status = await store.batches.status(batch.batch_id, SCOPE)
+        status = await store.batches.status(batch.batch_id, OWNER)
         assert status is not None
         assert status.counts[RolloutStatus.CANCELLED] == 1
