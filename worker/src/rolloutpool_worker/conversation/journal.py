@@ -5,6 +5,7 @@ Records are replayed in order, each once; only when none is left is anything new
 answer, the write is held.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -25,10 +26,24 @@ class Journal:
     """The records of one claimed rollout."""
 
     def __init__(
-        self, store: Store, claim: Claim, records: list[Record], drain: Drain, *, suspect: bool = False
+        self,
+        store: Store,
+        claim: Claim,
+        records: list[Record],
+        drain: Drain,
+        *,
+        after_write: Callable[[], None] | None = None,
     ) -> None:
-        """`suspect`: this process is only there to see whether the rollout gets any further."""
-        self._suspect = suspect
+        """A journal that continues `records`, which earlier attempts wrote.
+
+        Args:
+            store: Where the records are made durable.
+            claim: The claim under which they are written.
+            records: What was read from the store when the attempt began; may be empty.
+            drain: Ends the wait for a store that does not answer.
+            after_write: Is called after each record that this attempt has made durable.
+        """
+        self._after_write = after_write
         self._store = store
         self._drain = drain
         self._claim = claim
@@ -62,9 +77,8 @@ class Journal:
             self._claim.uid,
             lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),
         )
-        if self._suspect:
-            # It did, so it goes on in company from its next border; others wait to run alone.
-            self._drain.begin()
+        if self._after_write is not None:
+            self._after_write()
 
     async def resend(self) -> None:
         """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""

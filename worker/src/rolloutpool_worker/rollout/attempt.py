@@ -184,9 +184,11 @@ class _Run:
         self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
         records = await self._read_journal() if claim.journal_length else []
-        # Who is suspected for all its deaths, not for the last two, is not cleared by one step.
+        # A rollout that is isolated for its lifetime crash count (`crashes` is 0) stays isolated after one turn.
+        # Any other suspect has made progress with its first record: it goes back to the queue from its next border.
         suspect = runtime.is_isolated and claim.crashes > 0
-        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain, suspect=suspect)
+        after_write = runtime.drain.begin if suspect else None
+        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain, after_write=after_write)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = runtime.settings
         channel = CallbackChannel(
