@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
     app = callback_app(ScriptedPolicy(tokenizer, latency=0.3, turns=6), tokenizer=tokenizer)
-    env = {"ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins", "PYTHONPATH": str(ROOT)}
+    env = {"ROLLOUTPOOL_PLUGINS": "tests.support.plugins", "PYTHONPATH": str(ROOT)}
     with (
         LocalPool(workers=2, flower=False, tokenizers=[TINY], env=env) as pool,
         pool.client() as client,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.acceptance.conftest import TINY, Trainer
-from tests.unit.trainer.rollouts import decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
 from typer.testing import CliRunner
 
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall

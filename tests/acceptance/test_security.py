@@ -118,7 +118,7 @@ def test_secrets_are_in_memory_alone(tokenizer: ChatTokenizer, tmp_path: Path) -
         "ROLLOUTPOOL_LOG_LEVEL": "debug",
         "ROLLOUTPOOL_TRAINER_ATTEMPTS": "1",
         "ROLLOUTPOOL_INFRA_RETRIES": "1",
-        "ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins",
+        "ROLLOUTPOOL_PLUGINS": "tests.support.plugins",
         "PYTHONPATH": str(ROOT),
     }
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, api_key=CALLBACK_KEY)

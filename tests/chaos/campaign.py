@@ -16,7 +16,7 @@ from tests.chaos.faults import Faults
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
-from tests.integration.support.waiting import until
+from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import calculator_prompts

@@ -17,7 +17,7 @@ from tests.chaos.link import Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
-from tests.integration.support.waiting import until
+from tests.support.waiting import until
 
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_trainer.local.redis_server import find_server

@@ -15,7 +15,7 @@ from tests.chaos.cast import Cast
 from tests.chaos.link import Link
 from tests.chaos.process import Process
 from tests.chaos.record import Record
-from tests.integration.support.waiting import until
+from tests.support.waiting import until
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name

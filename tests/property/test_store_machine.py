@@ -16,7 +16,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.integration.support.batches import OWNER, new_batch, result_of, uids_of
+from tests.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus

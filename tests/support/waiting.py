@@ -1,14 +1,45 @@
-"""Waiting for a condition with a deadline, instead of sleeping and hoping."""
+"""Waiting for a condition with a deadline, instead of sleeping and hoping.
 
+`eventually` is for tests that run in a thread of their own, `until` for tests inside an event loop. Both look every
+20 ms, return as soon as the condition holds, and fail the test when the deadline passes.
+"""
+
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-__all__ = ["eventually"]
+__all__ = ["eventually", "until"]
+
+T = TypeVar("T")
+INTERVAL = 0.02
 
 
 def eventually(condition: Callable[[], object], *, seconds: float = 10.0) -> None:
-    """Returns as soon as the condition holds; fails the test when it does not within `seconds`."""
+    """Waits until the condition holds.
+
+    Args:
+        condition: Holds when what it returns counts as true.
+        seconds: After this long the test fails.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds} s"
-        time.sleep(0.02)
+        time.sleep(INTERVAL)
+
+
+async def until(look: Callable[[], Awaitable[T | None]], seconds: float = 20.0) -> T:
+    """Waits until `look` finds something.
+
+    Args:
+        look: Has found something when what it returns counts as true.
+        seconds: After this long the test fails.
+
+    Returns:
+        What `look` found.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := await look()):
+        assert time.monotonic() < deadline, f"the condition did not come true within {seconds} s"
+        await asyncio.sleep(INTERVAL)
+    return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, submit, uids_of
-from tests.integration.support.durable import DurableRedis, durable_redis
+from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit, uids_of
+from tests.support.durable_redis import DurableRedis, durable_redis
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import claim, new_batch, result_of, submit
+from tests.support.batches import claim, new_batch, result_of, submit
 
 from rolloutpool_common.store import Store, StoreFull, StoreUnavailable
 

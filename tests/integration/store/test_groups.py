@@ -1,7 +1,7 @@
 """Groups with a policy: when a trainer may take one early, when it is lost, and what becomes of the late."""
 
 import pytest
-from tests.integration.support.batches import OWNER, claim, new_batch, result_of
+from tests.support.batches import OWNER, claim, new_batch, result_of
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import GroupPolicy, LateRollouts

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, submit
-from tests.integration.support.waiting import until
+from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority

@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import OWNER, announce, claim, new_batch, submit, uids_of
+from tests.support.batches import OWNER, announce, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import GroupPolicy, Priority

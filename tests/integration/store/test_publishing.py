@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import announce, claim, submit
+from tests.support.batches import announce, claim, submit
 
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.queue.celery_app import broker_url

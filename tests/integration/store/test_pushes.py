@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.integration.support.batches import OWNER, claim, result_of, submit
+from tests.support.batches import OWNER, claim, result_of, submit
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery

@@ -6,8 +6,8 @@ import tempfile
 import pytest
 import redis.asyncio
 from tests.conftest import start_redis
-from tests.integration.support.batches import OWNER, announce, claim, result_of, submit
-from tests.integration.support.waiting import until
+from tests.support.batches import OWNER, announce, claim, result_of, submit
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority

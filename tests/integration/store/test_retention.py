@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from tests.integration.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
-from tests.integration.support.waiting import until
+from tests.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, LateRollouts, Priority

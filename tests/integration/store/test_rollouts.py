@@ -6,8 +6,8 @@ import time
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import OWNER, claim, result_of, submit
-from tests.integration.support.waiting import until
+from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority

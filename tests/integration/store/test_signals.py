@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 from redis.asyncio import Redis
-from tests.integration.support.batches import claim, result_of, submit
-from tests.integration.support.waiting import until
+from tests.support.batches import claim, result_of, submit
+from tests.support.waiting import until
 
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.keys import FINISHED

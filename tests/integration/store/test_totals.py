@@ -2,7 +2,7 @@
 
 import redis.asyncio
 from cryptography.fernet import Fernet
-from tests.integration.support.batches import OWNER, claim, new_batch, result_of, submit
+from tests.support.batches import OWNER, claim, new_batch, result_of, submit
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority

@@ -2,7 +2,7 @@
 
 import pytest
 from redis.asyncio import Redis
-from tests.integration.support.batches import claim, submit
+from tests.support.batches import claim, submit
 
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Store

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.conftest import start_redis
-from tests.integration.support.inside import InsideWorker, inside_worker
-from tests.integration.support.pool import Pool, opened_pool
-from tests.integration.support.workers import ROOT, Worker, started_worker
+from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.pool import Pool, opened_pool
+from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -40,11 +40,11 @@ def pool_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def worker(pool_url: str) -> Iterator[Worker]:
-    """A worker with short limits and the plug-ins of `tests.integration.support.plugins`."""
+    """A worker with short limits and the plug-ins of `tests.support.plugins`."""
     with started_worker(
         pool_url,
         [ROOT],
-        ROLLOUTPOOL_PLUGINS="tests.integration.support.plugins",
+        ROLLOUTPOOL_PLUGINS="tests.support.plugins",
         ROLLOUTPOOL_MAX_REPLY_MB="2",
         ROLLOUTPOOL_TRAINER_ATTEMPTS="3",
         ROLLOUTPOOL_INFRA_RETRIES="0",

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, raw, send
-from tests.integration.support.batches import NOWHERE
-from tests.integration.support.pool import Pool
+from tests.support.bad_trainer import Received, bad_trainer, completion, raw, send
+from tests.support.batches import NOWHERE
+from tests.support.pool import Pool
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult

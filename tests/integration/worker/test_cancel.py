@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 
 import orjson
 from tests.conftest import free_port
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import OWNER
-from tests.integration.support.pool import Pool, opened_pool
-from tests.integration.support.waiting import until
-from tests.integration.support.workers import ROOT, Worker, started_worker
+from tests.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.support.batches import OWNER
+from tests.support.pool import Pool, opened_pool
+from tests.support.waiting import until
+from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery
@@ -32,7 +32,7 @@ SOON = 5.0
 async def patient_pool(redis_url: str, **env: str) -> AsyncIterator[tuple[Pool, Worker]]:
     """A pool with one worker whose tools and calls may last for ten minutes."""
     settings = {
-        "ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins",
+        "ROLLOUTPOOL_PLUGINS": "tests.support.plugins",
         "ROLLOUTPOOL_TOOL_TIMEOUT": "600",
         "HTTP_CLIENT_TIMEOUT": "600",
         **env,

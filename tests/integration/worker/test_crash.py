@@ -3,10 +3,10 @@
 from typing import Any
 
 import redis.asyncio
-from tests.integration.support.batches import OWNER
-from tests.integration.support.pool import Pool, opened_pool
-from tests.integration.support.waiting import until
-from tests.integration.support.workers import Worker, started_worker
+from tests.support.batches import OWNER
+from tests.support.pool import Pool, opened_pool
+from tests.support.waiting import until
+from tests.support.worker_process import Worker, started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, send
-from tests.integration.support.batches import OWNER, claim, new_batch, result_of, uids_of
-from tests.integration.support.pool import Pool
-from tests.integration.support.waiting import until
+from tests.support.bad_trainer import BadTrainer, Received, bad_trainer, send
+from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
+from tests.support.pool import Pool
+from tests.support.waiting import until
 
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.push import PushEvent, SignatureInvalid, verify

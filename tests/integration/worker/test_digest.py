@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 import redis.asyncio
-from tests.integration.support.inside import InsideWorker, inside_worker
-from tests.integration.support.scripted import Say, ScriptedTrainer, call, scripted_trainer
+from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.scripted_trainer import Say, ScriptedTrainer, call, scripted_trainer
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.completions import HEADER_DIGEST

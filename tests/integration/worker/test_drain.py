@@ -5,11 +5,11 @@ import signal
 from collections import Counter
 
 import orjson
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import OWNER
-from tests.integration.support.pool import opened_pool
-from tests.integration.support.waiting import until
-from tests.integration.support.workers import ROOT, started_worker
+from tests.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.support.batches import OWNER
+from tests.support.pool import opened_pool
+from tests.support.waiting import until
+from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
@@ -142,7 +142,7 @@ async def test_an_idle_worker_leaves_at_once_and_leaves_nothing(redis_url: str) 
 
 async def test_a_signal_in_the_middle_of_the_start_is_heeded_at_its_end(redis_url: str) -> None:
     """Wherever it comes, nothing is left announced."""
-    plugins = {"ROLLOUTPOOL_PLUGINS": "tests.integration.support.interrupted"}
+    plugins = {"ROLLOUTPOOL_PLUGINS": "tests.support.interrupted_plugin"}
     async with opened_pool(redis_url) as pool:
         with started_worker(redis_url, [ROOT], **plugins) as worker:
             # It signals itself, between its announcement and whatever its start does next.
@@ -206,7 +206,7 @@ async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str,
         choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
         await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
 
-    plugins = {"ROLLOUTPOOL_PLUGINS": "tests.integration.support.plugins"}
+    plugins = {"ROLLOUTPOOL_PLUGINS": "tests.support.plugins"}
     async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
         with started_worker(redis_url, [ROOT], **plugins) as worker:
             await worker.announced(pool.store)

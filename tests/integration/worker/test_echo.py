@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 import pytest
-from tests.integration.support.inside import InsideWorker
-from tests.integration.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
+from tests.support.inside_worker import InsideWorker
+from tests.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
 
 from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.integration.support.lines import ADD, ADD_COMPACT, Line, Tapped, tapped_trainer
+from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
+from tests.support.lines import ADD, ADD_COMPACT, Line, Tapped, tapped_trainer
 
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode, OnLimit

@@ -10,11 +10,11 @@ from itertools import takewhile
 from typing import Any
 
 import orjson
-from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, completion, send
-from tests.integration.support.batches import new_batch, uids_of
-from tests.integration.support.pool import Pool, opened_pool
-from tests.integration.support.waiting import until
-from tests.integration.support.workers import started_worker
+from tests.support.bad_trainer import BadTrainer, Received, bad_trainer, completion, send
+from tests.support.batches import new_batch, uids_of
+from tests.support.pool import Pool, opened_pool
+from tests.support.waiting import until
+from tests.support.worker_process import started_worker
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.rendering import ChatTokenizer

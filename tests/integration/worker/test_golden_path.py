@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.support.bad_trainer import Received, bad_trainer, send
-from tests.integration.support.golden_trainer import GoldenTrainer, golden_trainer
-from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_mask_1
+from tests.support.bad_trainer import Received, bad_trainer, send
+from tests.support.golden_trainer import GoldenTrainer, golden_trainer
+from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus

@@ -4,9 +4,9 @@ import asyncio
 from collections import Counter
 
 from tests.integration.api.conftest import running_api
-from tests.integration.support.durable import durable_redis
-from tests.integration.support.waiting import until
-from tests.integration.support.workers import started_worker
+from tests.support.durable_redis import durable_redis
+from tests.support.waiting import until
+from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.integration.support.inside import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.integration.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
+from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
+from tests.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 from cryptography.fernet import Fernet
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, raw, send
-from tests.integration.support.batches import NOWHERE
-from tests.integration.support.pool import Pool, opened_pool
-from tests.integration.support.workers import started_worker
 from tests.integration.worker.test_delivery import answering, end, settled
+from tests.support.bad_trainer import Received, bad_trainer, completion, raw, send
+from tests.support.batches import NOWHERE
+from tests.support.pool import Pool, opened_pool
+from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.v1.response import to_v1

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 import pytest
 from tests.conftest import free_port
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.batches import OWNER, new_batch, uids_of
-from tests.integration.support.inside import InsideWorker, inside_worker
-from tests.integration.support.scripted import Say, call, scripted_trainer
-from tests.integration.support.waiting import until
+from tests.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.support.batches import OWNER, new_batch, uids_of
+from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.scripted_trainer import Say, call, scripted_trainer
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.integration.support.bad_trainer import Received, bad_trainer, completion, send
-from tests.integration.support.pool import Pool
+from tests.support.bad_trainer import Received, bad_trainer, completion, send
+from tests.support.pool import Pool
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.integration.support.pool import Pool
-from tests.integration.support.scripted import Say, call, scripted_trainer
+from tests.support.pool import Pool
+from tests.support.scripted_trainer import Say, call, scripted_trainer
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.v1.response import to_v1

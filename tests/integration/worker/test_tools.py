@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.support.pool import Pool
-from tests.integration.support.scripted import Say, call, scripted_trainer
-from tests.integration.support.workers import started_worker
+from tests.support.pool import Pool
+from tests.support.scripted_trainer import Say, call, scripted_trainer
+from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult

@@ -3,9 +3,9 @@
 from typing import Any
 
 import orjson
-from tests.integration.support.bad_trainer import Received
-from tests.integration.support.pool import Pool
-from tests.integration.support.scripted import Say, ScriptedTrainer, call, scripted_trainer
+from tests.support.bad_trainer import Received
+from tests.support.pool import Pool
+from tests.support.scripted_trainer import Say, ScriptedTrainer, call, scripted_trainer
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.response import to_v1

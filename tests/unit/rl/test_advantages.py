@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.rl.golden import CLOSE, MASKS
+from tests.support.golden_numbers import CLOSE, MASKS
 
 from rolloutpool_rl.advantages import gae, rewards_on_actions
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch

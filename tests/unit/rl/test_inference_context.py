@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.golden_numbers import CHOICES
 from tests.tokenizers.real import real_tokenizer
-from tests.unit.rl.golden import CHOICES
 
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import TINY, ChatTokenizer, TemplateMissing, load_tokenizer

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.unit.rl.golden import CLOSE, MASKS
+from tests.support.golden_numbers import CLOSE, MASKS
 
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 from rolloutpool_rl.reductions import masked_whiten, sum_of_sample_mean, sum_of_token, token_count, token_mean

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from tests.support.golden_numbers import MASKS
 from tests.tokenizers.real import real_tokenizer
-from tests.unit.rl.golden import MASKS
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_rl.errors import MessagesRefused

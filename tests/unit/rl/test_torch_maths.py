@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.rl.golden import CLOSE, MASKS
+from tests.support.golden_numbers import CLOSE, MASKS
 
 from rolloutpool_rl.advantages import gae, rewards_on_actions
 from rolloutpool_rl.logits import response_slice

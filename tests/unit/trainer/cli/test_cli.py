@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.trainer.documents import BATCH, accepted, page, result, status
-from tests.unit.trainer.rollouts import forked
-from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from tests.support.api_documents import BATCH, accepted, page, result, status
+from tests.support.finished_rollouts import forked
+from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app

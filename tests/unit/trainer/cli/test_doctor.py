@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner
 
 from rolloutpool_trainer.cli import app

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.unit.trainer.stub_pool import Answer, stub_pool
+from tests.support.stub_pool import Answer, stub_pool
 from typer.testing import CliRunner
 
 from rolloutpool_common.security.api_keys import KeyScope, find_key, parse_keys

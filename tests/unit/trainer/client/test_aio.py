@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.unit.trainer.documents import BATCH, accepted, page, status
-from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from tests.support.api_documents import BATCH, accepted, page, status
+from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
 from rolloutpool_trainer.client.sync import Batch, RolloutClient

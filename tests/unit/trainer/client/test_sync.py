@@ -5,8 +5,8 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.trainer.documents import BATCH, accepted, page, status
-from tests.unit.trainer.stub_pool import Answer, StubPool, stub_pool
+from tests.support.api_documents import BATCH, accepted, page, status
+from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts

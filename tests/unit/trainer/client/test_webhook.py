@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.unit.trainer.documents import result
+from tests.support.api_documents import result
 
 from rolloutpool_common.protocol.push import PushEvent, SignatureInvalid, sign
 from rolloutpool_trainer.client.webhook import verify_push

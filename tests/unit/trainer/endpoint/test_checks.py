@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from tests.unit.trainer.documents import result
+from tests.support.api_documents import result
 
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_trainer.endpoint.checks import check_masks

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from tests.unit.trainer.rollouts import decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall

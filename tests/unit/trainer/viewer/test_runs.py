@@ -6,7 +6,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.trainer.rollouts import Part, decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import Part, decode, forked, rollout, sample, turn
 
 from rolloutpool_common.protocol.result import Sample, SampleSegment
 from rolloutpool_trainer.errors import SamplesBroken

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.text import Text
-from tests.unit.trainer.rollouts import decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
 
 from rolloutpool_common.protocol.result import Sample
 from rolloutpool_trainer.viewer.runs import view_samples

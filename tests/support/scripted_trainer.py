@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from tests.integration.support.bad_trainer import BadTrainer, Received, bad_trainer, send
+from tests.support.bad_trainer import BadTrainer, Received, bad_trainer, send
 
 from rolloutpool_common.protocol.completions import HEADER_KEEPS_IDS
 from rolloutpool_common.rendering import ChatTokenizer

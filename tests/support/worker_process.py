@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.integration.support.waiting import until
 from tests.support.secrets import secrets_file
+from tests.support.waiting import until
 
 from rolloutpool_common.store import Store, WorkerInfo
 
 __all__ = ["ROOT", "Worker", "started_worker"]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 """Seconds for a start or an end: importing transformers takes several on a loaded machine."""
 

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tests.integration.support.batches import NOWHERE, OWNER, new_batch, uids_of
+from tests.support.batches import NOWHERE, OWNER, new_batch, uids_of
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.batch import BatchStatus

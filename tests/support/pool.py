@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tests.integration.support.batches import new_batch, uids_of
-from tests.integration.support.waiting import until
+from tests.support.batches import new_batch, uids_of
 from tests.support.secrets import SECRETS
+from tests.support.waiting import until
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.queue.publisher import Publisher

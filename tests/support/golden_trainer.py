@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from tests.integration.support.bad_trainer import Received, bad_trainer, send
+from tests.support.bad_trainer import Received, bad_trainer, send
 
 __all__ = ["GoldenTrainer", "golden_trainer"]
 

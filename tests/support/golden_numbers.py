@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-_FILE = Path(__file__).parents[2] / "golden" / "masks.json"
+_FILE = Path(__file__).parents[1] / "golden" / "masks.json"
 _ALL: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 MASKS: dict[str, Any] = _ALL["seed003"]
