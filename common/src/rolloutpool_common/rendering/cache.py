@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from fnmatch import fnmatchcase
+from pathlib import Path
 from threading import Lock
 
 from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
@@ -83,9 +84,16 @@ class TokenizerCache:
         return tokenizer
 
     def warm(self, names: Iterable[str]) -> None:
-        """Load these names now. Raises TokenizerLoadError for the first that fails."""
+        """Load tokenizers now, before the first rollout asks for them.
+
+        Args:
+            names: Each a `name`, or `name@revision` for a commit, branch or tag of a hub repository.
+
+        Raises:
+            TokenizerLoadError: For the first one that cannot be loaded.
+        """
         for name in names:
-            self.load(name)
+            self.load(*_with_revision(name))
 
     def loaded(self) -> tuple[ChatTokenizer, ...]:
         """What is loaded, least recently used first."""
@@ -104,3 +112,13 @@ class TokenizerCache:
         if key in self._failed:
             error = self._failed[key][1]
             raise type(error)(error.name, error.reason)
+
+
+def _with_revision(name: str) -> _Key:
+    """Splits `name@revision`. A directory's path may contain an @ itself; a hub name cannot."""
+    if name.startswith(("/", ".", "~")) or Path(name).is_dir():
+        return name, None
+    repository, at, revision = name.partition("@")
+    if at and not revision:
+        raise TokenizerLoadError(name, "a revision must follow the @.")
+    return repository, revision or None

@@ -7,6 +7,7 @@ Caches, offline mode and mirrors are those of huggingface_hub, by its own enviro
 """
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
 __all__ = ["TINY", "load_tokenizer"]
+
+_log = logging.getLogger(__name__)
 
 TINY = "rolloutpool/tiny"
 """The tokenizer that comes with this package."""
@@ -89,23 +92,34 @@ def _agreeing(
     name: str, where: str, path: Path | None, options: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
     """A tokenizer of transformers that encodes as tokenizer.json does, and its backend."""
-    chat: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
-    backend = getattr(chat, "backend_tokenizer", None)
     if path is None:
+        chat: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
+        backend = getattr(chat, "backend_tokenizer", None)
         if backend is None:
             raise TokenizerLoadError(name, "it is implemented in Python only; a tokenizer.json is needed.")
         return chat, backend
     reference = Tokenizer.from_file(str(path))
-    difference = _first_difference(reference, backend)
-    if backend is not None and difference is None:
-        return chat, backend
+    difference = None
+    try:
+        chat = AutoTokenizer.from_pretrained(where, **options)
+    except OSError:
+        # The automatic class reads the model's config.json, and asks the hub for it where only the tokenizer's files
+        # are in the cache. The generic class needs the tokenizer's files alone.
+        _log.info("tokenizer %s: no config.json can be read; the generic class is used", name)
+    else:
+        backend = getattr(chat, "backend_tokenizer", None)
+        difference = _first_difference(reference, backend)
+        if backend is not None and difference is None:
+            return chat, backend
     chat = PreTrainedTokenizerFast.from_pretrained(where, **options)
-    if _first_difference(reference, chat.backend_tokenizer) is None:
+    generic_difference = _first_difference(reference, chat.backend_tokenizer)
+    if generic_difference is None:
         return chat, chat.backend_tokenizer
     raise TokenizerLoadError(
         name,
-        f"transformers {transformers.__version__} encodes the probe {difference!r} otherwise than the tokenizer.json "
-        "beside it, so any ids would be a guess. Mend the directory's tokenizer_config.json, or use another version.",
+        f"transformers {transformers.__version__} encodes the probe {difference or generic_difference!r} otherwise "
+        "than the tokenizer.json beside it, so any ids would be a guess. Mend the directory's tokenizer_config.json, "
+        "or use another version.",
     )
 
 

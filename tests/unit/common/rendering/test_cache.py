@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -120,6 +121,30 @@ def test_only_listed_names_may_run_their_own_code(loads: Loads) -> None:
     cache = TokenizerCache(2, trust_remote_code_for=["a"])
     cache.warm(["a", "b"])
     assert loads.trusted == ["a"]
+
+
+def test_a_name_to_warm_may_say_its_revision(loads: Loads) -> None:
+    cache = TokenizerCache(4, allow=["a", "org/b"])
+    cache.warm(["a@main", "org/b@refs/pr/1", "a"])
+    assert loads.count == {("a", "main"): 1, ("org/b", "refs/pr/1"): 1, ("a", None): 1}
+    assert cache.load("a", "main") is loads.tokenizer
+    assert loads.count[("a", "main")] == 1
+
+
+def test_the_path_of_a_directory_may_contain_an_at_sign(
+    loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copy@v2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    paths = [str(tmp_path / "copy@v2"), "./missing@v3", "copy@v2"]
+    TokenizerCache(4).warm(paths)
+    assert loads.count == {(path, None): 1 for path in paths}
+
+
+def test_a_name_to_warm_cannot_end_before_its_revision(loads: Loads) -> None:
+    with pytest.raises(TokenizerLoadError, match="a revision must follow"):
+        TokenizerCache(1).warm(["a@"])
+    assert not loads.count
 
 
 def test_a_cache_without_room_is_refused() -> None:

@@ -1,7 +1,11 @@
 """Loading a tokenizer, and every way in which it must fail with a reason."""
 
 import json
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,8 @@ from rolloutpool_common.rendering import TINY, TemplateMissing, TokenizerLoadErr
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endfor %}"
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def test_alias_and_directory_are_the_same_tokenizer() -> None:
@@ -90,6 +96,25 @@ def test_a_wrong_class_never_gives_wrong_ids(tmp_path: Path, wrong_class: str) -
     except TokenizerLoadError:
         return
     assert tokenizer.encode(text) == expected
+
+
+def test_a_hub_cache_without_the_models_config_is_enough(tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--some--model"
+    snapshot = repository / "snapshots" / COMMIT
+    shutil.copytree(TINY_TOKENIZER, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT, encoding="utf-8")
+    # In a process of its own, because huggingface_hub reads HF_HOME when it is imported.
+    program = (
+        "from rolloutpool_common.rendering import load_tokenizer\n"
+        "tokenizer = load_tokenizer('some/model')\n"
+        "print(tokenizer.fingerprint.model_dump_json())\n"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_HUB_CACHE", None)
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == load_tokenizer(TINY).fingerprint.model_dump()
 
 
 @pytest.mark.real_tokenizer
