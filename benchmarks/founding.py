@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from rolloutpool_common.protocol.completions import CompletionsRequest, CompletionsResponse
 from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.v1.request import RolloutMetrics, RolloutRequest, RolloutResponse, V1Status
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, rerender
 
 __all__ = ["main"]
 
@@ -55,7 +55,7 @@ class Session:
 
     async def sample(self) -> Message:
         """The policy's next message."""
-        prompt = len(render_plain(self._tokenizer, self.messages))
+        prompt = len(rerender(self._tokenizer, self.messages))
         new = prompt - self._seen if self._seen else 0
         params = self._request.sampling_params
         body = CompletionsRequest(

@@ -18,7 +18,7 @@ from benchmarks.local_pool import local_pool
 from benchmarks.loop_probe import FILE_VARIABLE, TOOL, text
 from benchmarks.report import Plot, Row, emit, parser, spread
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, render_plain
+from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, rerender
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -99,7 +99,7 @@ def _stall(tokenizer: ChatTokenizer, results: int, characters: int) -> float:
             {"role": "tool", "name": TOOL, "tool_call_id": call["id"], "content": text(characters, turn)},
         ]
     start = time.perf_counter()
-    render_plain(tokenizer, messages)
+    rerender(tokenizer, messages)
     return (time.perf_counter() - start) * 1000
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import Plot, Row, emit, parser
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import TINY, ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger
 
 __all__ = ["main", "measure"]
@@ -97,7 +97,7 @@ class Conversation:
         with timed(times["predict"]):
             predicted = self.counter.count(continued)
         with timed(times["re-render"]):
-            rendered = render_plain(self.tokenizer, continued)
+            rendered = rerender(self.tokenizer, continued)
         times["predict"][-1] += times["delta"][-1]
         if predicted != len(rendered):
             raise AssertionError(f"predicted {predicted} ids, rendered {len(rendered)}")

@@ -146,7 +146,7 @@ def test_2_what_may_have_arrived_is_sent_again_only_where_that_is_promised_to_be
     if idempotent:
         assert result.status is RolloutStatus.COMPLETED
         assert trainer.keys_of("breaks")[:2] == [first, first]
-        assert trainer.app.transcript.repeated() == {}
+        assert trainer.app.sampling_log.repeated() == {}
     else:
         assert result.status is RolloutStatus.FAILED
         assert trainer.keys_of("breaks") == [first]
@@ -230,12 +230,12 @@ def test_6_resuming_is_of_the_same_run_and_keeps_its_attempts(quick: LocalPool, 
         finally:
             let_go.set()
         results = list(batch.results())
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}
     for result in results:
         attempt = 2 if holders[result.rollout_id] == killed else 1
         assert (result.status, result.attempt) == (RolloutStatus.COMPLETED, attempt)
         # The call of turn 3 was in flight: the first attempt's sampling of it is the second's answer.
-        assert [turn.attempt for turn in app.transcript.of(result.rollout_id)] == [1, 1, 1, attempt, attempt]
+        assert [turn.attempt for turn in app.sampling_log.of(result.rollout_id)] == [1, 1, 1, attempt, attempt]
         session = app.get_session(result.rollout_id, result.uid)
         assert [sample.response_ids for sample in result.samples] == [list(s.response_ids) for s in session.samples]
 

@@ -95,7 +95,7 @@ def test_a_killed_worker_loses_nothing(pool: LocalPool, client: RolloutClient, t
     results.extend(reading)
     assert sorted(result.index for result in results) == list(range(16))
     assert {result.status for result in results} == {RolloutStatus.COMPLETED}
-    assert trainer.app.transcript.repeated() == {}
+    assert trainer.app.sampling_log.repeated() == {}
     assert victim.ended is False
 
 

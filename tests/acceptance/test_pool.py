@@ -48,7 +48,7 @@ def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: Trainer) -> None
     results = list(batch.results())
     assert len({r.uid for r in results}) == len(results) == 200
     assert_exact(trainer.app, results)
-    assert not trainer.app.transcript.repeated()
+    assert not trainer.app.sampling_log.repeated()
     assert {r.alignment for r in results} == {"exact"}
     # Both workers took part, and a group stayed on one port.
     assert len({r.worker for r in results}) == 2
@@ -138,7 +138,7 @@ def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: Trainer
     assert body["final_messages"][0]["role"] == "user"
     # The same again joins: the same answer, nothing sampled again.
     assert httpx.post(f"{pool.url}/rollout", json=request, timeout=60).content == answer.content
-    assert not trainer.app.transcript.repeated()
+    assert not trainer.app.sampling_log.repeated()
     other = httpx.post(f"{pool.url}/rollout", json={**request, "max_turns": 3}, timeout=60)
     assert other.status_code == 409
     # What v1 answers is quirky; the record behind it is whole.
@@ -236,7 +236,7 @@ def warm(client: RolloutClient, trainer: CallbackApp, url: str) -> int:
         return len(seen) == 2
 
     eventually(both, seconds=60)
-    return len(list(trainer.transcript))
+    return len(list(trainer.sampling_log))
 
 
 def test_sigterm_drains(tokenizer: ChatTokenizer) -> None:
@@ -247,11 +247,11 @@ def test_sigterm_drains(tokenizer: ChatTokenizer) -> None:
             calls = warm(client, app, served.url)
             # Not idempotent: a turn that the drain left ambiguous would fail.
             batch = client.submit(items(48), defaults={"tokenizer_name": TINY}, trainer=served.url)
-            eventually(lambda: len(list(app.transcript)) >= calls + 24, seconds=30)
+            eventually(lambda: len(list(app.sampling_log)) >= calls + 24, seconds=30)
             pool.stop_worker(0)
             results = list(batch.results())
         assert_exact(app, results)
-        assert not app.transcript.repeated()
+        assert not app.sampling_log.repeated()
         assert {r.attempt for r in results} == {1, 2}
 
 
@@ -261,13 +261,13 @@ def test_accepted_work_survives_the_whole_pool(tokenizer: ChatTokenizer, tmp_pat
     with serve_callback(app, [0]) as served:
         with LocalPool(workers=1, flower=False, state=tmp_path, tokenizers=[TINY]) as pool, pool.client() as client:
             batch = client.submit(items(40), defaults=DEFAULTS, trainer=served.url)
-            eventually(lambda: len(list(app.transcript)) >= 20, seconds=30)
+            eventually(lambda: len(list(app.sampling_log)) >= 20, seconds=30)
             pool.kill()
         with LocalPool(workers=1, flower=False, state=tmp_path, tokenizers=[TINY]) as pool, pool.client() as client:
             results = list(client.batch(batch.batch_id).results())
     assert len(results) == 40
     assert_exact(app, results)
-    assert not app.transcript.repeated()
+    assert not app.sampling_log.repeated()
 
 
 def test_a_cancelled_batch_ends_at_once(client: RolloutClient, tokenizer: ChatTokenizer, pool: LocalPool) -> None:

@@ -29,13 +29,13 @@ def test_a_batch_outlives_kill_9_of_redis(tokenizer: ChatTokenizer) -> None:
         batch = client.submit(items(ROLLOUTS), defaults=DEFAULTS, trainer=served.url)
         reading = batch.results()
         results = [next(reading)]
-        sampled = len(app.transcript)
+        sampled = len(app.sampling_log)
         assert batch.status().counts[RolloutStatus.RUNNING]
         os.kill(int(raw.info("server")["process_id"]), signal.SIGKILL)
         # Calls that were in flight come back meanwhile; what they brought must not be lost.
-        eventually(lambda: len(app.transcript) > sampled)
+        eventually(lambda: len(app.sampling_log) > sampled)
         results += reading
         assert len({result.uid for result in results}) == len(results) == ROLLOUTS
         assert_exact(app, results)
-        assert app.transcript.repeated() == {}
+        assert app.sampling_log.repeated() == {}
         assert batch.status().counts[RolloutStatus.COMPLETED] == ROLLOUTS

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
 
-from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, RerenderCounter, TemplateRefused, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, RerenderCounter, TemplateRefused, rerender
 from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger, parse_entry
 
 __all__ = ["Tally", "WrongMask", "play"]
@@ -243,7 +243,7 @@ class _Play:
     def predict(self, counter: RerenderCounter, history: list[Message]) -> None:
         """What a trainer that renders history again will count."""
         try:
-            rendered = render_plain(self.tokenizer, history, template_kwargs=_KWARGS)
+            rendered = rerender(self.tokenizer, history, template_kwargs=_KWARGS)
         except TemplateRefused:
             return
         self.expect(counter.count(history) == len(rendered), "the predicted count", history)

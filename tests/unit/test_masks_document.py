@@ -11,7 +11,7 @@ from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import DriftLabel
-from rolloutpool_common.rendering.checks.report import Verdict
+from rolloutpool_common.rendering.checks.report import TokenizerVerdict
 from rolloutpool_common.tokens.ledger import SegmentKind
 
 PATH = Path(__file__).parents[2] / "docs" / "masks.md"
@@ -31,7 +31,7 @@ def test_every_name_is_explained(names: type[SegmentKind | MaskMode | Alignment]
 
 def test_every_label_and_verdict_is_explained() -> None:
     assert [label for label in DriftLabel if label is not DriftLabel.NONE and f"`{label}`" not in TEXT] == []
-    assert [verdict for verdict in Verdict if f"**{verdict}**" not in TEXT] == []
+    assert [verdict for verdict in TokenizerVerdict if f"**{verdict}**" not in TEXT] == []
 
 
 def test_the_counts_are_those_of_the_tests() -> None:

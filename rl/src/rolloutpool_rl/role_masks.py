@@ -79,7 +79,7 @@ class MaskGenerator:
         plain = [{k: v for k, v in m.items() if k not in ("step_loss_mask", "include_in_loss")} for m in messages]
         if self.tokenizer_type == "distill_qwen":
             return self._distilled(messages, plain, tools)
-        render = self.tokenizer.render_transcript(plain, tools=tools)
+        render = self.tokenizer.render_conversation(plain, tools=tools)
         if self.tokenizer_type == "qwen3_5":
             spans = OffsetSpans(self.tokenizer, render).spans([str(m["role"]) for m in plain])
             ids = list(render.ids)
@@ -108,7 +108,7 @@ class MaskGenerator:
         response = self.tokenizer.encode(content)
         mask = [0] * len(prompt) + [int(_trained(messages[-1]))] * len(response)
         # Whether the end token follows in a full render is not this type's question: its response has none.
-        full = self.tokenizer.render_transcript(plain, tools=tools).ids
+        full = self.tokenizer.render_conversation(plain, tools=tools).ids
         ids = prompt + response
         return MessageMask(ids, mask, list(mask), list(full[: len(ids)]) == ids)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from rolloutpool_common.rendering import ChatTokenizer, Transcript
+from rolloutpool_common.rendering import ChatTokenizer, RenderedConversation
 from rolloutpool_rl.errors import MessagesRefused
 
 __all__ = ["IdSpans", "OffsetSpans", "Span"]
@@ -87,13 +87,13 @@ class IdSpans:
         raise MessagesRefused(f"The template writes no close token behind message {place.start}.")
 
     def _ids(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
-        return list(self._tokenizer.render_transcript(messages, tools=tools).ids)
+        return list(self._tokenizer.render_conversation(messages, tools=tools).ids)
 
 
 class OffsetSpans:
     """Cuts one render of a ChatML conversation into turns."""
 
-    def __init__(self, tokenizer: ChatTokenizer, render: Transcript) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, render: RenderedConversation) -> None:
         """Raises MessagesRefused where the vocabulary has no ChatML tokens."""
         opening, self._close = tokenizer.token_id(_OPEN), tokenizer.token_id(_CLOSE)
         if opening is None or self._close is None:

@@ -78,8 +78,8 @@ async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(
     assert {result.status for result in results} == {RolloutStatus.COMPLETED}
     assert {result.attempt for result in results} == {2}
     # By the trainer's own log: each turn of each rollout was sampled once.
-    assert app.transcript.repeated() == {}
-    assert len(app.transcript) == 12 * TURNS
+    assert app.sampling_log.repeated() == {}
+    assert len(app.sampling_log) == 12 * TURNS
     for result, same in zip(results, reference, strict=True):
         assert tokens(result) == tokens(same)
         session = app.get_session(result.rollout_id)
@@ -115,11 +115,11 @@ async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
         assert (failure.category, failure.retryable) == (Category.AMBIGUOUS_TURN, False)
         # What was proved before is delivered, and nothing else.
         assert failure.turn == result.num_llm_calls + 1
-        sampled = [record.token_ids for record in app.transcript.of(result.rollout_id)][: result.num_llm_calls]
+        sampled = [record.token_ids for record in app.sampling_log.of(result.rollout_id)][: result.num_llm_calls]
         (sample,) = result.samples
         ones = [i for i, bit in zip(sample.response_ids, sample.response_mask, strict=True) if bit]
         assert ones == [token for ids in sampled for token in ids]
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}
 
 
 async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer: ChatTokenizer) -> None:
@@ -139,8 +139,8 @@ async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer
                     results = [await pool.result(uid, 60) for uid in uids]
     assert {result.status for result in results} == {RolloutStatus.COMPLETED}
     assert {result.attempt for result in results} == {2}
-    assert app.transcript.repeated() == {}
-    assert len(app.transcript) == 3 * TURNS
+    assert app.sampling_log.repeated() == {}
+    assert len(app.sampling_log) == 3 * TURNS
 
 
 async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, tokenizer: ChatTokenizer) -> None:
@@ -163,7 +163,7 @@ async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, 
                 results = [await pool.result(uid, 60) for uid in uids]
     assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 4)}
     for result in results:
-        assert [turn.attempt for turn in app.transcript.of(result.rollout_id)] == [3] + [4] * (TURNS - 1)
+        assert [turn.attempt for turn in app.sampling_log.of(result.rollout_id)] == [3] + [4] * (TURNS - 1)
 
 
 async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tokenizer: ChatTokenizer) -> None:
@@ -174,7 +174,7 @@ async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tok
             uids = await pool.submit(asks(8), shared={"server_url": served.url})
 
             async def one_turn() -> bool:
-                return len(app.transcript) >= 8
+                return len(app.sampling_log) >= 8
 
             await until(one_turn)
             await raw.config_set("maxmemory", "1")
@@ -188,7 +188,7 @@ async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tok
                 await raw.config_set("maxmemory", "0")
             results = [await pool.result(uid) for uid in uids]
     assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}
 
 
 async def test_cut_connections_to_redis_end_no_rollout(redis_url: str, tokenizer: ChatTokenizer) -> None:
@@ -200,11 +200,11 @@ async def test_cut_connections_to_redis_end_no_rollout(redis_url: str, tokenizer
             for turn in range(1, TURNS):
 
                 async def reached(turn: int = turn) -> bool:
-                    return len(app.transcript) >= 8 * turn
+                    return len(app.sampling_log) >= 8 * turn
 
                 await until(reached)
                 await raw.client_kill_filter(_type="normal", skipme=True)
             async with pool.reconciled():
                 results = [await pool.result(uid) for uid in uids]
     assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}

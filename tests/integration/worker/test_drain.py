@@ -46,8 +46,8 @@ async def test_a_drained_worker_s_rollouts_are_finished_by_another(redis_url: st
     assert drained.worker_id not in {result.worker for result in results}
     assert Counter(result.attempt for result in results) == {2: 24}
     assert {result.num_llm_calls for result in results} == {6}
-    assert app.transcript.repeated() == {}
-    assert len(app.transcript) == 24 * 6
+    assert app.sampling_log.repeated() == {}
+    assert len(app.sampling_log) == 24 * 6
     for result in results:
         assert list(app.get_session(result.rollout_id).response_ids) == result.samples[0].response_ids
         assert list(app.get_session(result.rollout_id).response_mask) == result.samples[0].response_mask

@@ -26,7 +26,7 @@ def check(result: RolloutResult, trainer: Tapped) -> None:
         (list(s.prompt_ids), list(s.response_ids), list(s.response_mask)) for s in theirs
     ]
     assert sampled_with_mask_1(result.samples) == [
-        token for turn in trainer.app.transcript.of(result.rollout_id) for token in turn.token_ids
+        token for turn in trainer.app.sampling_log.of(result.rollout_id) for token in turn.token_ids
     ]
 
 

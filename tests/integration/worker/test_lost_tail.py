@@ -23,7 +23,7 @@ SECONDS = 90.0
 UNTIL_MARK, UNTIL_LOSS = 26, 66
 
 
-class AuthMiddleware:
+class Latch:
     """A policy that stands still after so many turns, until more are allowed."""
 
     def __init__(self, policy: ScriptedPolicy) -> None:
@@ -41,17 +41,17 @@ class AuthMiddleware:
 
 
 async def test_everything_ends_once_and_is_read_once(tokenizer: ChatTokenizer) -> None:
-    gate = AuthMiddleware(ScriptedPolicy(tokenizer, turns=TURNS))
-    policy = callback_app(gate, tokenizer=tokenizer)
+    latch = Latch(ScriptedPolicy(tokenizer, turns=TURNS))
+    policy = callback_app(latch, tokenizer=tokenizer)
     read: list[FinishedRollout] = []
 
     async def stands(turns: int) -> None:
         """Returns when so many turns were sampled, all slots wait for the next, and the client has read all ends."""
 
         async def look() -> bool:
-            sampled = Counter(turn.rollout_id for turn in policy.transcript)
+            sampled = Counter(turn.rollout_id for turn in policy.sampling_log)
             ended = sum(count == TURNS for count in sampled.values())
-            return sampled.total() == turns and gate.waiting == SLOTS and len(read) == ended
+            return sampled.total() == turns and latch.waiting == SLOTS and len(read) == ended
 
         await until(look, SECONDS)
 
@@ -70,15 +70,15 @@ async def test_everything_ends_once_and_is_read_once(tokenizer: ChatTokenizer) -
                     trainer=trainer.url,
                 )
                 reader = asyncio.create_task(reading(batch))
-                gate.allowed = UNTIL_MARK
+                latch.allowed = UNTIL_MARK
                 await stands(UNTIL_MARK)
                 before = len(read)
                 server.mark()
-                gate.allowed = UNTIL_LOSS - UNTIL_MARK
+                latch.allowed = UNTIL_LOSS - UNTIL_MARK
                 await stands(UNTIL_LOSS)
                 assert len(read) >= before + SLOTS
                 await asyncio.to_thread(server.lose_tail)
-                gate.allowed = ROLLOUTS * TURNS
+                latch.allowed = ROLLOUTS * TURNS
                 await asyncio.wait_for(reader, SECONDS)
                 log = worker.log()
             status = await batch.status()
@@ -93,8 +93,8 @@ async def test_everything_ends_once_and_is_read_once(tokenizer: ChatTokenizer) -
     assert "Redis forgot how it ended here" in log
     assert Counter(result.uid for result in again) == Counter(batch.accepted.rollouts)
     # By the trainer's own count each turn was sampled once, and what the client got is what was sampled.
-    assert policy.transcript.repeated() == {}
-    assert len(policy.transcript) == ROLLOUTS * TURNS
+    assert policy.sampling_log.repeated() == {}
+    assert len(policy.sampling_log) == ROLLOUTS * TURNS
     for result in [*read, *again]:
         assert result.samples[0].response_ids == policy.get_session(result.rollout_id).response_ids
         assert result.samples[0].response_mask == policy.get_session(result.rollout_id).response_mask

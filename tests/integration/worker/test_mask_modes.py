@@ -191,7 +191,7 @@ async def test_without_an_echo_nothing_is_proved(inside: InsideWorker, tokenizer
         assert (result.alignment, result.drift) == (Alignment.UNVERIFIED, {})
         assert [turn.drift for turn in result.turns] == ["unverified", "unverified"]
         assert sampled_with_mask_1(result.samples) == [
-            token for turn in trainer.app.transcript.of(result.rollout_id) for token in turn.token_ids
+            token for turn in trainer.app.sampling_log.of(result.rollout_id) for token in turn.token_ids
         ]
 
 
@@ -321,7 +321,7 @@ async def test_a_turn_that_is_not_to_be_trained_stays_in_the_context_with_mask_0
     with tapped_trainer(tokenizer, Line("Well."), Line("Yes."), keeps_ids=keeps_ids) as trainer:
         result = completed(await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps}))
         (sample,) = result.samples
-        first, second = (list(turn.token_ids) for turn in trainer.app.transcript.of(result.rollout_id))
+        first, second = (list(turn.token_ids) for turn in trainer.app.sampling_log.of(result.rollout_id))
         assert sample.response_ids[: len(first)] == first
         assert sampled_with_mask_1([sample]) == second
         assert sample.response_mask == [0] * (len(sample.response_ids) - len(second)) + [1] * len(second)

@@ -23,8 +23,8 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-from rolloutpool_common.rendering.rerender import RerenderCounter, render_plain
-from rolloutpool_common.rendering.tokenizer import ChatTokenizer, Transcript
+from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
 from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "DriftLabel",
     "HistoryRewritten",
     "RenderFailed",
+    "RenderedConversation",
     "RerenderCounter",
     "TemplateMissing",
     "TemplateRefused",
@@ -43,10 +44,9 @@ __all__ = [
     "TokenizerFingerprint",
     "TokenizerLoadError",
     "TokenizerNotAllowed",
-    "Transcript",
     "TurnEndNotFound",
     "classify",
     "load_tokenizer",
-    "render_plain",
+    "rerender",
     "verify_prompt_contains",
 ]

@@ -14,13 +14,13 @@ from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.template import Message, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["RerenderCounter", "render_plain"]
+__all__ = ["RerenderCounter", "rerender"]
 
 SHARED_CHARACTERS = 16_384
 """Pieces up to here are looked up in the tokenizer's own memory: a batch's prompts share their instructions."""
 
 
-def render_plain(
+def rerender(
     tokenizer: ChatTokenizer,
     messages: Sequence[Message],
     *,

@@ -21,7 +21,7 @@ from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.tokens.ledger import TokenizerFingerprint
 
-__all__ = ["ChatTokenizer", "Transcript"]
+__all__ = ["ChatTokenizer", "RenderedConversation"]
 
 LENGTHS = 512
 
@@ -39,7 +39,7 @@ _STOPS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
+class RenderedConversation:
     """A rendered conversation. Control ids in it were all written by the template or said by an assistant."""
 
     text: str
@@ -161,17 +161,19 @@ class ChatTokenizer:
         """
         return self._template(tools).render(messages, tools=tools, template_kwargs=template_kwargs)
 
-    def render_transcript(
+    def render_conversation(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> Transcript:
+    ) -> RenderedConversation:
         """A finished conversation as the template writes it, without a generation prompt. Raises TemplateRefused."""
         marked = self._render(messages, tools, template_kwargs, generation_prompt=False)
         text = "".join(piece for piece, _ in split_marks(marked))
-        return Transcript(text, tuple(self._codec.encode_rendered(marked)), tuple(self._codec.offsets(marked)))
+        return RenderedConversation(
+            text, tuple(self._codec.encode_rendered(marked)), tuple(self._codec.offsets(marked))
+        )
 
     def token_id(self, piece: str) -> int | None:
         """The id of a piece as the vocabulary spells it (`\u0120hello`, `<|im_end|>`); None if there is none."""

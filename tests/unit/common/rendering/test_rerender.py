@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.common.rendering.conftest import MakeTokenizer, write_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, load_tokenizer, rerender
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -26,7 +26,7 @@ def counted(tokenizer: ChatTokenizer) -> list[int]:
 
 
 def rendered(tokenizer: ChatTokenizer) -> list[int]:
-    return [len(render_plain(tokenizer, HISTORY[: n + 1])) for n in range(len(HISTORY))]
+    return [len(rerender(tokenizer, HISTORY[: n + 1])) for n in range(len(HISTORY))]
 
 
 def test_counts_what_is_rendered(tiny: ChatTokenizer) -> None:

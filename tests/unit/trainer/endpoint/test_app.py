@@ -214,7 +214,7 @@ async def test_scripted_rollouts_of_both_kinds_of_trainer(tokenizer: ChatTokeniz
                 again = await ask(client, document, headers)
                 assert again.content == response.content
     assert bool(forked) is not keeps_ids
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}
 
 
 async def test_a_rendering_trainer_expects_the_length_difference(tokenizer: ChatTokenizer) -> None:
@@ -407,7 +407,7 @@ async def test_lenient_counts_wrong_masks(tokenizer: ChatTokenizer) -> None:
 # -- turns are sampled once
 
 
-class AuthMiddleware:
+class Latch:
     """A policy that waits for permission, and counts how often it was asked."""
 
     def __init__(self) -> None:
@@ -423,36 +423,36 @@ class AuthMiddleware:
 
 
 async def test_the_same_turn_joins_the_running_generation(tokenizer: ChatTokenizer) -> None:
-    gate = AuthMiddleware()
-    app = callback_app(gate, tokenizer=tokenizer)
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
     async with client_of(app) as client, asyncio.TaskGroup() as group:
         first = group.create_task(ask(client, body([QUESTION]), turn_headers(1)))
-        await gate.asked.wait()
+        await latch.asked.wait()
         second = group.create_task(ask(client, body([QUESTION]), turn_headers(1, attempt=2)))
         other = await ask(client, body([QUESTION], temperature=0.1), turn_headers(1, attempt=2))
         stale = await ask(client, body([QUESTION]), turn_headers(1, attempt=1))
-        gate.open.set()
+        latch.open.set()
     assert first.result().content == second.result().content
     assert error_of(other, 409)["type"] == "conflict"
     assert error_of(stale, 409)["expected"] == 2
-    assert gate.calls == 1
-    assert app.transcript.count("r", 1) == 1
+    assert latch.calls == 1
+    assert app.sampling_log.count("r", 1) == 1
     assert app.get_session("r", "u").attempt == 2
 
 
 async def test_a_generation_outlives_its_caller(tokenizer: ChatTokenizer) -> None:
-    gate = AuthMiddleware()
-    app = callback_app(gate, tokenizer=tokenizer)
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
     async with client_of(app) as client:
         dead = asyncio.create_task(ask(client, body([QUESTION]), turn_headers(1)))
-        await gate.asked.wait()
+        await latch.asked.wait()
         dead.cancel()
         with pytest.raises(asyncio.CancelledError):
             await dead
         heir = asyncio.create_task(ask(client, body([QUESTION]), turn_headers(1, attempt=2)))
-        gate.open.set()
+        latch.open.set()
         assert (await heir).json()["token_ids"] == [101]
-    assert gate.calls == 1
+    assert latch.calls == 1
 
 
 async def test_finished_turns_are_replayed_byte_for_byte(tokenizer: ChatTokenizer) -> None:
@@ -468,7 +468,7 @@ async def test_finished_turns_are_replayed_byte_for_byte(tokenizer: ChatTokenize
         error = error_of(await ask(client, document, turn_headers(1, attempt=2)), 409)
         assert error["expected"] != error["received"]
         assert error_of(await ask(client, document, turn_headers(2, attempt=1)), 409)["expected"] == 2
-    assert [record.turn for record in app.transcript] == [1, 2]
+    assert [record.turn for record in app.sampling_log] == [1, 2]
 
 
 async def test_the_digest_header_decides(tokenizer: ChatTokenizer) -> None:
@@ -499,7 +499,7 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
             assert "secret" not in response.text
         assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
     assert app.get_session("r").turns == 1
-    assert len(app.transcript) == 1
+    assert len(app.sampling_log) == 1
 
 
 @pytest.mark.parametrize(
@@ -530,15 +530,15 @@ async def test_a_turn_without_its_predecessors_conflicts(tokenizer: ChatTokenize
 
 
 async def test_without_headers_one_turn_at_a_time(tokenizer: ChatTokenizer) -> None:
-    gate = AuthMiddleware()
-    app = callback_app(gate, tokenizer=tokenizer)
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
     async with client_of(app) as client, asyncio.TaskGroup() as group:
         first = group.create_task(ask(client, body([QUESTION])))
-        await gate.asked.wait()
+        await latch.asked.wait()
         assert error_of(await ask(client, body([QUESTION])), 409)["type"] == "conflict"
-        gate.open.set()
+        latch.open.set()
     assert first.result().status_code == 200
-    assert gate.calls == 1
+    assert latch.calls == 1
 
 
 async def test_without_headers_the_first_request_again_is_a_new_rollout(tokenizer: ChatTokenizer) -> None:
@@ -549,7 +549,7 @@ async def test_without_headers_the_first_request_again_is_a_new_rollout(tokenize
             messages = await second_turn(client)
             message_of(await ask(client, body(messages, [0] * glue)))
     assert app.get_session("r").turns == 2
-    assert app.transcript.repeated() == {("r", 1): 2, ("r", 2): 2}
+    assert app.sampling_log.repeated() == {("r", 1): 2, ("r", 2): 2}
 
 
 async def test_one_name_in_two_batches(tokenizer: ChatTokenizer) -> None:
@@ -559,7 +559,7 @@ async def test_one_name_in_two_batches(tokenizer: ChatTokenizer) -> None:
             assert (await ask(client, body([QUESTION]), turn_headers(1, uid=uid))).status_code == 200
     assert app.get_session("r").uid == "u2"
     assert app.get_session("r", "u1").turns == 1
-    assert app.transcript.repeated() == {}
+    assert app.sampling_log.repeated() == {}
 
 
 # -- the rest of the surface

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 
@@ -31,16 +31,16 @@ def first(tokenizer: ChatTokenizer, echoed: int | None, messages: list[dict[str,
 def test_a_length_tells_whether_the_tools_are_shown(
     tokenizer: ChatTokenizer, shown: list[dict[str, Any]] | None
 ) -> None:
-    prompt = first(tokenizer, len(render_plain(tokenizer, QUESTION, tools=shown)))
+    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=shown)))
     assert (prompt.tools, prompt.offset) == (shown, 0)
-    assert prompt.count(LATER) == len(render_plain(tokenizer, LATER, tools=shown))
+    assert prompt.count(LATER) == len(rerender(tokenizer, LATER, tools=shown))
 
 
 def test_what_neither_explains_is_added_to_each_later_count(tokenizer: ChatTokenizer) -> None:
-    plain = len(render_plain(tokenizer, QUESTION))
+    plain = len(rerender(tokenizer, QUESTION))
     prompt = first(tokenizer, plain + 7)
     assert (prompt.tools, prompt.offset) == (None, 7)
-    assert prompt.count(LATER) == len(render_plain(tokenizer, LATER)) + 7
+    assert prompt.count(LATER) == len(rerender(tokenizer, LATER)) + 7
 
 
 def test_without_an_echo_the_tools_are_taken_to_be_shown(tokenizer: ChatTokenizer) -> None:
@@ -64,7 +64,7 @@ def test_nothing_is_rendered_before_it_is_asked(tokenizer: ChatTokenizer, monkey
 
     monkeypatch.setattr(RerenderCounter, "count", noted)
     messages = list(QUESTION)
-    prompt = first(tokenizer, len(render_plain(tokenizer, QUESTION, tools=TOOLS)), messages)
+    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)), messages)
     messages += LATER
     assert not looks
     assert prompt.offset == 0

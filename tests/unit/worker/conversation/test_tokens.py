@@ -16,7 +16,7 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
@@ -151,17 +151,17 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
 ) -> None:
     tokens = track(tokenizer, mask_mode=MaskMode.RERENDER)
     shown = hidden or None
-    prompt = render_plain(tokenizer, QUESTION, tools=shown)
+    prompt = rerender(tokenizer, QUESTION, tools=shown)
     await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, 1, None, train=True)
     await tokens.append(MORE, 1)
     history = [*QUESTION, ANSWER, *MORE]
-    theirs = render_plain(tokenizer, history, tools=shown)
+    theirs = rerender(tokenizer, history, tools=shown)
     plan = await tokens.plan_mask(history, 2)
     assert plan.lengths == (len(theirs) - tokens.ledger.head,)
     edited = [*MORE, ANSWER, *QUESTION]
     await tokens.replace(edited, 1)
     plan = await tokens.plan_mask(edited, 2)
-    assert plan.lengths == (len(render_plain(tokenizer, edited, tools=shown)),)
+    assert plan.lengths == (len(rerender(tokenizer, edited, tools=shown)),)
     assert plan.exact == plan.lengths[0]
 
 
@@ -221,7 +221,7 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
 ) -> None:
     tokens = await opened(tokenizer)
     history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
-    prompt = render_plain(tokenizer, history)
+    prompt = rerender(tokenizer, history)
     sent = len(prompt) - tokens.ledger.head
     plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)

@@ -32,10 +32,14 @@ def check_tokenizer(
     except TokenizerLoadFailed as error:
         console.pairs({"verdict": Text("refuse", style="bold red"), "reason": str(error)})
         raise typer.Exit(1) from error
-    from rolloutpool_common.rendering.checks.report import Verdict, examine
+    from rolloutpool_common.rendering.checks.report import TokenizerVerdict, examine
 
     report = examine(tokenizer)
-    styles = {Verdict.EXACT: "bold green", Verdict.KEEPING: "bold yellow", Verdict.REFUSE: "bold red"}
+    styles = {
+        TokenizerVerdict.EXACT: "bold green",
+        TokenizerVerdict.KEEPING: "bold yellow",
+        TokenizerVerdict.REFUSE: "bold red",
+    }
     console.pairs(
         {finding.probe: Text(printable(finding.detail), style="" if finding.fine else "yellow")
          for finding in report.findings}
@@ -44,7 +48,7 @@ def check_tokenizer(
         | ({"verdict without tools": Text(report.without_tools, style=styles[report.without_tools])}
            if report.without_tools is not report.verdict else {})
     )  # fmt: skip
-    if report.verdict is Verdict.REFUSE:
+    if report.verdict is TokenizerVerdict.REFUSE:
         raise typer.Exit(1)
 
 

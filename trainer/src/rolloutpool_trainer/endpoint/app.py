@@ -69,7 +69,7 @@ class CallbackApp:
         """Use `callback_app`."""
         self.policy_version = policy_version
         """Reported for turns whose generation names none; set it when the weights change."""
-        self.transcript = SamplingLog()
+        self.sampling_log = SamplingLog()
         """Every sampling of every turn, in order."""
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
@@ -195,7 +195,7 @@ class CallbackApp:
         head = _head(request.model, message, generation)
         turn = session.commit(ask, number, prompt, generation, head, message_digest(message))
         record = LoggedTurn(session.rollout_id, session.uid, number, ask.attempt, tuple(generation.token_ids))
-        self.transcript.add(record)
+        self.sampling_log.add(record)
         return _reply(turn, ask, prompt.ids, list(generation.token_ids), list(generation.logprobs))
 
     async def _prompt(

@@ -13,7 +13,7 @@ import httpx
 from pydantic import ValidationError
 
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
-from rolloutpool_common.rendering import ChatTokenizer, Delta, render_plain
+from rolloutpool_common.rendering import ChatTokenizer, Delta, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.errors import EndpointError
 
@@ -62,7 +62,7 @@ class Prompter:
         """
         if not self.keeps_ids:
             # As `apply_chat_template` does it, care for nothing: that is what this kind of trainer is.
-            ids = render_plain(self.tokenizer, messages, tools=tools, template_kwargs=self.template_kwargs)
+            ids = rerender(self.tokenizer, messages, tools=tools, template_kwargs=self.template_kwargs)
             return Prompt(ids, None)
         if appended is None:
             ids = self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs)

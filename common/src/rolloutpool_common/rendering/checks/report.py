@@ -13,7 +13,7 @@ from typing import Any
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["Finding", "Report", "Verdict", "examine"]
+__all__ = ["ProbeFinding", "TokenizerReport", "TokenizerVerdict", "examine"]
 
 _USER = {"role": "user", "content": "giraffe"}
 _NEXT = {"role": "user", "content": "heron"}
@@ -33,7 +33,7 @@ _APPENDED: tuple[tuple[str, list[dict[str, str]]], ...] = (
 )
 
 
-class Verdict(StrEnum):
+class TokenizerVerdict(StrEnum):
     """What training may expect of a tokenizer."""
 
     EXACT = "exact"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """The outcome of one probe."""
 
     probe: str
@@ -54,43 +54,45 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TokenizerReport:
     """All that the probes found."""
 
     name: str
-    findings: tuple[Finding, ...]
-    verdict: Verdict
+    findings: tuple[ProbeFinding, ...]
+    verdict: TokenizerVerdict
     """For rollouts with tools."""
     reason: str
     """Why it is not `exact`; empty where it is."""
-    without_tools: Verdict
+    without_tools: TokenizerVerdict
     """For rollouts without tools."""
 
 
-def examine(tokenizer: ChatTokenizer) -> Report:
+def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
     """Probe a tokenizer that was loaded, so that its ids are those of its tokenizer.json. Takes a second."""
     appended = {label: _appended(tokenizer, messages) for label, messages in _APPENDED}
     talk, calls = list(_edits(tokenizer, _TALK)), list(_edits(tokenizer, _CALLS))
     unsafe = _unsafe(tokenizer)
     fingerprint = tokenizer.fingerprint
     findings = (
-        Finding("ids", f"as tokenizer.json has them (sha256 {fingerprint.tokenizer_sha256[:12]})", True),
-        Finding("template", f"sha256 {fingerprint.template_sha256[:12]}", True),
-        Finding("tools shown to the policy", *_yes(tokenizer.renders_tools, "no: the template drops them silently")),
+        ProbeFinding("ids", f"as tokenizer.json has them (sha256 {fingerprint.tokenizer_sha256[:12]})", True),
+        ProbeFinding("template", f"sha256 {fingerprint.template_sha256[:12]}", True),
+        ProbeFinding(
+            "tools shown to the policy", *_yes(tokenizer.renders_tools, "no: the template drops them silently")
+        ),
         *(
-            Finding(f"append {label}", f"refused: {refusal}" if refusal else "exact", not refusal)
+            ProbeFinding(f"append {label}", f"refused: {refusal}" if refusal else "exact", not refusal)
             for label, refusal in appended.items()
         ),
-        Finding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
-        Finding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
-        Finding("generation prompt", repr(_generation_prompt(tokenizer)), True),
-        Finding("typed control tokens", unsafe or "become plain text", not unsafe),
+        ProbeFinding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
+        ProbeFinding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
+        ProbeFinding("generation prompt", repr(_generation_prompt(tokenizer)), True),
+        ProbeFinding("typed control tokens", unsafe or "become plain text", not unsafe),
     )
     refused_talk = appended["user message"] or unsafe
     refused = appended["tool result"] or unsafe
     if not tokenizer.renders_tools and not refused:
         calls.append("the template shows no tools: describe them in the system message")
-    return Report(
+    return TokenizerReport(
         name=tokenizer.name,
         findings=findings,
         verdict=_verdict(refused, [*talk, *calls]),
@@ -99,8 +101,8 @@ def examine(tokenizer: ChatTokenizer) -> Report:
     )
 
 
-def _verdict(refused: str, edits: Sequence[str]) -> Verdict:
-    return Verdict.REFUSE if refused else Verdict.KEEPING if edits else Verdict.EXACT
+def _verdict(refused: str, edits: Sequence[str]) -> TokenizerVerdict:
+    return TokenizerVerdict.REFUSE if refused else TokenizerVerdict.KEEPING if edits else TokenizerVerdict.EXACT
 
 
 def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
@@ -140,7 +142,7 @@ def _control_ids(tokenizer: ChatTokenizer, message: Mapping[str, Any]) -> list[i
 def _generation_prompt(tokenizer: ChatTokenizer) -> str:
     """What the template writes behind a user message for the policy to continue."""
     try:
-        whole, alone = tokenizer.render_text([_USER]), tokenizer.render_transcript([_USER]).text
+        whole, alone = tokenizer.render_text([_USER]), tokenizer.render_conversation([_USER]).text
     except TemplateRefused:
         return ""
     behind = whole.rfind("giraffe") + len("giraffe")

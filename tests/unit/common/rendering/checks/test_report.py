@@ -5,7 +5,7 @@ from tests.tokenizers.real import real_tokenizer
 from tests.unit.common.rendering.conftest import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.rendering.checks.report import Report, Verdict, examine
+from rolloutpool_common.rendering.checks.report import TokenizerReport, TokenizerVerdict, examine
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -16,13 +16,13 @@ WITH_CALLS = LOOP.replace(
 SPLIT = WITH_CALLS.replace("m.content", "(m.content.split('</think>')[-1] if m.role == 'assistant' else m.content)")
 
 
-def found(report: Report) -> dict[str, str]:
+def found(report: TokenizerReport) -> dict[str, str]:
     return {finding.probe: finding.detail for finding in report.findings}
 
 
 def test_an_appending_template_is_exact(tiny: ChatTokenizer) -> None:
     report = examine(tiny)
-    assert (report.verdict, report.reason, report.without_tools) == (Verdict.EXACT, "", Verdict.EXACT)
+    assert (report.verdict, report.reason, report.without_tools) == (TokenizerVerdict.EXACT, "", TokenizerVerdict.EXACT)
     assert all(finding.fine for finding in report.findings)
     assert found(report)["history"] == "append-only"
     assert found(report)["end of an answer"] == "'<|im_end|>'"
@@ -59,7 +59,7 @@ def test_edits_of_history_need_a_trainer_that_keeps_ids(
     make_tokenizer: MakeTokenizer, template: str, edit: str
 ) -> None:
     report = examine(make_tokenizer(template))
-    assert report.verdict is Verdict.KEEPING
+    assert report.verdict is TokenizerVerdict.KEEPING
     assert edit in report.reason
     assert edit in found(report)["history"]
 
@@ -67,36 +67,36 @@ def test_edits_of_history_need_a_trainer_that_keeps_ids(
 def test_dropped_tools_are_a_warning(make_tokenizer: MakeTokenizer) -> None:
     report = examine(make_tokenizer(WITH_CALLS + GENERATION))
     assert "silently" in found(report)["tools shown to the policy"]
-    assert (report.verdict, report.without_tools) == (Verdict.KEEPING, Verdict.EXACT)
+    assert (report.verdict, report.without_tools) == (TokenizerVerdict.KEEPING, TokenizerVerdict.EXACT)
 
 
 def test_a_template_without_tool_results_is_refused(make_tokenizer: MakeTokenizer) -> None:
     template = LOOP.replace("m.content", "(m.content if m.role != 'tool' else raise_exception('no tools'))")
     report = examine(make_tokenizer(template + GENERATION))
-    assert (report.verdict, report.without_tools) == (Verdict.REFUSE, Verdict.EXACT)
+    assert (report.verdict, report.without_tools) == (TokenizerVerdict.REFUSE, TokenizerVerdict.EXACT)
     assert "no tools" in report.reason
 
 
 def test_a_template_that_tears_typed_control_tokens_is_refused(make_tokenizer: MakeTokenizer) -> None:
     report = examine(make_tokenizer(WITH_CALLS.replace("m.content", "(m.content[:12] + m.content[-12:])") + GENERATION))
-    assert report.verdict is report.without_tools is Verdict.REFUSE
+    assert report.verdict is report.without_tools is TokenizerVerdict.REFUSE
 
 
 @pytest.mark.real_tokenizer
 @pytest.mark.parametrize(
     ("name", "verdict", "without_tools", "reason"),
     [
-        ("qwen2_5", Verdict.EXACT, Verdict.EXACT, ""),
-        ("qwen3", Verdict.KEEPING, Verdict.KEEPING, "thinking is removed"),
-        ("llama3_2", Verdict.KEEPING, Verdict.KEEPING, "beside its calls is left out"),
-        ("mistral_nemo", Verdict.KEEPING, Verdict.KEEPING, "the system message moves; tools move"),
-        ("deepseek_v3", Verdict.KEEPING, Verdict.EXACT, "calls are left out"),
-        ("gemma3", Verdict.REFUSE, Verdict.KEEPING, "must alternate"),
-        ("template:glm4moe", Verdict.KEEPING, Verdict.KEEPING, "thinking"),
-        ("template:gptoss", Verdict.KEEPING, Verdict.KEEPING, ""),
+        ("qwen2_5", TokenizerVerdict.EXACT, TokenizerVerdict.EXACT, ""),
+        ("qwen3", TokenizerVerdict.KEEPING, TokenizerVerdict.KEEPING, "thinking is removed"),
+        ("llama3_2", TokenizerVerdict.KEEPING, TokenizerVerdict.KEEPING, "beside its calls is left out"),
+        ("mistral_nemo", TokenizerVerdict.KEEPING, TokenizerVerdict.KEEPING, "the system message moves; tools move"),
+        ("deepseek_v3", TokenizerVerdict.KEEPING, TokenizerVerdict.EXACT, "calls are left out"),
+        ("gemma3", TokenizerVerdict.REFUSE, TokenizerVerdict.KEEPING, "must alternate"),
+        ("template:glm4moe", TokenizerVerdict.KEEPING, TokenizerVerdict.KEEPING, "thinking"),
+        ("template:gptoss", TokenizerVerdict.KEEPING, TokenizerVerdict.KEEPING, ""),
     ],
 )
-def test_real_tokenizers(name: str, verdict: Verdict, without_tools: Verdict, reason: str) -> None:
+def test_real_tokenizers(name: str, verdict: TokenizerVerdict, without_tools: TokenizerVerdict, reason: str) -> None:
     report = examine(real_tokenizer(name))
     assert (report.verdict, report.without_tools) == (verdict, without_tools)
     assert reason in report.reason

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, TemplateMissing, Transcript, load_tokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer, RenderedConversation, TemplateMissing, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 TOKENIZER = load_tokenizer(TINY)
@@ -23,7 +23,7 @@ def conversation(question: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def check(tokenizer: ChatTokenizer, got: Transcript) -> None:
+def check(tokenizer: ChatTokenizer, got: RenderedConversation) -> None:
     assert len(got.ids) == len(got.offsets)
     assert all(0 <= start <= end <= len(got.text) for start, end in got.offsets)
     starts = [start for start, _ in got.offsets]
@@ -38,22 +38,22 @@ def check(tokenizer: ChatTokenizer, got: Transcript) -> None:
 
 @given(CONTENT, CONTENT)
 def test_ids_cover_the_text_in_order(question: str, answer: str) -> None:
-    check(TOKENIZER, TOKENIZER.render_transcript(conversation(question, answer)))
+    check(TOKENIZER, TOKENIZER.render_conversation(conversation(question, answer)))
 
 
 def test_typed_control_tokens_are_in_the_text_but_not_among_the_ids() -> None:
-    got = TOKENIZER.render_transcript(conversation("x<|im_end|>y", "ok"))
+    got = TOKENIZER.render_conversation(conversation("x<|im_end|>y", "ok"))
     assert got.text == "<|im_start|>user\nx<|im_end|>y<|im_end|>\n<|im_start|>assistant\nok<|im_end|>\n"
     assert got.ids.count(TOKENIZER.close_id or -1) == 2
     assert TOKENIZER.decode(got.ids) == got.text
 
 
-def test_a_prompt_is_a_transcript_with_a_generation_prompt() -> None:
+def test_a_prompt_is_a_conversation_with_a_generation_prompt() -> None:
     messages = conversation("hi", "ho")
     prompt = TOKENIZER.render_prompt(messages)
-    transcript = TOKENIZER.render_transcript(messages)
-    assert tuple(prompt[: len(transcript.ids)]) == transcript.ids
-    assert TOKENIZER.decode(prompt[len(transcript.ids) :]) == "<|im_start|>assistant\n"
+    rendered = TOKENIZER.render_conversation(messages)
+    assert tuple(prompt[: len(rendered.ids)]) == rendered.ids
+    assert TOKENIZER.decode(prompt[len(rendered.ids) :]) == "<|im_start|>assistant\n"
 
 
 def test_pieces_are_looked_up_as_the_vocabulary_spells_them() -> None:
