@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Lock
 
+from cachetools import TTLCache
+
 from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
 from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
@@ -22,6 +24,8 @@ __all__ = ["TokenizerCache"]
 _Key = tuple[str, str | None]
 
 _FAILURE_LIFE_S = 10.0
+_FAILURES = 1024
+"""Failed names remembered at once; a client that asks for ever new names must not fill the memory."""
 
 
 class TokenizerCache:
@@ -40,10 +44,12 @@ class TokenizerCache:
         self._size = size
         self._allow = allow
         self._trusted = frozenset(trust_remote_code_for)
+        # Guards the three maps below; cachetools is not thread-safe.
         self._lock = Lock()
+        # Not cachetools' LRUCache: listing its values for a heartbeat would count as using all of them.
         self._loaded: OrderedDict[_Key, ChatTokenizer] = OrderedDict()
         self._loading: dict[_Key, Future[ChatTokenizer]] = {}
-        self._failed: dict[_Key, tuple[float, TokenizerLoadError]] = {}
+        self._failed: TTLCache[_Key, TokenizerLoadError] = TTLCache(_FAILURES, _FAILURE_LIFE_S, timer=time.monotonic)
 
     async def get(self, name: str, revision: str | None = None) -> ChatTokenizer:
         """As `load`, without blocking the event loop."""
@@ -61,7 +67,8 @@ class TokenizerCache:
             if pending is None:
                 if (cached := self._touch(key)) is not None:
                     return cached
-                self._raise_if_failed(key)
+                if (failed := self._failed.get(key)) is not None:
+                    raise type(failed)(failed.name, failed.reason)
                 mine: Future[ChatTokenizer] = Future()
                 self._loading[key] = mine
         if pending is not None:
@@ -72,7 +79,7 @@ class TokenizerCache:
             with self._lock:
                 del self._loading[key]
                 if isinstance(error, TokenizerLoadError):
-                    self._failed[key] = (time.monotonic() + _FAILURE_LIFE_S, error)
+                    self._failed[key] = error
             mine.set_exception(error)
             raise
         with self._lock:
@@ -105,13 +112,6 @@ class TokenizerCache:
         if tokenizer is not None:
             self._loaded.move_to_end(key)
         return tokenizer
-
-    def _raise_if_failed(self, key: _Key) -> None:
-        now = time.monotonic()
-        self._failed = {k: failure for k, failure in self._failed.items() if failure[0] > now}
-        if key in self._failed:
-            error = self._failed[key][1]
-            raise type(error)(error.name, error.reason)
 
 
 def _with_revision(name: str) -> _Key:

@@ -9,11 +9,12 @@ Cost depends on the new messages alone.
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+
+from cachetools import LRUCache
 
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
@@ -78,7 +79,8 @@ class DeltaRenderer:
         self._codec = codec
         self._close = close
         self._stop_ids = stop_ids
-        self._shapes: OrderedDict[tuple[object, str], _Shape | TemplateRefused] = OrderedDict()
+        self._shapes: LRUCache[tuple[object, str], _Shape | TemplateRefused] = LRUCache(_SHAPES)
+        # cachetools is not thread-safe: even a lookup reorders the cache.
         self._lock = Lock()
 
     def render(
@@ -124,8 +126,6 @@ class DeltaRenderer:
         key = signature, json.dumps(kwargs, sort_keys=True, default=repr) if kwargs else ""
         with self._lock:
             verdict = self._shapes.get(key)
-            if verdict is not None:
-                self._shapes.move_to_end(key)
         if verdict is None:
             try:
                 verdict = self._probe(messages, kwargs)
@@ -133,8 +133,6 @@ class DeltaRenderer:
                 verdict = refusal
             with self._lock:
                 self._shapes[key] = verdict
-                while len(self._shapes) > _SHAPES:
-                    self._shapes.popitem(last=False)
         if isinstance(verdict, TemplateRefused):
             raise type(verdict)(verdict.message)
         return verdict

@@ -88,6 +88,16 @@ def test_least_recently_used_goes_first(loads: Loads) -> None:
     assert len(cache.loaded()) == 2
 
 
+def test_listing_what_is_loaded_is_no_use_of_it(loads: Loads) -> None:
+    cache = TokenizerCache(2)
+    for name in ("a", "b", "a"):
+        cache.load(name)
+    assert len(cache.loaded()) == 2
+    cache.load("c")
+    cache.load("a")
+    assert loads.count[("a", None)] == 1
+
+
 def test_revisions_are_different_tokenizers(loads: Loads) -> None:
     cache = TokenizerCache(2)
     cache.load("a")

@@ -6,10 +6,11 @@ declared by it, or learned from an echo, and held for the rest of the batch. A m
 then disproves ends the rollout: the trainer's session is wrong, and nobody else would see it.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from cachetools import LRUCache
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
@@ -91,7 +92,7 @@ class TrainerKinds:
     """What this process has learned of its trainers, by batch and endpoint."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], TrainerKind] = OrderedDict()
+        self._known: LRUCache[tuple[str, str], TrainerKind] = LRUCache(REMEMBERED)
 
     def of(self, spec: RolloutSpec, batch_id: str) -> TrainerKind:
         """The kind of the trainer that this rollout calls."""
@@ -99,8 +100,5 @@ class TrainerKinds:
 
     def learned(self, spec: RolloutSpec, batch_id: str, kind: TrainerKind) -> None:
         """Remembers it for the batch's other rollouts."""
-        if kind is TrainerKind.UNKNOWN:
-            return
-        self._known[batch_id, spec.server_url] = kind
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        if kind is not TrainerKind.UNKNOWN:
+            self._known[batch_id, spec.server_url] = kind

@@ -1,8 +1,20 @@
-"""Where connections to trainers and webhooks may go: to an address that was checked, never to a name.
+"""Decides where connections to trainers and webhooks may go: to an address that was checked, never to a bare name.
 
-A name is resolved once per connection, every address of it is checked, and one of those very addresses is connected
-to: a name server that gives another answer a moment later changes nothing. What was found holds for a few seconds, so
-that a thousand rollouts that start at once ask once. TLS goes on to verify the name.
+The danger is DNS rebinding: a name that resolves to a permitted address when it is checked, and to an internal one
+when it is connected to a moment later. The steps below leave no such moment:
+
+1. `check` looks at the URL's host and port before each call. A host that is written as an address is checked in full
+   here. A name is checked against the list of permitted names; its addresses are not known yet.
+2. When a new connection is needed, aiohttp asks `resolve` for the addresses of the name.
+3. `resolve` asks the name server, and checks every address of the answer. If one of them may not be called, the call
+   fails with `TargetRefused`: an answer that mixes good and bad addresses comes from nobody who can be trusted.
+4. aiohttp connects to one of the addresses that `resolve` returned. It does not resolve the name again. TLS still
+   verifies the certificate against the name.
+
+Example: the name server says 203.0.113.7 for `trainer.example`, and 169.254.169.254 for the next question. The first
+call connects to 203.0.113.7. The next connection is refused.
+
+An answer is reused for a few seconds, so that a thousand rollouts that start together ask the name server once.
 """
 
 import asyncio
@@ -11,6 +23,7 @@ import time
 from collections.abc import Callable, Coroutine
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+from cachetools import LRUCache, TTLCache
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.security.targets import Targets, as_address
@@ -21,35 +34,51 @@ Resolve = Callable[[str], Coroutine[None, None, list[str]]]
 """From a name to its addresses."""
 
 FRESH_SECONDS = 5.0
+"""How long an answer of the name server is reused."""
 MAX_NAMES = 4096
+"""Hosts that are remembered at once."""
 
 
 async def resolve(name: str) -> list[str]:
-    """What the system's resolver says, without repeats; raises OSError, or UnicodeError for what can be no name."""
+    """Asks the system's resolver for the addresses of a name.
+
+    Returns:
+        The addresses as text, each once, in the resolver's order.
+
+    Raises:
+        OSError: the name does not resolve.
+        UnicodeError: the text cannot be a host name.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
 class Resolver(AbstractResolver):
-    """Finds the addresses that may be called; shared by all calls of a process."""
+    """Finds the addresses that may be called; shared by all calls of a process, used on one event loop."""
 
     def __init__(self, targets: Targets, resolve: Resolve = resolve) -> None:
+        """Prepares without asking anything.
+
+        Args:
+            targets: what may be called.
+            resolve: asks the name server; tests pass their own.
+        """
         self._targets = targets
         self._resolve = resolve
-        self._verdicts: dict[tuple[str, int], str | None] = {}
-        self._known: dict[str, tuple[float, asyncio.Task[list[str]]]] = {}
+        # A worker calls the same few hosts for each turn, so the verdict on host and port is kept.
+        self._verdicts: LRUCache[tuple[str, int], str | None] = LRUCache(MAX_NAMES)
+        self._lookups: TTLCache[str, asyncio.Task[list[str]]] = TTLCache(MAX_NAMES, FRESH_SECONDS, timer=time.monotonic)
 
     def check(self, host: str, port: int) -> None:
-        """Raises `TargetRefused` for what is not listed; of a name, the addresses are still to be checked.
+        """Checks a URL's host and port before a call. Of a name, `resolve` checks the addresses later.
 
-        Raises OverflowError for a port that cannot be.
+        Raises:
+            TargetRefused: the host is not listed.
+            OverflowError: no such port can exist.
         """
         if not 0 < port < 65536:
             raise OverflowError(f"port {port}")
-        # This is asked again for each call to the same few hosts.
         if (host, port) not in self._verdicts:
-            if len(self._verdicts) >= MAX_NAMES:
-                self._verdicts.clear()
             self._verdicts[host, port] = self._targets.refuse_host(host, port)
         if fault := self._verdicts[host, port]:
             raise TargetRefused(fault)
@@ -57,7 +86,12 @@ class Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of a name; raises `TargetRefused` where one of them may not be called, or OSError."""
+        """Returns all addresses of a name, for aiohttp to connect to one of them.
+
+        Raises:
+            TargetRefused: one of the addresses may not be called.
+            OSError: the name does not resolve.
+        """
         found = await self._addresses(host)
         results: list[ResolveResult] = []
         for text in found:
@@ -73,17 +107,15 @@ class Resolver(AbstractResolver):
         return results
 
     async def close(self) -> None:
-        """Ends lookups that nobody waits for any more."""
-        for _, lookup in self._known.values():
+        """Cancels the lookups that are still running."""
+        for lookup in self._lookups.values():
             lookup.cancel()
 
     async def _addresses(self, name: str) -> list[str]:
-        now = time.monotonic()
-        until, lookup = self._known.get(name, (0.0, None))
-        if lookup is None or until < now or (lookup.done() and (lookup.cancelled() or lookup.exception())):
-            if len(self._known) >= MAX_NAMES:
-                self._known.clear()
+        lookup = self._lookups.get(name)
+        # A failed lookup is not reused: the name may exist a moment later.
+        if lookup is None or (lookup.done() and (lookup.cancelled() or lookup.exception())):
             lookup = asyncio.create_task(self._resolve(name))
-            self._known[name] = (now + FRESH_SECONDS, lookup)
-        # Shared with others who ask for the name: one who gives up must not end it for them.
+            self._lookups[name] = lookup
+        # The lookup is shared: a caller that is cancelled must not cancel it for the others.
         return await asyncio.shield(lookup)
