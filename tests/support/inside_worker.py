@@ -17,8 +17,8 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.process.worker import Runtime
 from rolloutpool_worker.rollout.attempt import run_rollout
+from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
@@ -53,23 +53,23 @@ class InsideWorker:
 
     def __init__(self, redis_url: str, tokenizers: TokenizerCache, **settings: Any) -> None:
         self._redis_url = redis_url
-        self.runtime = Runtime(WorkerSettings(redis_url=redis_url, **settings))
-        self.runtime.tokenizers = tokenizers
+        self.services = Services(WorkerSettings(redis_url=redis_url, **settings))
+        self.services.tokenizers = tokenizers
         self._settings = settings
 
     async def submit(self, *rollouts: dict[str, Any], **shared: Any) -> list[str]:
         """Submits a batch; returns the uids."""
         batch = new_batch(list(rollouts) or 1, shared={"server_url": NOWHERE, **shared})
-        await self.runtime.store.batches.submit(batch)
+        await self.services.store.batches.submit(batch)
         return uids_of(batch)
 
     async def take(self, uid: str) -> str:
         """Runs a rollout as a ticket would; what became of the ticket."""
-        return await run_rollout(self.runtime, uid)
+        return await run_rollout(self.services, uid)
 
     async def result(self, uid: str) -> RolloutResult:
         """The result of a rollout that has ended."""
-        data = await self.runtime.store.rollouts.result(uid)
+        data = await self.services.store.rollouts.result(uid)
         assert data is not None, f"{uid} has not ended"
         return RolloutResult.model_validate_json(data)
 
@@ -86,19 +86,19 @@ class InsideWorker:
 
     async def status(self, uid: str) -> BatchStatus:
         """Of the rollout's batch."""
-        status = await self.runtime.store.batches.status(uid.rpartition("-")[0], OWNER)
+        status = await self.services.store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         return status
 
     def stop_behind(self, records: int) -> None:
         """Makes this worker drain as soon as a journal has so many records."""
-        rollouts = self.runtime.store.rollouts
+        rollouts = self.services.store.rollouts
         journal = rollouts.journal
 
         async def stopping(claim: Claim, journaled: list[dict[str, Any]], *, turns: int) -> None:
             await journal(claim, journaled, turns=turns)
             if len(journaled) >= records:
-                self.runtime.drain.begin()
+                self.services.drain.begin()
 
         setattr(rollouts, "journal", stopping)  # noqa: B010  a method, to mypy
 
@@ -106,7 +106,7 @@ class InsideWorker:
         """Runs one rollout on as many workers as its journal has records, each of which adds one."""
         (uid,) = await self.submit(rollout)
         for records in range(1, 1000):
-            async with inside_worker(self._redis_url, self.runtime.tokenizers, **self._settings) as worker:
+            async with inside_worker(self._redis_url, self.services.tokenizers, **self._settings) as worker:
                 worker.stop_behind(records)
                 if await worker.take(uid) != "drained":
                     return await self.result(uid)
@@ -114,9 +114,7 @@ class InsideWorker:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self.runtime.caller.close()
-        self.runtime.publisher.close()
-        await self.runtime.store.close()
+        await self.services.close()
 
 
 @contextlib.asynccontextmanager

@@ -44,7 +44,7 @@ async def test_the_observation_carries_the_digest_that_the_trainer_gets(
     async with scripted_trainer(tokenizer, *TURNS) as trainer:
         uid = await drained_before_turn_2(redis_url, tokenizers, trainer)
         async with inside_worker(redis_url, tokenizers) as second:
-            turn, obs = await second.runtime.store.rollouts.read_journal(uid)
+            turn, obs = await second.services.store.rollouts.read_journal(uid)
             assert await second.take(uid) == "completed"
         asked = trainer.of(uid)[1]
     assert (turn["kind"], obs["kind"]) == ("turn", "obs")
@@ -84,7 +84,7 @@ async def test_an_edited_history_has_a_digest_too(inside: InsideWorker, tokenize
     steps: list[dict[str, Any]] = [{"sample": {}}, {"edit": ASK["messages"]}, {"sample": {}}]
     async with scripted_trainer(tokenizer, Say("once"), Say("twice")) as trainer:
         journals: list[list[dict[str, Any]]] = []
-        rollouts = inside.runtime.store.rollouts
+        rollouts = inside.services.store.rollouts
         journal = rollouts.journal
 
         async def seen(claim: Any, records: list[dict[str, Any]], *, turns: int) -> None:

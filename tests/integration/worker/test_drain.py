@@ -181,7 +181,7 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             worker.terminate()
             # A machine that needs ten seconds for the rest of the way out has it ended by the kernel.
             assert await worker.ended() in (0, -signal.SIGALRM), worker.log()
-            assert "was told twice to end" in worker.log()
+            assert "got a second SIGTERM" in worker.log()
             assert "Traceback" not in worker.log()
         # All given back by the worker itself: nobody has to find it dead first.
         for uid in uids:

@@ -38,7 +38,7 @@ async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_pr
     async with bad_trainer(answer) as trainer:
         asks = [{"messages": [{"role": "user", "content": text}]} for text in ("one turn", "nothing")]
         batch = new_batch(asks, shared={"server_url": trainer.url}, deadline_s=DEADLINE)
-        await inside.runtime.store.batches.submit(batch)
+        await inside.services.store.batches.submit(batch)
         uids = uids_of(batch)
         assert await asyncio.gather(*map(inside.take, uids)) == ["expired", "expired"]
         one, none = [await inside.result(uid) for uid in uids]
@@ -56,11 +56,11 @@ async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_pr
 async def test_the_deadline_covers_the_time_in_the_queue(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, Say()) as trainer:
         batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.05)
-        await inside.runtime.store.batches.submit(batch)
+        await inside.services.store.batches.submit(batch)
         (uid,) = uids_of(batch)
 
         async def over() -> bool:
-            return (await inside.runtime.store.reconciliation.run_once()).expired == 1
+            return (await inside.services.store.reconciliation.run_once()).expired == 1
 
         await until(over)
         # Whoever comes with its ticket now finds it ended, and no trainer is asked.
@@ -80,7 +80,7 @@ async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivere
         (uid,) = await inside.submit({}, server_url=trainer.url)
         assert await inside.take(uid) == "failed"
         result = await inside.result(uid)
-        evidence = RolloutResult.model_validate_json(await inside.runtime.store.rollouts.evidence(uid) or b"")
+        evidence = RolloutResult.model_validate_json(await inside.services.store.rollouts.evidence(uid) or b"")
     assert result.failure is not None
     assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.QUARANTINED)
     assert (result.samples, result.messages, result.alignment) == ([], [], None)
@@ -108,7 +108,7 @@ async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then
         assert [await worker.take(never) for _ in range(3)] == ["retried", "retried", "failed"]
         assert [await worker.take(recovers) for _ in range(2)] == ["retried", "completed"]
         failed, completed = await worker.result(never), await worker.result(recovers)
-        totals = (await worker.runtime.store.totals.read()).totals
+        totals = (await worker.services.store.totals.read()).totals
     assert failed.failure is not None
     assert (failed.failure.kind, failed.failure.boundary) == (FailureKind.INFRA, Boundary.TRAINER)
     assert (failed.attempt, failed.samples) == (3, [])
@@ -133,13 +133,13 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
 ) -> None:
     async with scripted_trainer(tokenizer, Say("", [call("add", '{"a": 5, "b": 3}')]), Say("8")) as trainer:
         (uid,) = await inside.submit(promise, server_url=trainer.url)
-        finish = inside.runtime.store.rollouts.finish
+        finish = inside.services.store.rollouts.finish
 
         async def die(*_: Any) -> None:
             raise asyncio.CancelledError
 
         # Its worker dies behind the last reply, before the turn is journaled.
-        rollouts = inside.runtime.store.rollouts
+        rollouts = inside.services.store.rollouts
         journal = rollouts.journal
 
         async def die_at_the_second_turn(claim: Claim, records: list[dict[str, Any]], *, turns: int) -> None:
@@ -155,7 +155,7 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
         assert view is not None
         assert (view.status, view.turns) == (RolloutStatus.RUNNING, 1)
         # As the reconciler does with what a dead worker had.
-        await inside.runtime.store.reconciliation._take_back(uid, inside.runtime.worker_id)
+        await inside.services.store.reconciliation._take_back(uid, inside.services.worker_id)
         assert await inside.take(uid) == outcome
         result = await inside.result(uid)
         assert [request.turn for request in trainer.of(uid)] == asked
@@ -177,20 +177,20 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
         inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1, port_patience=15) as worker,
         scripted_trainer(tokenizer, Say()) as trainer,
     ):
-        worker.runtime.breakers = Breakers(lambda: now)
+        worker.services.breakers = Breakers(lambda: now)
         *found_out, waiting = await worker.submit(*[{}] * (FAILURES + 1), server_url=dead)
         (healthy,) = await worker.submit({}, server_url=trainer.url)
         assert [await worker.take(uid) for uid in found_out] == ["failed"] * FAILURES
         assert await worker.take(waiting) == "deferred"
         assert await worker.take(healthy) == "completed"
-        view = await worker.runtime.store.rollouts.view(waiting, OWNER)
+        view = await worker.services.store.rollouts.view(waiting, OWNER)
         assert view is not None
         assert (view.status, view.turns) == (RolloutStatus.QUEUED, 0)
         # Asked once each time the port may be tried, deferred by all who come in between, given up in the end.
         assert await worker.take(waiting) == "deferred"
         assert await worker.take(waiting) == "failed"
         result = await worker.result(waiting)
-        totals = (await worker.runtime.store.totals.read()).totals
+        totals = (await worker.services.store.totals.read()).totals
     assert result.failure is not None
     assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.NETWORK_ERROR)
     assert not result.failure.retryable
@@ -206,7 +206,7 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
         inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1) as worker,
         scripted_trainer(tokenizer, Say()) as trainer,
     ):
-        breakers = worker.runtime.breakers = Breakers(lambda: now)
+        breakers = worker.services.breakers = Breakers(lambda: now)
         for _ in range(FAILURES):
             breakers.failed(trainer.url)
         (uid,) = await worker.submit({}, server_url=trainer.url)

@@ -4,7 +4,7 @@ The rooms, in the order in which a rollout passes them; each imports only those 
 
 - `queue` takes messages from Celery and shows them in Flower.
 - `process` is one worker process: its event loop, its announcement, its webhooks, isolated rollouts.
-- `rollout` makes one attempt at one rollout: claim, run, finish.
+- `rollout` makes one attempt at one rollout (claim, run, finish), with the services of its process.
 - `agents` are the loops: call the policy, run its tools, repeat.
 - `conversation` keeps messages, ledger and journal together; nothing else writes them.
 - `policy` asks the trainer for a turn; `tools` runs what the policy calls.

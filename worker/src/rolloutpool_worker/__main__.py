@@ -32,7 +32,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Imports transformers, which takes a second or two: only now that the settings hold.
     from rolloutpool_worker.process.isolation import OPTION, serve
-    from rolloutpool_worker.queue.app import WorkerProcess, load_plugins
+    from rolloutpool_worker.queue.app import CeleryWorker, load_plugins
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     asked = threading.Event()
@@ -42,7 +42,7 @@ def main() -> None:
             asyncio.run(serve(settings, sys.argv[2], int(sys.argv[3])))
         # In the middle of its start it would end without a word to those to whom it may be announced already.
         signal.signal(signal.SIGTERM, lambda *_: asked.set())
-        process = WorkerProcess(settings)
+        process = CeleryWorker(settings)
     except RolloutPoolError as error:
         print(f"rolloutpool worker: {error.message}", file=sys.stderr)
         sys.exit(2)

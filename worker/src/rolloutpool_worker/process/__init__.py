@@ -1,6 +1,6 @@
 """One worker process.
 
-- `worker` owns what lives as long as the process: store, tokenizers, connections, the beat.
+- `worker` starts the process, announces it, beats, publishes, drains and stops.
 - `event_loop` is the loop's thread, and watches it.
 - `isolation` runs a suspected rollout alone in a process of its own.
 - `webhooks` pushes finished results to trainers.

@@ -1,10 +1,17 @@
-"""A rollout alone in a process, because two workers died while they had it and it got nowhere.
+"""Suspected rollouts run alone in a process, so that a further crash harms no other rollout and proves the cause.
 
-If it is the rollout that kills them, the next death takes nobody along, and the reconciler knows whose it was. The
-process is a worker of its own with one slot: it announces itself, beats, and has one rollout at a time. As soon as that
-got further it is cleared and goes back to the queue, and the one that has waited longest takes its place: starting a
-process for each would let them wait for minutes where machines died often. It ends when nobody waits; and it drains
-when the worker that started it is gone, because nobody would stop it.
+A rollout is a suspect after two workers died while they had it and it made no progress in between (`claim.lua`).
+
+1. A shared worker that gets the ticket of a suspect is told "isolated" by the claim script. It starts a child process
+   (`python -m rolloutpool_worker --isolated UID PARENT`), one at a time, and waits for it.
+2. The child is a worker of its own with one slot: it announces itself, beats, claims the suspect and runs it. No Celery
+   message reaches it.
+3. As soon as the suspect has made progress it is cleared: it goes back to the queue for a shared worker. If the child
+   dies instead, the reconciler knows which rollout it was.
+4. The child then takes the suspect that has waited longest, because starting a process for each of them would let them
+   wait for minutes where machines died often. It ends when no suspect waits.
+5. The child passes the parent's SIGTERM on to itself (drain), and it also drains when its parent is gone, because then
+   no other process would stop it.
 """
 
 import asyncio
@@ -16,42 +23,59 @@ from contextlib import suppress
 from rolloutpool_common.store import StoreError
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.process.event_loop import watch
-from rolloutpool_worker.process.worker import Runtime
+from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.rollout.attempt import run_rollout
+from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["OPTION", "run_isolated", "serve"]
+__all__ = ["OPTION", "IsolatedRuns", "serve"]
 
 OPTION = "--isolated"
 BUSY_SECONDS = 1.0
-LOOK_SECONDS = 1.0
+"""After so many seconds a suspect is tried again, where this worker has an isolated process already."""
+PARENT_CHECK_SECONDS = 1.0
 
 
-async def run_isolated(runtime: Runtime, uid: str) -> str:
-    """Starts the process for a rollout and waits for it; one at a time in each worker, others are tried again soon."""
-    if runtime.isolated_child.locked() or runtime.drain.begun:
-        with suppress(StoreError):
-            await runtime.store.rollouts.postpone(uid, BUSY_SECONDS)
-        return "isolated:busy"
-    async with runtime.isolated_child:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
-            stdin=asyncio.subprocess.DEVNULL,
-        )
-        ended = asyncio.ensure_future(child.wait())
-        # The child hears what this process hears.
-        for told in (runtime.drain.wait, runtime.drain.wait_hurried):
-            telling = asyncio.ensure_future(told())
-            await asyncio.wait({ended, telling}, return_when=asyncio.FIRST_COMPLETED)
-            telling.cancel()
-            if not ended.done():
-                child.send_signal(signal.SIGTERM)
-        return f"isolated:{await ended}"
+class IsolatedRuns:
+    """The isolated processes that one worker starts, one at a time."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._one_at_a_time = asyncio.Lock()
+
+    async def run(self, uid: str) -> str:
+        """Runs a suspect in a process of its own and waits for it; postpones it where such a process runs already."""
+        drain = self._services.drain
+        if self._one_at_a_time.locked() or drain.begun:
+            with suppress(StoreError):
+                await self._services.store.rollouts.postpone(uid, BUSY_SECONDS)
+            return "isolated:busy"
+        async with self._one_at_a_time:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+            ended = asyncio.ensure_future(child.wait())
+            # The child gets a SIGTERM for each one that this process got: first drain, then hurry.
+            for signalled in (drain.wait, drain.wait_hurried):
+                waiting = asyncio.ensure_future(signalled())
+                await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if not ended.done():
+                    child.send_signal(signal.SIGTERM)
+            return f"isolated:{await ended}"
 
 
 async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
-    """The inside of that process; `parent` is the process that started it, because of this rollout."""
-    runtime = Runtime(settings, isolated=True)
+    """The inside of an isolated process: runs suspects until none waits, then exits.
+
+    Args:
+        settings: The same settings as the parent's.
+        uid: The suspect that the process was started for.
+        parent: The process id of the worker that started it.
+    """
+    worker = WorkerProcess(settings, isolated=True)
+    services = worker.services
     loop = asyncio.get_running_loop()
     watch(loop)
     ending = asyncio.Event()
@@ -59,36 +83,36 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
 
     async def end() -> None:
         ending.set()
-        await runtime.signalled()
+        await worker.on_signal()
 
     async def end_without_parent() -> None:
         while True:
             if os.getppid() != parent:
                 ending.set()
-                return await runtime.shut()
-            await asyncio.sleep(LOOK_SECONDS)
+                return await worker.drain()
+            await asyncio.sleep(PARENT_CHECK_SECONDS)
 
     loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(end())))
-    await runtime.start()
+    await worker.start()
     stopping.append(asyncio.create_task(end_without_parent()))
     suspect: str | None = uid
     try:
         while suspect is not None and not ending.is_set():
-            await asyncio.create_task(run_rollout(runtime, suspect))
-            suspect = await _next_after(runtime, suspect)
+            await asyncio.create_task(run_rollout(services, suspect))
+            suspect = await _next_suspect(services, after=suspect)
             if not ending.is_set():
                 # The last one may have begun a drain of its own.
-                runtime.drain = Drain()
+                services.drain = Drain()
     finally:
-        await runtime.stop()
-        # Whoever started us reads nothing but the code; libraries' threads are not worth waiting for.
+        await worker.stop()
+        # The parent reads nothing but the exit code, and the threads of libraries are not worth waiting for.
         sys.stderr.flush()
     os._exit(0)
 
 
-async def _next_after(runtime: Runtime, uid: str) -> str | None:
+async def _next_suspect(services: Services, *, after: str) -> str | None:
     with suppress(StoreError):
-        first = await runtime.store.rollouts.first_suspect()
-        # Who is still the first could not be claimed; others will see to it.
-        return None if first == uid else first
+        first = await services.store.rollouts.first_suspect()
+        # If the same one is still the first, it could not be claimed here; another worker will try it again.
+        return None if first == after else first
     return None

@@ -11,7 +11,7 @@ import httpx
 import orjson
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_worker.process.worker import Runtime
+from rolloutpool_worker.rollout.services import Services
 
 __all__ = ["try_endpoints"]
 
@@ -19,25 +19,25 @@ AT_ONCE = 32
 SECONDS = 5.0
 
 
-async def try_endpoints(runtime: Runtime, request_id: str, urls: list[str]) -> None:
+async def try_endpoints(services: Services, request_id: str, urls: list[str]) -> None:
     """Tries each endpoint once and leaves what was found for the API process that asked."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def limited(url: str) -> dict[str, Any]:
         async with places:
-            return await _try(runtime, url)
+            return await _try(services, url)
 
     found = await asyncio.gather(*(limited(url) for url in urls))
-    answer = {"worker": runtime.worker_id, "endpoints": found}
-    await runtime.store.preflights.answer(request_id, orjson.dumps(answer))
+    answer = {"worker": services.worker_id, "endpoints": found}
+    await services.store.preflights.answer(request_id, orjson.dumps(answer))
 
 
-async def _try(runtime: Runtime, url: str) -> dict[str, Any]:
+async def _try(services: Services, url: str) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         async with (
             asyncio.timeout(SECONDS),
-            runtime.caller.request("GET", f"{url}/health") as response,
+            services.caller.request("GET", f"{url}/health") as response,
         ):
             ok, detail = True, f"answered {response.status_code}"
     except TimeoutError:

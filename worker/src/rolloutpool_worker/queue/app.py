@@ -22,22 +22,22 @@ from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
 from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
-from rolloutpool_worker.process.isolation import run_isolated
+from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.preflight import try_endpoints
-from rolloutpool_worker.process.worker import Runtime
+from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.pool import LoopConsumer, LoopPool, Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
-__all__ = ["WorkerProcess", "load_plugins"]
+__all__ = ["CeleryWorker", "load_plugins"]
 
 HURRY_SECONDS = 10
 """After the second SIGTERM."""
 
 
-class WorkerProcess:
-    """The loop, runtime and Celery app of this process."""
+class CeleryWorker:
+    """Celery's app and worker, and the event loop with the process that runs the rollouts."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
@@ -49,7 +49,9 @@ class WorkerProcess:
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
-        self._runtime = self._loop.run(_started(settings))
+        self._process = self._loop.run(_started(settings))
+        self._services = self._process.services
+        self._isolated_runs = IsolatedRuns(self._services)
 
     def _make_app(self, settings: WorkerSettings) -> Celery:
         app = make_celery(settings.celery_url)
@@ -63,7 +65,7 @@ class WorkerProcess:
 
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)
         def preflight(request_id: str, urls: list[str]) -> Future[None]:
-            return self._loop.submit(try_endpoints(self._runtime, request_id, urls))
+            return self._loop.submit(try_endpoints(self._services, request_id, urls))
 
         worker_shutting_down.connect(self._drain, weak=False)
         worker_shutdown.connect(self.stop, weak=False)
@@ -77,11 +79,11 @@ class WorkerProcess:
     async def _run_one(self, uid: str) -> str:
         try:
             async with self._places:
-                if self._runtime.drain.begun:
+                if self._services.drain.begun:
                     # Never claimed, so it is published again.
                     return "draining"
-                outcome = await run_rollout(self._runtime, uid)
-                return await run_isolated(self._runtime, uid) if outcome == "isolated" else outcome
+                outcome = await run_rollout(self._services, uid)
+                return await self._isolated_runs.run(uid) if outcome == "isolated" else outcome
         finally:
             self._slots.give()
 
@@ -107,22 +109,22 @@ class WorkerProcess:
             # Whatever does not even give back what it has, a wedged loop or a plug-in's thread, ends by this signal.
             signal.alarm(HURRY_SECONDS)
         self._draining = True
-        self._loop.submit(self._runtime.signalled())
+        self._loop.submit(self._process.on_signal())
 
     def stop(self, **_: Any) -> None:
         """After Celery's last thread has come back; a second time it does nothing."""
         if self._stopped:
             return
         self._stopped = True
-        self._loop.run(self._runtime.shut())
-        self._loop.run(self._runtime.stop())
+        self._loop.run(self._process.drain())
+        self._loop.run(self._process.stop())
         self._loop.stop()
 
 
-async def _started(settings: WorkerSettings) -> Runtime:
-    runtime = Runtime(settings)
-    await runtime.start()
-    return runtime
+async def _started(settings: WorkerSettings) -> WorkerProcess:
+    process = WorkerProcess(settings)
+    await process.start()
+    return process
 
 
 def load_plugins(settings: WorkerSettings) -> None:

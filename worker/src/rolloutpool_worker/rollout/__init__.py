@@ -1,1 +1,7 @@
-"""One attempt at one rollout: `attempt` claims, runs and finishes it, `admission` checks its result."""
+"""One attempt at one rollout.
+
+- `attempt` claims a rollout, runs it, and decides what becomes of it.
+- `services` is what a rollout needs of the process that runs it.
+- `result` turns the ledger's samples into the record's.
+- `admission` checks a result before it counts as completed.
+"""

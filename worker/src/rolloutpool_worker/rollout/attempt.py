@@ -8,7 +8,7 @@ result, and every error on the way is attributed here, once.
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -33,34 +33,32 @@ from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.result import samples_of
+from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolRunner
-
-if TYPE_CHECKING:
-    from rolloutpool_worker.process.worker import Runtime
 
 __all__ = ["run_rollout"]
 
 _log = logging.getLogger(__name__)
 
 
-async def run_rollout(runtime: "Runtime", uid: str) -> str:
+async def run_rollout(services: Services, uid: str) -> str:
     """Runs the rollout if it may; returns what became of the ticket, in one word for Flower and the log."""
-    with runtime.claiming() as token:
-        return await _run_claimed(runtime, uid, token)
+    with services.claims.claiming() as token:
+        return await _run_claimed(services, uid, token)
 
 
-async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
+async def _run_claimed(services: Services, uid: str, token: str) -> str:
     claim = await retry_store(
-        runtime.drain, uid, lambda: runtime.store.rollouts.claim(uid, runtime.worker_id, token=token)
+        services.drain, uid, lambda: services.store.rollouts.claim(uid, services.worker_id, token=token)
     )
     if isinstance(claim, ClaimRefused):
         return claim.reason
-    runtime.more_waiting(claim)
+    services.more_waiting(claim)
     if not claim.clean and claim.spec.restartable and not claim.spec.may_repeat:
-        claim = await runtime.store.rollouts.restart(claim)
-    run = _Run(runtime, claim)
+        claim = await services.store.rollouts.restart(claim)
+    run = _Run(services, claim)
     try:
-        with runtime.running(claim, run.verify):
+        with services.claims.running(claim, run.verify):
             async with asyncio.timeout(claim.deadline_in_s) as deadline:
                 try:
                     result = await run.to_result()
@@ -69,25 +67,25 @@ async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
                         raise
                     result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
-        if _is_retried(claim, result, runtime.settings.infra_retries):
-            await _give_back(runtime, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
+        if _is_retried(claim, result, services.settings.infra_retries):
+            await _give_back(services, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
             _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)
             return "retried"
-        await retry_store(runtime.drain, uid, lambda: runtime.store.rollouts.finish(claim, result))
+        await retry_store(services.drain, uid, lambda: services.store.rollouts.finish(claim, result))
         failpoints.hit("worker.finish_before_ack")
     except ClaimLost:
         return "lost"
     except TrainerDown:
-        await _give_back(runtime, claim, "deferrals", clean=run.certain, delay_s=OPEN_SECONDS)
+        await _give_back(services, claim, "deferrals", clean=run.certain, delay_s=OPEN_SECONDS)
         return "deferred"
     except Drained:
-        await runtime.store.rollouts.release(claim, clean=run.certain)
+        await services.store.rollouts.release(claim, clean=run.certain)
         return "drained"
     except asyncio.CancelledError:
-        if not runtime.drain.begun:
+        if not services.drain.begun:
             # The API ended it (cancel, deadline) or another worker has it; its record is theirs.
             return "stopped"
-        await runtime.store.rollouts.release(claim, clean=run.certain and not run.calling)
+        await services.store.rollouts.release(claim, clean=run.certain and not run.calling)
         return "drained"
     except StoreError as error:
         _log.error("rollout %s attempt %d: the store failed: %s", uid, claim.attempt, error.message)
@@ -105,11 +103,11 @@ async def _run_claimed(runtime: "Runtime", uid: str, token: str) -> str:
 
 
 async def _give_back(
-    runtime: "Runtime", claim: Claim, counter: Literal["retries", "deferrals"], *, clean: bool, delay_s: float
+    services: Services, claim: Claim, counter: Literal["retries", "deferrals"], *, clean: bool, delay_s: float
 ) -> None:
-    store = runtime.store
+    store = services.store
     await retry_store(
-        runtime.drain,
+        services.drain,
         claim.uid,
         lambda: store.rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s),
     )
@@ -118,8 +116,8 @@ async def _give_back(
 class _Run:
     """One attempt at one rollout."""
 
-    def __init__(self, runtime: "Runtime", claim: Claim) -> None:
-        self._runtime = runtime
+    def __init__(self, services: Services, claim: Claim) -> None:
+        self._services = services
         self._claim = claim
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
@@ -142,7 +140,7 @@ class _Run:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
         if self._journal is not None:
             await self._journal.resend()
-        elif not await self._runtime.store.rollouts.restore(self._claim, None, turns=0):
+        elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
     async def to_result(self) -> RolloutResult:
@@ -169,16 +167,16 @@ class _Run:
         try:
             return await self._talk()
         except TrainerDown as down:
-            if self._claim.deferrals * OPEN_SECONDS < self._runtime.settings.port_patience:
+            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.port_patience:
                 raise
             raise TrainerUnreachable(down.message, retryable=False) from None
 
     async def _talk(self) -> FinishReason:
-        claim, runtime, spec = self._claim, self._runtime, self._claim.spec
+        claim, services, spec = self._claim, self._services, self._claim.spec
         agent = AGENTS.get(spec.agent)
         if agent is None:
             raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
-        tokenizer = await runtime.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
+        tokenizer = await services.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
         self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
         self._fingerprint = tokenizer.fingerprint.model_dump()
         self._vocab_size = tokenizer.vocab_size
@@ -186,35 +184,35 @@ class _Run:
         records = await self._read_journal() if claim.journal_length else []
         # A rollout that is isolated for its lifetime crash count (`crashes` is 0) stays isolated after one turn.
         # Any other suspect has made progress with its first record: it goes back to the queue from its next border.
-        suspect = runtime.is_isolated and claim.crashes > 0
-        after_write = runtime.drain.begin if suspect else None
-        journal = self._journal = Journal(runtime.store, claim, records, runtime.drain, after_write=after_write)
+        suspect = services.is_isolated and claim.crashes > 0
+        after_write = services.drain.begin if suspect else None
+        journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
-        settings = runtime.settings
+        settings = services.settings
         channel = CallbackChannel(
-            runtime.caller,
-            runtime.store.with_secrets(spec),
+            services.caller,
+            services.store.with_secrets(spec),
             uid=claim.uid,
             attempt=claim.attempt,
             attempts=settings.trainer_attempts,
             max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
-            pause=runtime.drain.pause,
-            breakers=runtime.breakers,
+            pause=services.drain.pause,
+            breakers=services.breakers,
         )
         shown = [tool.shown for tool in TOOLS.values()]
-        tokens = TokenTrack(spec, tokenizer, shown, runtime.kinds.of(spec, claim.batch_id), claim.uid)
+        tokens = TokenTrack(spec, tokenizer, shown, services.kinds.of(spec, claim.batch_id), claim.uid)
         self._conversation = Conversation(
             claim,
             journal=journal,
             channel=channel,
             tokens=tokens,
             tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
-            drain=runtime.drain,
+            drain=services.drain,
         )
         try:
             return await agent(self._conversation)
         finally:
-            runtime.kinds.learned(spec, claim.batch_id, tokens.kind)
+            services.kinds.learned(spec, claim.batch_id, tokens.kind)
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec
@@ -227,13 +225,13 @@ class _Run:
         """The failure that stands for a contradictory result; the result itself is kept aside."""
         kept = self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
         _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
-        store, drain = self._runtime.store, self._runtime.drain
+        store, drain = self._services.store, self._services.drain
         await retry_store(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
     async def _read_journal(self) -> list[dict[str, Any]]:
-        uid, runtime = self._claim.uid, self._runtime
-        return await retry_store(runtime.drain, uid, lambda: runtime.store.rollouts.read_journal(uid))
+        uid, services = self._claim.uid, self._services
+        return await retry_store(services.drain, uid, lambda: services.store.rollouts.read_journal(uid))
 
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turns + 1

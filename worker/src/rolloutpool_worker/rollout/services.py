@@ -1,0 +1,135 @@
+"""What a rollout needs of the process that runs it, and the register of the claims that run there.
+
+`Services` is made once per process by `process.worker` and passed to every rollout. A test can make one without a
+process: it then has neither a beat nor an announcement, and everything else works.
+
+The register knows two things about claims, by the claim's token:
+
+1. Which tokens this process may hold (`claiming`): from just before the claim script runs until the ticket is done.
+   After a restart of Redis, a claim that Redis still lists under this worker and whose token is not in the register has
+   already ended here; Redis only forgot the end.
+2. Which claims have a running task (`running`): that task is cancelled when the API or another worker takes the rollout
+   away, and it is asked to restore its claim when Redis has lost it.
+
+The register goes by token and not by rollout because a worker that was declared dead by mistake can have one rollout
+twice: its old claim, which can no longer write anything, and a new one.
+"""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.store import Claim, SecretStore, Store, new_token
+from rolloutpool_worker.conversation.mask_plan import TrainerKinds
+from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.policy import Breakers, Caller, Resolver
+from rolloutpool_worker.settings import WorkerSettings
+
+__all__ = ["ClaimRegister", "RunningClaim", "Services"]
+
+Verify = Callable[[], Awaitable[None]]
+"""Makes sure that Redis has the claim and its whole journal; raises `ClaimLost` when another worker has the rollout."""
+
+
+@dataclass(frozen=True)
+class RunningClaim:
+    """A claim whose rollout is running in this process."""
+
+    task: asyncio.Task[object]
+    """The task that runs the rollout; cancel it to stop the rollout."""
+    verify: Verify
+
+
+class ClaimRegister:
+    """The claims of one process, by token."""
+
+    def __init__(self) -> None:
+        self._tokens: set[str] = set()
+        self._running: dict[str, RunningClaim] = {}
+
+    def __len__(self) -> int:
+        """How many rollouts run here."""
+        return len(self._running)
+
+    def __contains__(self, token: str) -> bool:
+        """Whether this process may hold the claim with this token."""
+        return token in self._tokens
+
+    @contextmanager
+    def claiming(self) -> Iterator[str]:
+        """Makes the token for a claim, and keeps it in the register until the block ends."""
+        token = new_token()
+        self._tokens.add(token)
+        try:
+            yield token
+        finally:
+            self._tokens.remove(token)
+
+    @contextmanager
+    def running(self, claim: Claim, verify: Verify) -> Iterator[None]:
+        """Registers the current task as the one that runs this claim, until the block ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[claim.token] = RunningClaim(task, verify)
+        try:
+            yield
+        finally:
+            del self._running[claim.token]
+
+    def current(self) -> list[RunningClaim]:
+        """The claims that run at this moment."""
+        return list(self._running.values())
+
+    def cancel(self, token: str) -> None:
+        """Stops the rollout that runs under this token, if there is one."""
+        if token in self._running:
+            self._running[token].task.cancel()
+
+
+class Services:
+    """What one process gives its rollouts: store, tokenizers, HTTP, breakers, drain, and the register of claims."""
+
+    def __init__(self, settings: WorkerSettings, *, isolated: bool = False) -> None:
+        """Opens nothing yet: store and HTTP connect at first use, on the running event loop.
+
+        Args:
+            settings: The process's settings.
+            isolated: Whether the process runs suspected rollouts, one at a time, and nothing else.
+
+        Raises:
+            SecretsFileInvalid: If the file with the keys for secrets cannot be used.
+        """
+        self.settings = settings.model_copy(update={"worker_slots": 1}) if isolated else settings
+        self.is_isolated = isolated
+        # New at each start of a process, so that a restarted worker is never taken for the one that died before it.
+        self.worker_id = f"{'isolated-' if isolated else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.store = Store.open(
+            settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
+        )
+        self.tokenizers = TokenizerCache(
+            settings.tokenizer_cache_size,
+            allow=settings.allowed_tokenizers or None,
+            trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
+        )
+        self.caller = Caller(Resolver(settings.targets), timeout=settings.http_client_timeout)
+        self.breakers = Breakers()
+        self.kinds = TrainerKinds()
+        self.drain = Drain()
+        self.claims = ClaimRegister()
+        self.refill = asyncio.Event()
+        """Set when a claim has made room in the broker's window and outboxes wait; the process then publishes."""
+
+    def more_waiting(self, claim: Claim) -> None:
+        """Asks the process to publish more tickets, where this claim made room and something waits in an outbox."""
+        if claim.more_waiting:
+            self.refill.set()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.caller.close()
+        await self.store.close()
