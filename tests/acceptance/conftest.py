@@ -1,25 +1,14 @@
 """One pool of real processes for the whole tier: Redis, API, two workers, Flower, as `rolloutpool up` starts them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
+from tests.support.served_policy import ServedPolicy
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
-from rolloutpool_trainer.endpoint.app import CallbackApp
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
-
-TINY = "rolloutpool/tiny"
-
-
-@dataclass(frozen=True)
-class Trainer:
-    """A scripted trainer: what it sampled and counted itself is the truth that results are held against."""
-
-    app: CallbackApp
-    urls: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +32,8 @@ def client(pool: LocalPool) -> Iterator[RolloutClient]:
 
 
 @pytest.fixture
-def trainer(pool: LocalPool, tokenizer: ChatTokenizer) -> Iterator[Trainer]:
+def trainer(pool: LocalPool, tokenizer: ChatTokenizer) -> Iterator[ServedPolicy]:
     """A strict trainer on four ports that renders the pool's own tools into its prompts."""
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
     with serve_callback(app, [0, 0, 0, 0]) as served:
-        yield Trainer(app, list(served.urls))
+        yield ServedPolicy(app, list(served.urls))

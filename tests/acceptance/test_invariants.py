@@ -18,13 +18,12 @@ import numpy as np
 import orjson
 import pytest
 from starlette.types import Message, Receive, Scope, Send
-from tests.acceptance.conftest import TINY
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.completions import HEADER_IDEMPOTENCY
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.export import trainable
 from rolloutpool_rl.reductions import masked_whiten, sum_of_sample_mean, token_mean

@@ -4,12 +4,14 @@ import socket
 import subprocess
 import sys
 
-from tests.acceptance.conftest import Trainer
+from tests.support.served_policy import ServedPolicy
 
 from rolloutpool_trainer import LocalPool, RolloutClient
 
 
-def test_a_preflight_tells_dead_ports_from_live_ones(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
+def test_a_preflight_tells_dead_ports_from_live_ones(
+    pool: LocalPool, client: RolloutClient, trainer: ServedPolicy
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{unused.getsockname()[1]}"

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.conftest import TINY
-
 from rolloutpool_common.outcomes import Category, RolloutStatus
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts

@@ -11,12 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
-from tests.acceptance.conftest import TINY, Trainer
+from tests.support.served_policy import ServedPolicy
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app, verify_push
 from rolloutpool_trainer.endpoint.app import CallbackApp
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -43,7 +43,7 @@ def assert_exact(app: CallbackApp, results: Iterable[RolloutResult]) -> None:
         assert [tuple(s.response_logprobs) for s in result.samples] == [s.response_logprobs for s in session.samples]
 
 
-def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: Trainer) -> None:
+def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: ServedPolicy) -> None:
     batch = client.submit(items(200), defaults=DEFAULTS, trainer=trainer.urls, labels={"step": "12"})
     results = list(batch.results())
     assert len({r.uid for r in results}) == len(results) == 200
@@ -59,7 +59,7 @@ def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: Trainer) -> None
     assert status.labels == {"step": "12"}
 
 
-def test_iterating_goes_on_by_cursor_after_a_restart(client: RolloutClient, trainer: Trainer) -> None:
+def test_iterating_goes_on_by_cursor_after_a_restart(client: RolloutClient, trainer: ServedPolicy) -> None:
     batch = client.submit(items(24), defaults=DEFAULTS, trainer=trainer.urls)
     first = []
     for result in batch.results():
@@ -99,7 +99,7 @@ def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dic
         thread.join()
 
 
-def test_a_batch_of_200_by_push(client: RolloutClient, trainer: Trainer) -> None:
+def test_a_batch_of_200_by_push(client: RolloutClient, trainer: ServedPolicy) -> None:
     secret = "whsec_" + base64.b64encode(b"thirty-two bytes of signing key!").decode()
     # The first three are refused: pushed again, under the same id.
     with receiver(lambda n: 500 if n < 3 else 204) as (url, taken):
@@ -115,7 +115,7 @@ def test_a_batch_of_200_by_push(client: RolloutClient, trainer: Trainer) -> None
     assert {r.uid for r in batch.results()} == set(pushed)
 
 
-def v1_request(trainer: Trainer, question: str = "Calculate (15 + 23) * 4") -> dict[str, Any]:
+def v1_request(trainer: ServedPolicy, question: str = "Calculate (15 + 23) * 4") -> dict[str, Any]:
     return {
         "rollout_id": f"job-step1-idx0-{uuid.uuid4().hex[:8]}",
         "server_url": trainer.urls[0] + "/",
@@ -125,7 +125,7 @@ def v1_request(trainer: Trainer, question: str = "Calculate (15 + 23) * 4") -> d
     }
 
 
-def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
+def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: ServedPolicy) -> None:
     request = v1_request(trainer)
     answer = httpx.post(f"{pool.url}/rollout", json=request, timeout=60)
     assert answer.status_code == 200
@@ -150,7 +150,7 @@ def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: Trainer
 class TestMaskGuide:
     """The founding mask guide's patterns, on the real path."""
 
-    def test_single_turn_is_all_ones(self, client: RolloutClient, trainer: Trainer) -> None:
+    def test_single_turn_is_all_ones(self, client: RolloutClient, trainer: ServedPolicy) -> None:
         request = v1_request(trainer, "Say hello")
         assert client.rollout(request).finish_reason == "stop"
         session = trainer.app.get_session(request["rollout_id"])
@@ -158,7 +158,7 @@ class TestMaskGuide:
         assert set(session.response_mask) == {1}
 
     def test_zeros_are_what_template_and_tools_put_there(
-        self, client: RolloutClient, trainer: Trainer, tokenizer: ChatTokenizer
+        self, client: RolloutClient, trainer: ServedPolicy, tokenizer: ChatTokenizer
     ) -> None:
         request = v1_request(trainer)
         answer = client.rollout(request)
@@ -176,7 +176,7 @@ class TestMaskGuide:
         assert session.zeros == sum(len(tokenizer.encode(part)) for part in expected)
 
 
-def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, trainer: Trainer) -> None:
+def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, trainer: ServedPolicy) -> None:
     pool.wait_flower()
     user, _, password = pool.flower_auth.partition(":")
     with httpx.Client(base_url=pool.flower_url or "", auth=(user, password), timeout=30) as flower:

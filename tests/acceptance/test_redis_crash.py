@@ -4,12 +4,11 @@ import os
 import signal
 
 import redis
-from tests.acceptance.conftest import TINY
 from tests.acceptance.test_pool import DEFAULTS, assert_exact, items
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy

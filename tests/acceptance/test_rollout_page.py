@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests.acceptance.conftest import TINY, Trainer
 from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
+from tests.support.served_policy import ServedPolicy
 from typer.testing import CliRunner
 
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool, RolloutClient
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.viewer.html import rollout_page
@@ -191,7 +192,7 @@ def test_25_000_tokens_stay_usable(show: Opener) -> None:
 
 
 def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(
-    pool: LocalPool, client: RolloutClient, trainer: Trainer, browser: Browser, tmp_path: Path
+    pool: LocalPool, client: RolloutClient, trainer: ServedPolicy, browser: Browser, tmp_path: Path
 ) -> None:
     item = {"rollout_id": "page-1", "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}]}
     (result,) = client.submit([item], defaults={"tokenizer_name": TINY}, trainer=trainer.urls).results()

@@ -12,12 +12,11 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from tests.acceptance.conftest import TINY
 from tests.acceptance.test_pool import receiver
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app, verify_push
 from rolloutpool_trainer.endpoint.server import serve_callback

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 from redis import Redis
-from tests.acceptance.conftest import TINY
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.queue.publisher import HEADER_PUBLISHED
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import redis
-from tests.conftest import free_port
+from tests.support.redis_server import free_port
 
 from rolloutpool_trainer.local.redis_server import find_server
 

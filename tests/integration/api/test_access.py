@@ -8,7 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.api.conftest import Api, ScriptedWorker, batch, client_of, running_api, until, v1_request
+from tests.support.api_requests import batch, v1_request
+from tests.support.inside_api import Api, client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import until
 
 from rolloutpool_api.access import OPEN_PATHS
 from rolloutpool_api.header_limit import MAX_HEAD_BYTES

@@ -3,7 +3,8 @@
 import httpx
 import orjson
 import pytest
-from tests.integration.api.conftest import ScriptedWorker, batch, v1_request
+from tests.support.api_requests import batch, v1_request
+from tests.support.scripted_worker import ScriptedWorker
 
 JSON = {"content-type": "application/json"}
 

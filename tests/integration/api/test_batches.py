@@ -6,7 +6,10 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api, until
+from tests.support.api_requests import batch
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import until
 
 from rolloutpool_api import results
 from rolloutpool_common.outcomes import RolloutStatus

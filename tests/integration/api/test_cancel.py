@@ -4,7 +4,9 @@ import asyncio
 
 import httpx
 import pytest
-from tests.integration.api.conftest import Api, ScriptedWorker, batch, v1_request
+from tests.support.api_requests import batch, v1_request
+from tests.support.inside_api import Api
+from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_trainer import AsyncRolloutClient
 

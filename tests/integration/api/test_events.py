@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.integration.api.conftest import ScriptedWorker, batch
+from tests.support.api_requests import batch
+from tests.support.scripted_worker import ScriptedWorker
 
 
 class Event(NamedTuple):

@@ -20,7 +20,9 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
-from tests.integration.api.conftest import ScriptedWorker, batch, running_api
+from tests.support.api_requests import batch
+from tests.support.inside_api import running_api
+from tests.support.scripted_worker import ScriptedWorker
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.store import Store

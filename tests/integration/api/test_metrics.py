@@ -3,7 +3,9 @@
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.api.conftest import ScriptedWorker, batch, client_of, running_api
+from tests.support.api_requests import batch
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority

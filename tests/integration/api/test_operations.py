@@ -3,7 +3,9 @@
 import httpx
 import pytest
 import redis.asyncio
-from tests.integration.api.conftest import Api, ScriptedWorker, batch, client_of, result_of, running_api
+from tests.support.api_requests import batch
+from tests.support.inside_api import Api, client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker, plain_result
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import Store
@@ -89,7 +91,7 @@ async def test_evidence_is_for_people(client: httpx.AsyncClient, store: Store, w
     (uid,) = (await client.post("/v1/batches", json=batch(1))).json()["rollouts"]
     assert (await client.get(f"/v1/rollouts/{uid}/evidence")).status_code == 404
     claim = await worker.claim(uid)
-    await store.rollouts.keep_evidence(claim, result_of(claim))
+    await store.rollouts.keep_evidence(claim, plain_result(claim))
     kept = await client.get(f"/v1/rollouts/{uid}/evidence")
     assert kept.json()["uid"] == uid
 

@@ -4,7 +4,9 @@ import asyncio
 
 import httpx
 import pytest
-from tests.integration.api.conftest import ScriptedWorker, batch, calculator, client_of, running_api
+from tests.support.api_requests import batch
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker, calculator
 
 from rolloutpool_api.routes import tools
 from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction

@@ -11,7 +11,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.integration.api.conftest import OWNER, ScriptedWorker, batch, client_of, running_api, until, v1_request
+from tests.support.api_requests import batch, v1_request
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import OWNER, ScriptedWorker
+from tests.support.waiting import until
 
 from rolloutpool_common.store import Store
 

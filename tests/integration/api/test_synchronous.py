@@ -3,7 +3,10 @@
 import asyncio
 
 import httpx
-from tests.integration.api.conftest import OWNER, ScriptedWorker, client_of, running_api, until, v1_request
+from tests.support.api_requests import v1_request
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import OWNER, ScriptedWorker
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Store

@@ -6,7 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.api.conftest import OWNER, ScriptedWorker, until, v1_request
+from tests.support.api_requests import v1_request
+from tests.support.scripted_worker import OWNER, ScriptedWorker
+from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message

@@ -5,8 +5,8 @@ import tempfile
 
 import pytest
 import redis.asyncio
-from tests.conftest import start_redis
 from tests.support.batches import OWNER, announce, claim, result_of, submit
+from tests.support.redis_server import start_redis
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus

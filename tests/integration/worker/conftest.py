@@ -1,13 +1,11 @@
 """One worker process and one honest trainer for all tests here, over a Redis that nobody empties."""
 
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.conftest import start_redis
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.pool import Pool, opened_pool
+from tests.support.redis_server import running_redis
 from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
@@ -28,14 +26,8 @@ def tokenizer() -> ChatTokenizer:
 @pytest.fixture(scope="session")
 def pool_url() -> Iterator[str]:
     """A Redis of its own: `redis_url` empties the shared one under a worker's feet."""
-    directory = tempfile.mkdtemp(prefix="rolloutpool-redis-")
-    server = start_redis(directory)
-    try:
+    with running_redis() as server:
         yield server.url
-    finally:
-        server.process.kill()
-        server.process.wait()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")

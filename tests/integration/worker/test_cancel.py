@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import orjson
-from tests.conftest import free_port
 from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
+from tests.support.redis_server import free_port
 from tests.support.waiting import until
 from tests.support.worker_process import ROOT, Worker, started_worker
 

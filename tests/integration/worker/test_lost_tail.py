@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from tests.integration.api.conftest import running_api
 from tests.support.durable_redis import durable_redis
+from tests.support.inside_api import running_api
 from tests.support.waiting import until
 from tests.support.worker_process import started_worker
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.conftest import free_port
 from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.batches import OWNER, new_batch, uids_of
 from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.redis_server import free_port
 from tests.support.scripted_trainer import Say, call, scripted_trainer
 from tests.support.waiting import until
 

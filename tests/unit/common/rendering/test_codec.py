@@ -6,8 +6,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import REAL_NAMES, real_tokenizer
-from tests.unit.common.rendering.conftest import MakeTokenizer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 

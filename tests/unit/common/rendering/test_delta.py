@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.common.rendering.conftest import MakeTokenizer
+from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import (
     AssistantAppended,

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.tiny_tokenizers import write_tokenizer
 from tests.tokenizers.real import real_directory
-from tests.unit.common.rendering.conftest import write_tokenizer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.common.rendering.conftest import MakeTokenizer, write_tokenizer
+from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, load_tokenizer, rerender
 

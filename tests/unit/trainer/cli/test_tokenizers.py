@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.common.rendering.conftest import write_tokenizer
+from tests.support.tiny_tokenizers import write_tokenizer
 from typer.testing import CliRunner, Result
 
 from rolloutpool_common.rendering import TINY, load_tokenizer

@@ -1,8 +1,8 @@
 """Reports on the tiny tokenizer, on templates made to be difficult, and on real ones."""
 
 import pytest
+from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import real_tokenizer
-from tests.unit.common.rendering.conftest import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.rendering.checks.report import TokenizerReport, TokenizerVerdict, examine

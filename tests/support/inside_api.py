@@ -1,0 +1,60 @@
+"""An API inside the test's own process: a real socket and a real Redis, and a test can look at its settings."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from tests.support.secrets import secrets_file
+from tests.support.waiting import until
+
+from rolloutpool_api.__main__ import ApiServer
+from rolloutpool_api.app import create_app
+from rolloutpool_api.settings import Settings
+
+__all__ = ["Api", "client_of", "running_api"]
+
+
+@dataclass
+class Api:
+    """A running API process' inside."""
+
+    server: ApiServer
+    serving: asyncio.Task[None]
+    url: str
+    settings: Settings
+
+    async def stop(self) -> None:
+        """As SIGTERM does."""
+        self.server.should_exit = True
+        await self.serving
+
+
+@contextlib.asynccontextmanager
+async def running_api(redis_url: str, **settings: Any) -> AsyncIterator[Api]:
+    """The API on a free port, which keeps secrets and lets any host be called."""
+    usual = {"rolloutpool_allowed_targets": "*,0.0.0.0/0,::/0", "rolloutpool_secrets_file": secrets_file()}
+    configured = Settings(rolloutpool_redis_url=redis_url, **{**usual, **settings})
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = ApiServer(create_app(configured))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    api = Api(server, serving, f"http://127.0.0.1:{listener.getsockname()[1]}", configured)
+    try:
+
+        async def started() -> bool:
+            return server.started
+
+        await until(started)
+        yield api
+    finally:
+        await api.stop()
+
+
+@contextlib.asynccontextmanager
+async def client_of(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with a generous time-out: what is slow here is the machine."""
+    async with httpx.AsyncClient(base_url=api.url, timeout=60, trust_env=False) as client:
+        yield client
