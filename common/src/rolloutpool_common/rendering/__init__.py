@@ -8,9 +8,10 @@ import os
 # It advises to install PyTorch, on each import; tokenizers need none.
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
+from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.rendering.cache import TokenizerCache
 from rolloutpool_common.rendering.delta import Delta
-from rolloutpool_common.rendering.drift import DriftLabel, classify, verify_prompt_contains
+from rolloutpool_common.rendering.drift import classify, verify_prompt_contains
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
     ContentUnsafe,

@@ -7,16 +7,16 @@ ledger. `verify_prompt_contains` is the other check, of the first prompt: is it 
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from rolloutpool_common.errors import TokenizerMismatch
+from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.tokens.ledger import EchoKind, Segment, SegmentKind, TokenLedger
 
-__all__ = ["DriftLabel", "classify", "verify_prompt_contains"]
+__all__ = ["classify", "verify_prompt_contains"]
 
 _CALL_MARKUP = (
     "<tool_call",
@@ -27,37 +27,6 @@ _CALL_MARKUP = (
     '"arguments"',
     '"parameters"',
 )
-
-
-class DriftLabel(StrEnum):
-    """What made the prompts differ."""
-
-    NONE = "none"
-    """They don't."""
-    INJECTED_CONTROL_TOKEN = "injected_control_token"
-    """Behind the last sampled id, same text: the trainer made control ids of typed control strings."""
-    GLUE_REWRITTEN = "glue_rewritten"
-    """Environment or template text differs."""
-    PROMPT_REWRITTEN = "prompt_rewritten"
-    """The prompt differs: tools, date, system message, a moved or cut history."""
-    REPLACEMENT_CHAR = "replacement_char"
-    """A turn ends inside a character, which its text cannot hold."""
-    CLOSE_TOKEN_CHANGED = "close_token_changed"
-    """The turn ends with another stop token."""
-    RETOKENIZED_SAME_TEXT = "retokenized_same_text"
-    """Same text, other split."""
-    UNICODE_NORMALISED = "unicode_normalised"
-    """Same text after NFC."""
-    THINKING_STRIPPED = "thinking_stripped"
-    """Same text behind the thinking."""
-    TOOL_CALL_RESERIALISED = "tool_call_reserialised"
-    """A tool call was parsed and printed again."""
-    WHITESPACE_TRIMMED = "whitespace_trimmed"
-    """Same text but for white space."""
-    HISTORY_SHORTENED = "history_shortened"
-    """The prompt ends before what was sampled."""
-    ASSISTANT_TEXT_CHANGED = "assistant_text_changed"
-    """What was sampled reads differently."""
 
 
 def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokenizer, *, prefix: int = 0) -> DriftLabel:

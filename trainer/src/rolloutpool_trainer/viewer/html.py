@@ -14,9 +14,10 @@ from importlib.resources import files
 from string import Template
 
 from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, TurnRecord
-from rolloutpool_trainer.viewer.runs import AGREES, PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
+from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
 from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
 __all__ = ["rollout_page"]
@@ -133,7 +134,7 @@ def _facts(result: RolloutResult) -> dict[str, str]:
 
 
 def _drift(label: str) -> str:
-    return _text(label) if label in AGREES else f'<b class="drift">≠ {_text(label).replace("_", "_<wbr>")}</b>'
+    return _text(label) if label in NO_DRIFT else f'<b class="drift">≠ {_text(label).replace("_", "_<wbr>")}</b>'
 
 
 def _turns(turns: Sequence[TurnRecord]) -> str:
@@ -185,7 +186,7 @@ def _part(runs: Sequence[Run], view: SampleView) -> str:
     else:
         record = next((run.record for run in runs if run.record is not None), None)
         sampled = sum(run.n for run in runs if run.kind == SAMPLED)
-        drift = "" if record is None or record.drift in AGREES else f"<br>{_drift(record.drift)}"
+        drift = "" if record is None or record.drift in NO_DRIFT else f"<br>{_drift(record.drift)}"
         policy = "" if last.policy_version is None else f"<br>policy {_text(last.policy_version)}"
         where = f"<b>{'no turn' if last.turn is None else f'turn {last.turn}'}</b>{sampled:,} sampled{policy}{drift}"
     return f'<div class="part"><div class="where">{where}</div><div class="tokens">{tokens}</div></div>'

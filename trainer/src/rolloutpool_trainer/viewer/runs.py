@@ -9,19 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, TurnRecord
 from rolloutpool_trainer.errors import SamplesBroken
 
-__all__ = ["AGREES", "PROMPT", "SAMPLED", "SHARED", "UNKNOWN", "Decode", "Piece", "Run", "SampleView", "view_samples"]
+__all__ = ["PROMPT", "SAMPLED", "SHARED", "UNKNOWN", "Decode", "Piece", "Run", "SampleView", "view_samples"]
 
 Decode = Callable[[Sequence[int]], str]
 
 PROMPT, SHARED, SAMPLED, UNKNOWN = "prompt", "shared", "sampled", "unknown"
 """Kinds beside the segments' own: `shared` is a prompt that the sample before it has as well, `unknown` lies in no
 segment."""
-
-AGREES = frozenset({"none", "unverified", "edited"})
-"""Values of a turn's `drift` that are no drift."""
 
 _REPLACEMENT = "\ufffd"
 _LONGEST = 8
@@ -88,7 +86,7 @@ class SampleView:
     def drift(self) -> str | None:
         """Why this sample begins: the drift of its first turn, where that is one."""
         first = next((run.record for run in self.runs if run.record is not None), None)
-        return first.drift if first is not None and first.drift not in AGREES else None
+        return first.drift if first is not None and first.drift not in NO_DRIFT else None
 
 
 def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleView]:

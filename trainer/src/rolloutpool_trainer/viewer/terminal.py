@@ -9,8 +9,9 @@ from itertools import groupby
 
 from rich.text import Text
 
+from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.result import TurnRecord
-from rolloutpool_trainer.viewer.runs import AGREES, PROMPT, SAMPLED, SHARED, Run, SampleView
+from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Run, SampleView
 from rolloutpool_trainer.viewer.sanitize import CLOSE, MARK_CLOSE, MARK_OPEN, OPEN, printable, sanitize
 
 __all__ = ["TURN_COLUMNS", "legend", "mask_runs", "token_view", "turn_rows"]
@@ -79,7 +80,7 @@ def turn_rows(turns: Sequence[TurnRecord]) -> list[tuple[object, ...]]:
             turn.stop,
             turn.tool_calls,
             turn.policy_version or "none",
-            Text(turn.drift) if turn.drift in AGREES else Text(f"≠ {printable(turn.drift)}", style=WRONG),
+            Text(turn.drift) if turn.drift in NO_DRIFT else Text(f"≠ {printable(turn.drift)}", style=WRONG),
         )
         for turn in turns
     ]
@@ -105,7 +106,7 @@ def _mark(run: Run, view: SampleView) -> Text:
         said.append(f"policy {run.policy_version}")
     mark = Text(MARK_OPEN + sanitize(" · ".join(said)).replace("\n", ""), style=MARK)
     wrong = []
-    if run.record is not None and run.record.drift not in AGREES:
+    if run.record is not None and run.record.drift not in NO_DRIFT:
         wrong.append(f"≠ {run.record.drift}")
     if run.kind == PROMPT and view.number > 1:
         wrong.append(f"fork of sample {view.number - 1}" + (f": {view.drift}" if view.drift else ""))

@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError, WorkerFault
 from rolloutpool_common.outcomes import Boundary
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
-from rolloutpool_common.rendering import DriftLabel
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.ledger import parse_entry
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind, impossible
-from rolloutpool_worker.conversation.tokens import EDITED, UNVERIFIED, TokenTrack
+from rolloutpool_worker.conversation.tokens import UNVERIFIED, TokenTrack
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 from rolloutpool_worker.policy.callback import refuse_ambiguous
@@ -36,7 +36,6 @@ __all__ = ["AgentMisuse", "Conversation", "Measures", "SampledTurn"]
 _log = logging.getLogger(__name__)
 
 MASK_REFUSED = 422
-_AGREES = (DriftLabel.NONE.value, UNVERIFIED, EDITED)
 
 
 class AgentMisuse(WorkerFault):
@@ -326,7 +325,7 @@ class Conversation:
         measures.llm_ms += record["llm_ms"]
         measures.zero_logprobs = measures.zero_logprobs and record["zero_logprobs"]
         measures.max_context = max(measures.max_context, measured.prompt_tokens + measured.sampled_tokens)
-        if measured.drift not in _AGREES:
+        if measured.drift not in NO_DRIFT:
             measures.drift[measured.drift] += 1
         measures.forked = measures.forked or any(entry["op"] == "fork" for entry in record["entries"])
         self._append([record["message"]])

@@ -20,7 +20,7 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
-from rolloutpool_common.protocol.result import Alignment, StopToken
+from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import (
     ChatTokenizer,
     Delta,
@@ -40,8 +40,8 @@ __all__ = ["EDITED", "UNVERIFIED", "TokenTrack"]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-UNVERIFIED = Alignment.UNVERIFIED.value
-EDITED = "edited"
+UNVERIFIED = DriftLabel.UNVERIFIED.value
+EDITED = DriftLabel.EDITED.value
 PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
 
 OFF_LOOP = 16_000

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rolloutpool_common.errors import TokenizerLoadFailed
-from rolloutpool_common.rendering.drift import DriftLabel, classify
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.rendering.drift import classify
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
