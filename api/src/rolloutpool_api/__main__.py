@@ -1,9 +1,11 @@
 """`python -m rolloutpool_api`: one API process until SIGTERM or SIGINT.
 
 It stops within seconds, whoever waits: new connections are refused, waiters are told to ask again, answers that are
-being written are finished. Exit codes: 0 stopped as asked, 2 bad settings or a port that is taken.
+being written are finished. Exit codes: 0 stopped as asked, 2 bad settings, a port that is taken, or a
+Redis with the data of another version.
 """
 
+import asyncio
 import errno
 import signal
 import socket
@@ -19,7 +21,7 @@ from rolloutpool_api.settings import Settings, SettingsInvalid
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.logs import configure_logs
-from rolloutpool_common.store import SecretsFileInvalid
+from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store
 
 __all__ = ["ApiServer", "BindFailed", "main"]
 
@@ -76,13 +78,23 @@ def listen(settings: Settings) -> socket.socket:
         ) from None
 
 
+async def refuse_foreign_schema(redis_url: str) -> None:
+    """Raises `ForeignSchema` if Redis answers and holds the data of another version. Redis may be down."""
+    store = Store.open(redis_url)
+    try:
+        await store.check_schema()
+    finally:
+        await store.close()
+
+
 def main() -> int:
     """Runs the API; returns its exit code."""
     try:
         settings = Settings.from_environment()
         app = create_app(settings)
+        asyncio.run(refuse_foreign_schema(settings.rolloutpool_redis_url))
         listener = listen(settings)
-    except (SettingsInvalid, SecretsFileInvalid, BindFailed) as error:
+    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, BindFailed) as error:
         print(f"rolloutpool api: {error.message}", file=sys.stderr)
         return 2
     configure_logs(settings.rolloutpool_log_level, settings.rolloutpool_log_format)

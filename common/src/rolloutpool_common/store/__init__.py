@@ -5,7 +5,9 @@ reconciliation. Every state change is one Lua script (`scripts/`), so that it ha
 documents the keys.
 """
 
+import asyncio
 import time
+from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.batches import Batches
@@ -38,6 +40,7 @@ from rolloutpool_common.store.records import (
     merge_spec,
 )
 from rolloutpool_common.store.rollouts import Rollouts, new_token
+from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.totals import PoolStats, Totals
@@ -48,6 +51,7 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ClaimRefused",
+    "ForeignSchema",
     "GroupState",
     "IdempotencyConflict",
     "NewBatch",
@@ -72,6 +76,10 @@ __all__ = [
     "merge_spec",
     "new_token",
 ]
+
+
+SCHEMA_SECONDS = 3.0
+"""A Redis that takes longer for a connection counts as down for `check_schema`."""
 
 
 class Store:
@@ -107,6 +115,15 @@ class Store:
             start = time.perf_counter()
             await self._connection.redis.ping()
             return (time.perf_counter() - start) * 1000
+
+    async def check_schema(self) -> None:
+        """Opens a connection if Redis answers within `SCHEMA_SECONDS`; raises `ForeignSchema` at a foreign version.
+
+        Each later connection checks it again, so a process may go on without an answer.
+        """
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(SCHEMA_SECONDS):
+                await self.ping()
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -5,8 +5,9 @@ readers that wait get a connection without time-out. A pool that is handed to a 
 to, and after a restart of Redis every pooled connection fails once; so ours are told to. A call may therefore reach
 Redis twice when its answer is lost: every script is written so that the second arrival changes nothing.
 
-Whoever connects first after a start of Redis raises the epoch. A start cuts every connection, so each of our commands
-is carried out in the epoch of its time.
+Before its first command every connection runs `epoch.lua`. The script closes it where Redis holds data of another
+version (`schema.py`), and raises the epoch where Redis was started again. A start cuts every connection, so each of our
+commands is carried out in the epoch of its time.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
 from rolloutpool_common.store.scripting import Scripts
 
 __all__ = ["Connection"]
@@ -67,12 +69,18 @@ class EpochConnection(AbstractConnection):
             self.socket_timeout = limit
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """As redis-py's, then the epoch, before anything else is asked on this connection."""
+        """As redis-py's, then version and epoch, before anything else is asked; raises `ForeignSchema`."""
         await super().on_connect_check_health(check_health)
-        await self.send_command("EVAL", _SOURCES["epoch"], 0, check_health=False)
+        await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, check_health=False)
         # A Redis that takes no writes now has nothing to tell apart by epochs; the reconciler will notice.
         with suppress(ResponseError):
-            await self.read_response()
+            _, _, version = await self.read_response()
+            try:
+                check_version(version)
+            except ForeignSchema:
+                # redis-py closes a connection after its own errors only; an open one would be used next time.
+                await self.disconnect(nowait=True)
+                raise
 
 
 class _Tcp(EpochConnection, TcpConnection):

@@ -7,7 +7,8 @@ RolloutPoolError
     ├── TooManyOpen           the queue limit is reached
     ├── IdempotencyConflict   same key, other content
     ├── BatchStillRunning     only an ended batch can be deleted
-    └── ClaimLost             this worker no longer owns the rollout
+    ├── ClaimLost             this worker no longer owns the rollout
+    └── ForeignSchema         the data is another version's (`schema.py`)
 """
 
 from collections.abc import Iterator

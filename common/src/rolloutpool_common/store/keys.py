@@ -39,6 +39,7 @@ rp:ended                zset    batch -> ms when its data may be deleted
 rp:cancelling           set     batches whose cancellation has begun and not ended
 rp:leader               string  the process that reconciles
 rp:epoch                hash    n: how often Redis was started, as far as anybody noticed; run: its run_id then
+rp:schema               string  version of all this data, see `schema.py`; absent in version 1
 rp:totals               hash    what the pool has done since its Redis was made; see `totals.py`
 """
 

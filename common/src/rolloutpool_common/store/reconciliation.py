@@ -16,6 +16,7 @@ from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS, Workers
 
 __all__ = ["MAX_CRASHES", "Reconciliation", "ReconciliationReport"]
@@ -61,7 +62,8 @@ class Reconciliation:
         if not await self._connection.script("lead", self._id, LEASE_MS):
             return ReconciliationReport(leader=False)
         dead = requeued = poisoned = 0
-        _, uptime_s = await self._connection.script("epoch")
+        _, uptime_s, version = await self._connection.script("epoch", SCHEMA_VERSION)
+        check_version(version)
         if uptime_s > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
             for worker_id in await self._workers.expired():
                 back, out = await self._bury(worker_id)

@@ -61,8 +61,13 @@ class WorkerProcess:
         return self.services.worker_id
 
     async def start(self) -> None:
-        """Warms the tokenizers, announces the worker, and begins to beat."""
+        """Warms the tokenizers, announces the worker, and begins to beat.
+
+        Raises:
+            ForeignSchema: Redis holds the data of another version; nothing was written.
+        """
         services = self.services
+        await services.store.check_schema()
         if not services.is_isolated:
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
         await self._announce()

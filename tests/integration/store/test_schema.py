@@ -1,0 +1,120 @@
+"""The version of the data in Redis: set where there is none, accepted where it is ours, refused where it is not."""
+
+import asyncio
+import os
+import re
+import socket
+import sys
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from rolloutpool_common.store import ForeignSchema, Store
+from rolloutpool_common.store.schema import SCHEMA_VERSION
+
+VERSION_1 = {
+    "rp:epoch": {"n": "3", "run": "0123456789abcdef"},
+    "rp:totals": {"batches": "1", "accepted": "2"},
+    "rp:batch:b1": {"scope": "", "total": "2"},
+    "rp:rollout:b1-0": {"s": "running", "att": "1", "tok": "cafe", "w": "w1"},
+}
+
+
+async def fill(raw: redis.asyncio.Redis) -> None:
+    for key, fields in VERSION_1.items():
+        for field, value in fields.items():
+            await raw.hset(key, field, value)
+
+
+async def content(redis_url: str) -> dict[Any, Any]:
+    """Every key's serialised value."""
+    async with redis.asyncio.Redis.from_url(redis_url) as plain:
+        return {key: await plain.dump(key) for key in await plain.keys()}
+
+
+async def test_an_empty_redis_gets_our_version(store: Store, raw: redis.asyncio.Redis) -> None:
+    await store.check_schema()
+    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
+    assert await raw.hget("rp:epoch", "number") == "1"
+
+
+async def test_our_version_is_accepted_again(store: Store, other: Store, raw: redis.asyncio.Redis) -> None:
+    await store.check_schema()
+    await other.check_schema()
+    assert await other.ping() > 0
+    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
+
+
+async def test_data_that_is_not_ours_is_not_in_the_way(store: Store, raw: redis.asyncio.Redis) -> None:
+    await raw.set("celery", "somebody else's")
+    await store.check_schema()
+    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
+
+
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])
+async def test_another_version_is_refused_by_each_connection_and_nothing_is_written(
+    store: Store, redis_url: str, raw: redis.asyncio.Redis, version: int
+) -> None:
+    if version == 1:
+        await fill(raw)
+    else:
+        await raw.set("rp:schema", version)
+        await raw.hset("rp:epoch", mapping={"number": "3", "run_id": "0123456789abcdef"})
+    before = await content(redis_url)
+    says = re.escape(f"schema version {version}, and this program reads version {SCHEMA_VERSION}")
+    for _ in range(2):
+        with pytest.raises(ForeignSchema, match=says):
+            await store.check_schema()
+        with pytest.raises(ForeignSchema, match="finish or cancel its running batches"):
+            await store.workers.known()
+        with pytest.raises(ForeignSchema):
+            await store.rollouts.claim("b1-0", "w1")
+    assert await content(redis_url) == before
+
+
+async def test_a_pool_that_was_emptied_while_it_runs_goes_on(
+    store: Store, other: Store, raw: redis.asyncio.Redis
+) -> None:
+    """Its open connections write, and none of them says the version again; the next connection does."""
+    await store.workers.beat("w1", running=0, tokenizers={})
+    await raw.flushall()
+    await raw.script_flush()
+    await store.workers.announce(
+        "w1",
+        host="h",
+        pid=1,
+        slots=1,
+        tools=[],
+        agents=[],
+        termination_strategies=[],
+        tokenizers={},
+        versions={},
+    )
+    assert [worker.worker_id for worker in await other.workers.known()] == ["w1"]
+    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
+
+
+async def test_a_redis_that_does_not_answer_is_no_other_version() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    store = Store.open(f"redis://127.0.0.1:{port}/0")
+    await store.check_schema()
+    await store.close()
+
+
+@pytest.mark.parametrize("module", ["rolloutpool_api", "rolloutpool_worker"])
+async def test_processes_end_with_instructions(redis_url: str, raw: redis.asyncio.Redis, module: str) -> None:
+    await fill(raw)
+    before = await content(redis_url)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        env={**os.environ, "ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUT_SERVER_PORT": "0"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    assert "holds data of schema version 1" in said.decode()
+    assert "Traceback" not in said.decode()
+    assert await content(redis_url) == before
