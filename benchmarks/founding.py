@@ -25,7 +25,8 @@ from fastapi import FastAPI
 
 from rolloutpool_common.protocol.completions import CompletionsRequest, CompletionsResponse
 from rolloutpool_common.protocol.messages import Message, ToolCall
-from rolloutpool_common.protocol.v1.request import RolloutMetrics, RolloutRequest, RolloutResponse, V1Status
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutMetrics, RolloutResponse, V1Status
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, rerender
 
 __all__ = ["main"]

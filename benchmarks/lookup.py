@@ -4,7 +4,7 @@ from functools import cache
 from pydoc_data.topics import topics
 from typing import Final
 
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.tools import Tool, ToolContext
 
 __all__ = ["LOOK_UP", "NAME", "passage"]

@@ -18,7 +18,7 @@ from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import RolloutView
+from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_trainer import LocalPool, callback_app

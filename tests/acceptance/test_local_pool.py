@@ -147,7 +147,7 @@ async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
     async with LocalPool(workers=0, flower=False) as pool:
         url = pool.url
         async with pool.async_client() as client:
-            assert await client.health() == {"status": "healthy", "service": "rollout-server"}
+            assert (await client.health()).model_dump() == {"status": "healthy", "service": "rollout-server"}
     async with AsyncRolloutClient(url, timeout=0) as client:
         with pytest.raises(PoolUnavailable):
             await client.health()

@@ -32,4 +32,4 @@ def test_a_preflight_tells_dead_ports_from_live_ones(
 
 
 def test_nothing_is_dead_in_a_healthy_pool(client: RolloutClient) -> None:
-    assert client.dead_letters() == {"rollouts": [], "pushes": []}
+    assert client.dead_letters().model_dump() == {"rollouts": [], "pushes": []}

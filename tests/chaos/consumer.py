@@ -76,7 +76,7 @@ class Consumer:
 
     async def workers(self) -> int:
         """How many workers are alive."""
-        return sum(bool(worker.get("alive")) for worker in await self._ask(calls.workers()))
+        return sum(worker.alive for worker in await self._ask(calls.workers()))
 
     async def close(self) -> None:
         """Closes all connections."""

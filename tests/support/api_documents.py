@@ -66,3 +66,23 @@ def status(*, state: str = "complete", total: int = 2, **changes: Any) -> dict[s
 def accepted(total: int = 2) -> dict[str, Any]:
     """The receipt of a batch."""
     return {"batch_id": BATCH, "total": total, "rollouts": [f"{BATCH}-{index}" for index in range(total)]}
+
+
+def worker(**changes: Any) -> dict[str, Any]:
+    """A live worker, as `GET /v1/workers` shows it."""
+    document: dict[str, Any] = {
+        "worker_id": "w1",
+        "host": "h",
+        "pid": 42,
+        "alive": True,
+        "slots": 256,
+        "running": 3,
+        "tools": ["add"],
+        "agents": ["tool_calls"],
+        "termination_strategies": ["task_completion"],
+        "tokenizers": {"t": {"tokenizer_sha256": "a"}},
+        "versions": {"rolloutpool": "1"},
+        "started_at": "2026-01-01T00:00:00Z",
+        "last_beat_age_s": 0.2,
+    }
+    return document | changes

@@ -5,8 +5,9 @@ from typing import Any
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.messages import Message, ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Claim, Store
 
 __all__ = ["OWNER", "ScriptedWorker", "calculator", "plain_result"]

@@ -12,7 +12,8 @@ from pathlib import Path
 from tests.support.secrets import secrets_file
 from tests.support.waiting import until
 
-from rolloutpool_common.store import Store, WorkerInfo
+from rolloutpool_common.protocol.workers import Worker as Announced
+from rolloutpool_common.store import Store
 
 __all__ = ["ROOT", "Worker", "started_worker"]
 
@@ -48,10 +49,10 @@ class Worker:
         self._log.seek(0)
         return self._log.read().decode()
 
-    async def announced(self, store: Store) -> WorkerInfo:
+    async def announced(self, store: Store) -> Announced:
         """What it says of itself, as soon as it does."""
 
-        async def look() -> WorkerInfo | None:
+        async def look() -> Announced | None:
             assert self.process.poll() is None, self.log()
             return next((w for w in await store.workers.known() if w.pid == self.process.pid), None)
 

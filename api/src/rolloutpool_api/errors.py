@@ -24,18 +24,15 @@ from typing import Any, ClassVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.batch import Fault
+from rolloutpool_common.protocol.errors import Fault
 
 __all__ = [
     "V1_PATHS",
     "ApiError",
     "BadCursor",
     "Conflict",
-    "ErrorBody",
-    "ErrorDetail",
     "Forbidden",
     "KeyRequired",
     "MalformedBody",
@@ -46,39 +43,11 @@ __all__ = [
     "ResourceUnknown",
     "ShuttingDown",
     "UnsupportedBody",
-    "V1ErrorBody",
     "answer",
     "answer_error",
 ]
 
 V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong; only `message` is always there."""
-
-    message: str
-    """What happened and what to do."""
-    faults: list[Fault] | None = None
-    """Every reason for a rejection, at most 1000."""
-    total_faults: int | None = None
-    """How many reasons there are, those beyond the list included."""
-    reasons: list[str] | None = None
-    """What a pool that is not ready waits for."""
-    batch_id: str | None = None
-    """The batch that a conflict is with."""
-
-
-class ErrorBody(BaseModel):
-    """Every error of the pool's own API."""
-
-    error: ErrorDetail
-
-
-class V1ErrorBody(BaseModel):
-    """Every error of protocol v1 but 422, whose `detail` is FastAPI's list."""
-
-    detail: str = Field(examples=["no worker is alive; start one with `rolloutpool worker`"])
 
 
 class ApiError(RolloutPoolError):

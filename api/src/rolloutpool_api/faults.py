@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.batch import Fault
+from rolloutpool_common.protocol.errors import Fault
 
 __all__ = ["MAX_LISTED", "Faults", "path"]
 

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.store import PoolStats, QueueDepth, WorkerInfo
+from rolloutpool_common.protocol.workers import Queue, Worker
+from rolloutpool_common.store import PoolStats
 
 __all__ = ["encode", "families", "outage"]
 
@@ -91,9 +92,7 @@ def outage() -> Iterator[Metric]:
     yield _gauge("redis_up", "Whether Redis answered.", 0)
 
 
-def families(
-    standing: PoolStats, depths: Mapping[Priority, QueueDepth], workers: Iterable[WorkerInfo]
-) -> Iterator[Metric]:
+def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker]) -> Iterator[Metric]:
     """All metrics of a pool."""
     yield _gauge("redis_up", "Whether Redis answered.", 1)
     for field, (name, text) in _PLAIN.items():

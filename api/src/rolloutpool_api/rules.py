@@ -10,7 +10,7 @@ from typing import Any
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.protocol.batch import TrainerPorts
-from rolloutpool_common.protocol.options import check_callback_host
+from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import SecretsUnkept

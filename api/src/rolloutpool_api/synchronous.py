@@ -14,8 +14,8 @@ from rolloutpool_api.errors import Conflict
 from rolloutpool_api.pool import Pool
 from rolloutpool_api.submission import plan_v1
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse, V1Status
-from rolloutpool_common.protocol.v1.response import to_v1
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Status, to_v1
 from rolloutpool_common.store import IdempotencyConflict, StoreUnavailable, keys
 
 __all__ = ["run"]

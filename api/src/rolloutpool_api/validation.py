@@ -16,15 +16,10 @@ from pydantic import ValidationError
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.faults import Faults, path
 from rolloutpool_api.rules import Rules
-from rolloutpool_common.protocol.batch import (
-    MAX_ROLLOUTS,
-    BatchRequest,
-    GroupPolicy,
-    RolloutItem,
-    TrainerPorts,
-    TrainerUrls,
-)
-from rolloutpool_common.store import WorkerInfo
+from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
+from rolloutpool_common.protocol.groups import GroupPolicy
+from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
+from rolloutpool_common.protocol.workers import Worker
 
 __all__ = ["Catalog", "CheckedBatch", "canonical", "check_batch"]
 
@@ -44,13 +39,13 @@ class Catalog:
     termination_strategies: frozenset[str]
 
     @classmethod
-    def of(cls, workers: Sequence[WorkerInfo]) -> "Catalog | None":
+    def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
         """All that any live worker announces; None while there is none: then no name is known to be wrong."""
         live = [worker for worker in workers if worker.alive]
         if not live:
             return None
         return cls(
-            tools=frozenset(tool.function.name for worker in live for tool in worker.tools),
+            tools=frozenset(name for worker in live for name in worker.tools),
             agents=frozenset(name for worker in live for name in worker.agents),
             termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),
         )

@@ -15,6 +15,7 @@ from rolloutpool_api import results
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus, Priority
 from rolloutpool_common.protocol.result import ResultItem, ResultPage
+from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import Store
 
 
@@ -42,7 +43,7 @@ async def test_a_batch_is_published(client: httpx.AsyncClient, store: Store) -> 
 
     async def published() -> bool:
         depths = await store.outbox.queue_depths()
-        return depths[Priority.DEFAULT] == (0, 3)
+        return depths[Priority.DEFAULT] == Queue(outbox=0, published=3)
 
     await until(published)
 

@@ -9,7 +9,7 @@ from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, calculator
 
 from rolloutpool_api.routes import tools
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Store
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.support.batches import OWNER, claim, new_batch, result_of
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import GroupPolicy, LateRollouts
+from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.keys import uid_of
 

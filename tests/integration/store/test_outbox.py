@@ -10,7 +10,8 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import QueueDepth, Store, Ticket, TooManyOpen
+from rolloutpool_common.protocol.workers import Queue
+from rolloutpool_common.store import Store, Ticket, TooManyOpen
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -23,7 +24,7 @@ async def test_no_more_than_the_window_is_published_and_claims_make_room(store: 
     first = await take(store)
     assert len(first) == PER_WORKER
     assert await take(store) == []
-    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == QueueDepth(10, PER_WORKER)
+    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == Queue(outbox=10, published=PER_WORKER)
     claimed = [await claim(store, uid) for uid in uids[:3]]
     assert claimed[0].more_waiting
     assert [ticket.index for ticket in await take(store)] == [PER_WORKER, PER_WORKER + 1, PER_WORKER + 2]

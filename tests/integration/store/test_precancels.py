@@ -8,7 +8,8 @@ from redis.asyncio import Redis
 from tests.support.batches import OWNER, announce, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import GroupPolicy, Priority
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.store import ClaimRefused, Store, StoreUnavailable, rollouts
 from rolloutpool_common.store.rollouts import PRECANCEL_SECONDS
 

@@ -7,7 +7,9 @@ from tests.support.batches import OWNER, announce, claim, new_batch, result_of, 
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, LateRollouts, Priority
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
+from rolloutpool_common.protocol.operations import Preflight
 from rolloutpool_common.store import NewBatch, Store
 
 BATCHES, ROLLOUTS, FATES = 25, 16, 8
@@ -75,8 +77,9 @@ async def run_some_hundred(store: Store, retention_s: float) -> list[NewBatch]:
     for n, push in enumerate(await store.pushes.take(200, lease_s=60)):
         await store.pushes.settle(push.uid, ("delivered", "dead", "retry")[n % 3], retry_in_s=60)
     await store.workers.leave("w1")
-    await store.preflights.answer("asked", b"{}")
-    assert await store.preflights.take("asked") == b"{}"
+    found = Preflight(worker="w1", endpoints=[])
+    await store.preflights.answer("asked", found)
+    assert await store.preflights.take("asked") == found
     return batches
 
 

@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.support.batches import claim, submit
 
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Store
 
 ABOUT = {
@@ -27,7 +27,7 @@ async def test_what_is_announced_is_known_and_beats_update_it(store: Store) -> N
     await announce(store, "w")
     (info,) = await store.workers.known()
     assert (info.worker_id, info.host, info.pid, info.slots, info.running) == ("w", "node-1", 42, 8, 0)
-    assert [tool.function.name for tool in info.tools] == ["add"]
+    assert info.tools == ["add"]
     assert info.alive
     assert 0 <= info.last_beat_age_s < 5
     assert (await store.workers.beat("w", running=3, tokenizers={"t": {"sha": "x"}}))[:2] == (True, [])

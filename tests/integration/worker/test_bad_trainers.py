@@ -13,8 +13,7 @@ from tests.support.pool import Pool
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.v1.request import V1Status
-from rolloutpool_common.protocol.v1.response import to_v1
+from rolloutpool_common.protocol.v1.response import V1Status, to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import CallbackApp
 

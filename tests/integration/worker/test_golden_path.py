@@ -18,9 +18,9 @@ from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.messages import ToolDefinition
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering.checks.conformance import tokenizer_name
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.rollout import attempt as ticket

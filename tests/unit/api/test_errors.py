@@ -6,7 +6,7 @@ import pytest
 
 from rolloutpool_api import errors
 from rolloutpool_api.errors import ApiError, BadCursor, Conflict, NotReady, Rejected, ShuttingDown
-from rolloutpool_common.protocol.batch import Fault
+from rolloutpool_common.protocol.errors import Fault
 
 REJECTED = Rejected([Fault(path="a", message="b")], 7)
 

@@ -7,14 +7,15 @@ from prometheus_client.metrics_core import Metric
 
 from rolloutpool_api.metrics import encode, families, outage
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import PoolStats, QueueDepth
+from rolloutpool_common.protocol.workers import Queue
+from rolloutpool_common.store import PoolStats
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def of(**totals: int) -> list[Metric]:
     standing = PoolStats({k.replace("__", ":"): n for k, n in totals.items()}, 0, 0, 0, 0, dict.fromkeys(Priority, 1.5))
-    return list(families(standing, dict.fromkeys(Priority, QueueDepth(1, 2)), []))
+    return list(families(standing, dict.fromkeys(Priority, Queue(outbox=1, published=2)), []))
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:

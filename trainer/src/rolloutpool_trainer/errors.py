@@ -26,7 +26,7 @@ them survive pickling: trainers send exceptions between processes.
 from collections.abc import Sequence
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.batch import Fault
+from rolloutpool_common.protocol.errors import Fault
 
 __all__ = [
     "BatchRejected",

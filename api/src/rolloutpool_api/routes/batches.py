@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
 
 from rolloutpool_api import events
 from rolloutpool_api.access import Anybody, Caller, Reader, Submitter
@@ -19,12 +18,12 @@ from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.rules import Rules
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
-from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus
+from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyConflict, NewBatch, keys
 
-__all__ = ["BatchCancelled", "BatchPurged", "router"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -58,21 +57,6 @@ _BODY: dict[str, Any] = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}, "example": _EXAMPLE}},
     }
 }
-
-
-class BatchCancelled(BaseModel):
-    """What a cancellation did."""
-
-    batch_id: str
-    cancelled: int
-    """Rollouts that this call ended; those that had ended before keep their outcome."""
-
-
-class BatchPurged(BaseModel):
-    """The batch's data is deleted."""
-
-    batch_id: str
-    purged: Literal[True] = True
 
 
 async def _known(

@@ -1,41 +1,16 @@
 """Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the pool behind it."""
 
-from typing import Literal
-
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_common.protocol.health import Alive, Health, Ready
 from rolloutpool_common.store import StoreError
 
-__all__ = ["Alive", "Health", "Ready", "router"]
+__all__ = ["router"]
 
 router = APIRouter()
-
-
-class Health(BaseModel):
-    """Protocol v1's answer."""
-
-    status: Literal["healthy"] = "healthy"
-    service: Literal["rollout-server"] = "rollout-server"
-
-
-class Alive(BaseModel):
-    """This process answers."""
-
-    status: Literal["alive"] = "alive"
-
-
-class Ready(BaseModel):
-    """A rollout that is submitted now will run."""
-
-    status: Literal["ready"] = "ready"
-    redis_ms: float
-    """One round trip to Redis."""
-    workers: int
-    """Live worker processes."""
 
 
 @router.get("/health", tags=["protocol v1"], summary="Always healthy while this process answers")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolloutpool_api.errors import ErrorBody, V1ErrorBody
+from rolloutpool_common.protocol.errors import ErrorBody, V1ErrorBody
 
 __all__ = ["V1_UNAVAILABLE", "errors"]
 

@@ -4,9 +4,7 @@ import asyncio
 import uuid
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field, field_validator
 
 from rolloutpool_api.access import Admin, Reader, Submitter
 from rolloutpool_api.errors import NotReady, Rejected, ResourceUnknown
@@ -15,8 +13,9 @@ from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_common.protocol.batch import BatchAccepted
-from rolloutpool_common.protocol.options import check_callback_host
-from rolloutpool_common.store import GroupState, keys
+from rolloutpool_common.protocol.groups import Groups
+from rolloutpool_common.protocol.operations import DeadLetters, Preflight, PreflightRequest
+from rolloutpool_common.store import keys
 
 __all__ = ["router"]
 
@@ -25,40 +24,10 @@ router = APIRouter(tags=["operations"])
 PREFLIGHT_SECONDS = 20.0
 
 
-class Group(BaseModel):
-    """Where a group stands."""
-
-    group: str
-    size: int
-    completed: int
-    failed: int
-    cancelled: int
-    expired: int
-    verdict: str
-    """`open`, `usable` (min_usable have completed), `dropped` (they can't any more). Once not open, it stays."""
-
-
-class Groups(BaseModel):
-    """All groups of a batch with a group policy, in order of name."""
-
-    groups: list[Group]
-
-
 @router.get("/v1/batches/{batch_id}/groups", summary="Groups of a batch and their verdicts", responses=errors(404, 422))
 async def batch_groups(batch_id: BatchId, pool: PoolDep, _: Reader) -> Groups:
     """Empty where the batch has no `group` policy."""
-    return Groups(groups=[_group(state) for state in await pool.store.batches.groups(batch_id)])
-
-
-def _group(state: GroupState) -> Group:
-    return Group.model_validate(state._asdict())
-
-
-class DeadLetters(BaseModel):
-    """Rollouts that killed the workers that ran them, and pushes that were given up; newest first."""
-
-    rollouts: list[str]
-    pushes: list[str]
+    return Groups(groups=await pool.store.batches.groups(batch_id))
 
 
 @router.get("/v1/dead-letters", summary="Rollouts and pushes that were given up")
@@ -96,34 +65,6 @@ async def evidence(uid: Uid, pool: PoolDep, _: Admin) -> Response:
     return Response(kept, media_type="application/json")
 
 
-class PreflightRequest(BaseModel):
-    """Callback endpoints to try."""
-
-    server_urls: list[str] = Field(min_length=1, max_length=1024)
-
-    @field_validator("server_urls")
-    @classmethod
-    def _urls(cls, values: list[str]) -> list[str]:
-        return [check_callback_host(value) for value in values]
-
-
-class Reached(BaseModel):
-    """What a worker found at one endpoint."""
-
-    server_url: str
-    ok: bool
-    detail: str
-    """The status of `GET /health`, or why there was none."""
-    ms: float
-
-
-class Preflight(BaseModel):
-    """What one worker found; another may see another network."""
-
-    worker: str
-    endpoints: list[Reached]
-
-
 @router.post("/v1/preflight", summary="Whether a worker reaches callback ports", responses=errors(422, 503))
 async def preflight(request: PreflightRequest, pool: PoolDep, _: Submitter) -> Preflight:
     """Asks a worker to call `GET /health` at each endpoint; any answer shows that the port is reachable."""
@@ -138,6 +79,6 @@ async def preflight(request: PreflightRequest, pool: PoolDep, _: Submitter) -> P
     deadline = asyncio.get_running_loop().time() + PREFLIGHT_SECONDS
     while asyncio.get_running_loop().time() < deadline:
         if (answer := await pool.store.preflights.take(request_id)) is not None:
-            return Preflight.model_validate(orjson.loads(answer))
+            return answer
         await pool.pause(0.1)
     raise NotReady(f"no worker has answered within {PREFLIGHT_SECONDS:.0f} s; is one alive? (GET /v1/workers)")

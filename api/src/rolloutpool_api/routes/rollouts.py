@@ -8,20 +8,22 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 
 from rolloutpool_api import synchronous
 from rolloutpool_api.access import Caller, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
-from rolloutpool_api.errors import ResourceUnknown, V1ErrorBody
+from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.pool import Pool, PoolDep
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import RolloutView
-from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse, check_rollout_id
+from rolloutpool_common.protocol.checks import check_rollout_id
+from rolloutpool_common.protocol.errors import V1ErrorBody
+from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.security.api_keys import GUEST
 
-__all__ = ["RolloutCancelled", "router"]
+__all__ = ["router"]
 
 # Older FastAPI, which v1's clients were written against, took a body without Content-Type for JSON.
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
@@ -31,15 +33,6 @@ _UID = re.compile(r"b[0-9a-f]{32}(-[0-9]+)?")
 RolloutName = Annotated[
     str, Path(description="uid, or the caller's own rollout_id", examples=["job7-step12-idx3-9f2c"])
 ]
-
-
-class RolloutCancelled(BaseModel):
-    """What a cancelled rollout became."""
-
-    uid: str | None
-    """Null where nobody has submitted it yet."""
-    status: RolloutStatus
-    """`cancelled`, or how it had ended before."""
 
 
 @router.post(

@@ -1,5 +1,9 @@
-"""The wire: one module per conversation, pydantic only.
+"""Every model that crosses the wire, one module per conversation. Pydantic only.
 
-`messages` and `sampling` are the vocabulary; `rollout` is protocol v1 between trainer and pool; `completions`
-is the callback from the pool to the trainer; `batch`, `options`, `result` and `push` are the pool's own API.
+- `messages` and `sampling` are the words that the others use; `checks` and `limits` are shared by requests.
+- `batch`, `rollouts`, `groups`, `options` and `result` are the batch API; `push` is how results reach a webhook.
+- `workers`, `tools`, `health` and `operations` are what operators ask; `errors` is how a refusal looks.
+- `completions` is the callback, by which a worker asks a trainer for a turn.
+- `v1` is protocol v1 between trainers and the pool.
+- `answer` is the base of all answers.
 """

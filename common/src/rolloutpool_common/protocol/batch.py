@@ -7,34 +7,32 @@ needs to run one rollout, and nothing that it has to guess.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.answer import Answer
+from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
+from rolloutpool_common.protocol.groups import GroupPolicy
+from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.options import RolloutOptions, check_callback_host
-from rolloutpool_common.protocol.v1.request import check_rollout_id
+from rolloutpool_common.protocol.options import RolloutOptions
 
 __all__ = [
-    "MAX_ROLLOUTS",
     "BatchAccepted",
+    "BatchCancelled",
+    "BatchPurged",
     "BatchRequest",
     "BatchState",
     "BatchStatus",
     "Delivery",
-    "Fault",
-    "GroupPolicy",
-    "LateRollouts",
     "Priority",
     "Rates",
     "RolloutItem",
-    "RolloutView",
     "TrainerPorts",
     "TrainerUrls",
 ]
-
-MAX_ROLLOUTS = 10_000
 
 Label = Annotated[str, StringConstraints(max_length=256)]
 Labels = Annotated[dict[Label, Label], Field(max_length=32)]
@@ -121,33 +119,6 @@ class Delivery(BaseModel):
         return value
 
 
-class LateRollouts(StrEnum):
-    """What becomes of a group's other rollouts once its verdict is known."""
-
-    KEEP = "keep"
-    """They run to their end and are delivered."""
-    CANCEL = "cancel"
-    """They are cancelled."""
-
-
-class GroupPolicy(BaseModel):
-    """When a trainer may take a group although it is not complete."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int | None = Field(default=None, ge=1, le=MAX_ROLLOUTS)
-    """How many rollouts each group must have in this request; null: whatever it has."""
-    min_usable: int = Field(ge=1, le=MAX_ROLLOUTS)
-    """So many completed rollouts make a group usable; a group that can't reach it any more is dropped."""
-    late: LateRollouts = LateRollouts.KEEP
-
-    @model_validator(mode="after")
-    def _reachable(self) -> Self:
-        if self.size is not None and self.min_usable > self.size:
-            raise ValueError(f"min_usable {self.min_usable} can't be reached by groups of {self.size}")
-        return self
-
-
 class BatchRequest(BaseModel):
     """`POST /v1/batches`."""
 
@@ -167,15 +138,6 @@ class BatchRequest(BaseModel):
     delivery: Delivery | None = None
 
 
-class Fault(BaseModel):
-    """One reason why a request was rejected."""
-
-    path: str
-    """Where in the document, e.g. `rollouts[3].messages[0].role`."""
-    message: str
-    """What is wrong and what would be right."""
-
-
 class BatchState(StrEnum):
     """Where a batch stands."""
 
@@ -185,7 +147,7 @@ class BatchState(StrEnum):
     """All of its rollouts have ended."""
 
 
-class BatchAccepted(BaseModel):
+class BatchAccepted(Answer):
     """202: the batch is durable."""
 
     batch_id: str
@@ -194,14 +156,29 @@ class BatchAccepted(BaseModel):
     """The uid of each rollout, in the order of the request (`n` expanded)."""
 
 
-class Rates(BaseModel):
+class BatchCancelled(Answer):
+    """`DELETE /v1/batches/{id}`."""
+
+    batch_id: str
+    cancelled: int
+    """Rollouts that this call ended; those that had ended before keep their outcome."""
+
+
+class BatchPurged(Answer):
+    """`DELETE /v1/batches/{id}?purge=true`: the batch's data is deleted."""
+
+    batch_id: str
+    purged: Literal[True] = True
+
+
+class Rates(Answer):
     """How fast a batch goes, over its whole life so far."""
 
     rollouts_per_second: float
     sampled_tokens_per_second: float
 
 
-class BatchStatus(BaseModel):
+class BatchStatus(Answer):
     """`GET /v1/batches/{id}`."""
 
     batch_id: str
@@ -233,19 +210,3 @@ class BatchStatus(BaseModel):
     labels: dict[str, str]
     created_at: datetime
     finished_at: datetime | None
-
-
-class RolloutView(BaseModel):
-    """`GET /v1/rollouts/{id}`: state of one rollout; `result` once it has ended."""
-
-    uid: str
-    rollout_id: str
-    batch_id: str
-    index: int
-    group: str | None
-    status: RolloutStatus
-    attempt: int
-    worker: str | None
-    turns: int
-    """Turns journaled so far."""
-    result: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Chat messages and tools as they travel.
+"""Chat messages as they travel.
 
 Normal form: every message that leaves the pool has the keys role, content, tool_calls, tool_call_id in this
 order, null where absent, then whatever other keys it came with. Arguments keep the type they came with.
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction", "ToolsResponse"]
+__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall"]
 
 ROLES = ("assistant", "function", "system", "tool", "user")
 
@@ -49,25 +49,3 @@ class Message(BaseModel):
     def wire(self) -> dict[str, Any]:
         """This message in normal form."""
         return self.model_dump()
-
-
-class ToolFunction(BaseModel):
-    """What the policy is told about a tool."""
-
-    name: str = Field(min_length=1, max_length=256)
-    description: str = ""
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON schema of the arguments."""
-
-
-class ToolDefinition(BaseModel):
-    """A tool in OpenAI's form."""
-
-    type: Literal["function"] = "function"
-    function: ToolFunction
-
-
-class ToolsResponse(BaseModel):
-    """Answer of `GET /tools`."""
-
-    tools: list[ToolDefinition]

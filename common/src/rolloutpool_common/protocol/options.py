@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
-from rolloutpool_common.protocol.v1.request import check_server_url
 
 __all__ = [
     "ContextLimit",
@@ -23,16 +23,7 @@ __all__ = [
     "OnLimit",
     "RolloutOptions",
     "RolloutSpec",
-    "check_callback_host",
 ]
-
-
-def check_callback_host(value: str) -> str:
-    """As `check_server_url`, and the URL must name a host."""
-    url = check_server_url(value)
-    if not url.partition("://")[2].split("/", 1)[0]:
-        raise ValueError(f"server_url names no host: {value}")
-    return url
 
 
 class MaskMode(StrEnum):
@@ -61,7 +52,7 @@ class OnAmbiguousTurn(StrEnum):
     FAIL = "fail"
     """End the rollout with a failure that is no data."""
     RETRY = "retry"
-    """TurnRequest again; the trainer may sample this turn twice."""
+    """Ask again; the trainer may sample this turn twice."""
 
 
 class OnInjection(StrEnum):

@@ -29,14 +29,11 @@ from rolloutpool_common.store.reconciliation import Reconciliation, Reconciliati
 from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
-    GroupState,
     NewBatch,
     NewRollout,
-    QueueDepth,
     ResultSlice,
     Submitted,
     Ticket,
-    WorkerInfo,
     merge_spec,
 )
 from rolloutpool_common.store.rollouts import Rollouts, new_token
@@ -52,12 +49,10 @@ __all__ = [
     "ClaimLost",
     "ClaimRefused",
     "ForeignSchema",
-    "GroupState",
     "IdempotencyConflict",
     "NewBatch",
     "NewRollout",
     "PoolStats",
-    "QueueDepth",
     "Reconciliation",
     "ReconciliationReport",
     "ResultSlice",
@@ -72,7 +67,6 @@ __all__ = [
     "Ticket",
     "TooManyOpen",
     "Watch",
-    "WorkerInfo",
     "merge_spec",
     "new_token",
 ]

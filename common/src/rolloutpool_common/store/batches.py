@@ -15,6 +15,7 @@ import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
+from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
@@ -24,7 +25,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
-from rolloutpool_common.store.records import Capacity, GroupState, NewBatch, NewRollout, ResultSlice, Submitted, expand
+from rolloutpool_common.store.records import Capacity, NewBatch, NewRollout, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
 
@@ -110,7 +111,7 @@ class Batches:
                         pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
                 await pipe.execute()
 
-    async def groups(self, batch_id: str) -> list[GroupState]:
+    async def groups(self, batch_id: str) -> list[Group]:
         """Where the groups of a batch with a group policy stand, in order of name; empty without one."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id, "group_counts"))
@@ -121,14 +122,14 @@ class Batches:
             return int(counts.get(f"{what}:{group}", 0))
 
         return [
-            GroupState(
+            Group(
                 group=group,
                 size=n("size", group),
                 completed=n("completed", group),
                 failed=n("failed", group),
                 cancelled=n("cancelled", group),
                 expired=n("expired", group),
-                verdict=counts.get(f"verdict:{group}", "open"),
+                verdict=GroupVerdict(counts.get(f"verdict:{group}", GroupVerdict.OPEN)),
             )
             for group in names
         ]

@@ -6,10 +6,11 @@ need, and runs take turns filling that window by weight, so that a large batch c
 """
 
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.records import QueueDepth, Ticket
+from rolloutpool_common.store.records import Ticket
 from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
 
 __all__ = ["PER_WORKER", "Outbox"]
@@ -62,7 +63,7 @@ class Outbox:
             seconds, micros = await self._redis.time()
         return float(seconds) * 1000 + float(micros) / 1000
 
-    async def queue_depths(self) -> dict[Priority, QueueDepth]:
+    async def queue_depths(self) -> dict[Priority, Queue]:
         """How many rollouts wait, accepted and published, per priority class."""
         depths = {}
         with store_errors():
@@ -73,5 +74,5 @@ class Outbox:
                         pipe.llen(keys.batch(batch_id.decode(), "outbox"))
                 pipe.zcard(keys.published(priority))
                 *waiting, published = await pipe.execute()
-                depths[priority] = QueueDepth(sum(waiting), published)
+                depths[priority] = Queue(outbox=sum(waiting), published=published)
         return depths

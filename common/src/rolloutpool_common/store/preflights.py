@@ -1,5 +1,6 @@
 """Preflights: what a worker found at callback endpoints, on its way back to the API process that asked."""
 
+from rolloutpool_common.protocol.operations import Preflight
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
@@ -15,13 +16,13 @@ class Preflights:
     def __init__(self, connection: Connection) -> None:
         self._redis = connection.redis
 
-    async def answer(self, request_id: str, found: bytes) -> None:
-        """Leaves an answer (JSON)."""
+    async def answer(self, request_id: str, found: Preflight) -> None:
+        """Leave an answer for the API process that asked."""
         with store_errors():
-            await self._redis.set(keys.preflight(request_id), found, ex=KEEP_SECONDS)
+            await self._redis.set(keys.preflight(request_id), found.model_dump_json(), ex=KEEP_SECONDS)
 
-    async def take(self, request_id: str) -> bytes | None:
+    async def take(self, request_id: str) -> Preflight | None:
         """The answer, once; None while there is none."""
         with store_errors():
             found: bytes | None = await self._redis.getdel(keys.preflight(request_id))
-        return found
+        return None if found is None else Preflight.model_validate_json(found)

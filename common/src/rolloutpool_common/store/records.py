@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
-from rolloutpool_common.protocol.batch import Delivery, GroupPolicy, Priority
-from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 
@@ -21,14 +21,11 @@ __all__ = [
     "Claim",
     "ClaimRefused",
     "DuePush",
-    "GroupState",
     "NewBatch",
     "NewRollout",
-    "QueueDepth",
     "ResultSlice",
     "Submitted",
     "Ticket",
-    "WorkerInfo",
     "dump",
     "load",
     "merge_spec",
@@ -131,26 +128,6 @@ class Capacity(NamedTuple):
     """0 where Redis has no limit."""
 
 
-class GroupState(NamedTuple):
-    """Where a group of a batch with a group policy stands."""
-
-    group: str
-    size: int
-    completed: int
-    failed: int
-    cancelled: int
-    expired: int
-    verdict: str
-    """open, usable (enough have completed), dropped (enough can't complete any more)."""
-
-
-class QueueDepth(NamedTuple):
-    """How much waits in a priority class."""
-
-    outbox: int
-    published: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """The right to run one rollout, until the token is replaced."""
@@ -192,32 +169,6 @@ class DuePush(NamedTuple):
 
     uid: str
     attempt: int
-
-
-class WorkerInfo(NamedTuple):
-    """What a worker process announces."""
-
-    worker_id: str
-    host: str
-    pid: int
-    slots: int
-    """Rollouts that it runs at once."""
-    running: int
-    tools: list[ToolDefinition]
-    agents: list[str]
-    termination_strategies: list[str]
-    tokenizers: dict[str, dict[str, str]]
-    """Warm tokenizers: name -> fingerprint."""
-    versions: dict[str, str]
-    started_at: float
-    """Unix seconds."""
-    last_beat_age_s: float
-    alive: bool
-
-    @property
-    def is_isolated(self) -> bool:
-        """Whether it takes nothing but suspects, which no message brings."""
-        return self.worker_id.startswith("isolated-")
 
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:

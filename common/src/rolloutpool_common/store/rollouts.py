@@ -12,8 +12,8 @@ from typing import Any, Literal
 import orjson
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import RolloutView
 from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors

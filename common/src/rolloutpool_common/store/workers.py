@@ -5,15 +5,16 @@ clock alone.
 """
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.records import WorkerInfo
 
 __all__ = ["BEAT_SECONDS", "DEAD_AFTER_SECONDS", "Workers"]
 
@@ -81,7 +82,7 @@ class Workers:
         """Forgets a worker that was declared dead; False where it has claimed again in between: then try again."""
         return bool(await self._connection.script("deregister", worker_id))
 
-    async def known(self) -> list[WorkerInfo]:
+    async def known(self) -> list[Worker]:
         """All workers that beat or have not been declared dead yet, oldest first."""
         with store_errors():
             beats = await self._redis.zrange(keys.WORKERS, 0, -1, withscores=True)
@@ -125,21 +126,23 @@ class Workers:
         }
 
 
-def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> WorkerInfo:
+def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> Worker:
     about: dict[str, Any] = orjson.loads(fields[b"about"])
+    tools = [ToolDefinition.model_validate(tool) for tool in about["tools"]]
     warm = orjson.loads(fields[b"tokenizers"]) if b"tokenizers" in fields else about["tokenizers"]
-    return WorkerInfo(
+    return Worker(
         worker_id=worker_id,
         host=about["host"],
         pid=about["pid"],
         slots=about["slots"],
         running=int(fields.get(b"running", 0)),
-        tools=[ToolDefinition.model_validate(tool) for tool in about["tools"]],
+        tools=[tool.function.name for tool in tools],
+        tool_definitions=tools,
         agents=about["agents"],
         termination_strategies=about["termination_strategies"],
         tokenizers=warm,
         versions=about["versions"],
-        started_at=about["started_at"],
+        started_at=datetime.fromtimestamp(about["started_at"], UTC),
         last_beat_age_s=age_s,
         alive=age_s < DEAD_AFTER_SECONDS,
     )

@@ -6,7 +6,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from rolloutpool_common.protocol.batch import BatchRequest, Delivery, RolloutItem, TrainerPorts, TrainerUrls
-from rolloutpool_common.protocol.options import RolloutSpec, check_callback_host
+from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.options import RolloutSpec
 
 ITEM: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
 

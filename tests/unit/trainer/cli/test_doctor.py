@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.api_documents import worker
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner
 
@@ -19,20 +20,6 @@ def pool() -> Iterator[StubPool]:
     with stub_pool() as served:
         served.on("GET", "/health", Answer(body={"status": "healthy"}))
         yield served
-
-
-def worker(**changes: Any) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "worker_id": "w1",
-        "host": "h",
-        "alive": True,
-        "slots": 256,
-        "running": 3,
-        "last_beat_age_s": 0.2,
-        "versions": {"rolloutpool": "1"},
-        "tokenizers": {"t": {"tokenizer_sha256": "a"}},
-    }
-    return document | changes
 
 
 def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...] = ()) -> dict[str, DoctorFinding]:

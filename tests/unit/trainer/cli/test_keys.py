@@ -79,7 +79,7 @@ def test_the_doctor_shows_the_key_to_no_trainer(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
     with stub_pool() as pool, stub_pool() as trainer:
         for path in ("/health", "/readyz"):
-            pool.on("GET", path, Answer(body={"redis_ms": 1.0}))
+            pool.on("GET", path, Answer(body={"redis_ms": 1.0, "workers": 1}))
         pool.on(*WORKERS, Answer(403, {"error": {"message": "it lacks the scope `admin`"}}))
         with RolloutClient(pool.url, timeout=1) as client:
             findings = {finding.check: finding for finding in examine(client, [trainer.url])}

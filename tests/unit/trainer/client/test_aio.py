@@ -64,7 +64,7 @@ async def test_a_cancelled_request_leaves_the_client_usable(pool: StubPool) -> N
     async with AsyncRolloutClient(pool.url, timeout=30.0) as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.tools(), 0.05)
-        assert await client.health() == {"status": "healthy"}
+        assert (await client.health()).status == "healthy"
 
 
 async def test_nobody_there() -> None:

@@ -5,11 +5,13 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-from tests.support.api_documents import BATCH, accepted, page, status
+from tests.support.api_documents import BATCH, accepted, page, status, worker
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
+from rolloutpool_common.protocol.groups import GroupVerdict
+from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_trainer import errors
 from rolloutpool_trainer.client.sync import RolloutClient
@@ -168,12 +170,35 @@ def test_lookups(pool: StubPool, client: RolloutClient) -> None:
     view = {"uid": f"{BATCH}-0", "rollout_id": "r0", "batch_id": BATCH, "index": 0, "group": None, "status": "queued"}
     pool.on("GET", "/v1/rollouts/r0", Answer(body=view | {"attempt": 0, "worker": None, "turns": 0, "result": None}))
     pool.on("GET", "/tools", Answer(body={"tools": [{"type": "function", "function": {"name": "add"}}]}))
-    pool.on("GET", "/v1/workers", Answer(body={"workers": [{"worker_id": "w"}]}))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker(worker_id="w")]}))
     pool.on("GET", "/health", Answer(body={"status": "healthy"}))
     assert client.get_rollout("r0").status is RolloutStatus.QUEUED
     assert [tool.function.name for tool in client.tools()] == ["add"]
-    assert client.workers() == [{"worker_id": "w"}]
-    assert client.health() == {"status": "healthy"}
+    (found,) = client.workers()
+    assert (found.worker_id, found.pid, found.started_at.year) == ("w", 42, 2026)
+    assert client.health() == Health()
+
+
+def test_a_newer_pool_may_say_more(pool: StubPool, client: RolloutClient) -> None:
+    new = {"not_known_yet": {"a": [1]}}
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker(**new)], "queues": {}} | new))
+    group = {"group": "g", "size": 2, "completed": 2, "failed": 0, "cancelled": 0, "expired": 0, "verdict": "usable"}
+    pool.on("GET", f"/v1/batches/{BATCH}/groups", Answer(body={"groups": [group | new]} | new))
+    pool.on("GET", "/v1/dead-letters", Answer(body={"rollouts": ["u"], "pushes": []} | new))
+    check = {"server_url": "http://t", "ok": True, "detail": "answered 200", "ms": 1.5}
+    pool.on("POST", "/v1/preflight", Answer(body={"worker": "w", "endpoints": [check | new]} | new))
+    assert client.workers()[0].slots == 256
+    assert client.batch(BATCH).groups()[0].verdict is GroupVerdict.USABLE
+    assert client.dead_letters().rollouts == ["u"]
+    assert client.preflight(["http://t"])[0].ok
+
+
+def test_answers_can_still_be_read_like_dictionaries(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker(pid=7)]}))
+    (found,) = client.workers()
+    assert found["pid"] == 7
+    with pytest.raises(KeyError, match="model_fields"):
+        found["model_fields"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +259,7 @@ def test_no_proxy_of_the_environment_is_used(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     pool.on("GET", "/health", Answer(body={"status": "healthy"}))
     with RolloutClient(pool.url, timeout=0) as made:
-        assert made.health() == {"status": "healthy"}
+        assert made.health().status == "healthy"
 
 
 def test_text_of_any_kind_travels(pool: StubPool, client: RolloutClient) -> None:

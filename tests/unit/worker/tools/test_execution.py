@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.protocol.messages import FunctionCall, ToolCall, ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.tools import Tool, ToolContext, ToolRunner
 from rolloutpool_worker.tools.calculator import ADD
 

@@ -93,7 +93,8 @@ def _load() -> "ChatTokenizer":
     from rolloutpool_trainer.cli import tokenizers
 
     loaded = tokenizers.load(TOKENIZER)
-    from rolloutpool_trainer import callback_app, serving, testing  # noqa: F401
+    import rolloutpool_trainer.endpoint.server
+    import rolloutpool_trainer.testing  # noqa: F401
 
     return loaded
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -13,6 +13,9 @@ from rolloutpool_trainer.cli import options
 from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
+    from rolloutpool_common.protocol.errors import ErrorDetail
+    from rolloutpool_common.protocol.health import Ready
+    from rolloutpool_common.protocol.workers import Worker
     from rolloutpool_trainer.client.sync import RolloutClient
 
 __all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
@@ -20,7 +23,7 @@ __all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
 CALLBACK_PORTS = range(8080, 8131)
 """What firewalls between pools and trainers usually let through."""
 SILENT_SECONDS = 3.0
-"""Workers beat once a second."""
+"""Workers send a heartbeat every half second, so six in a row are missing by then."""
 
 
 class DoctorVerdict(StrEnum):
@@ -93,28 +96,29 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         yield _callback(callback)
 
 
-def _readiness(answer: dict[str, Any]) -> DoctorFinding:
-    error = answer.get("error")
-    if error:
-        return DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(error.get("reasons") or [error["message"]]))
-    return DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer['redis_ms']:.1f} ms, work is taken")
+def _readiness(answer: "Ready | ErrorDetail") -> DoctorFinding:
+    from rolloutpool_common.protocol.health import Ready
+
+    if not isinstance(answer, Ready):
+        return DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(answer.reasons or [answer.message]))
+    return DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer.redis_ms:.1f} ms, work is taken")
 
 
-def _workers(workers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
-    alive = [worker for worker in workers if worker.get("alive")]
+def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
+    alive = [worker for worker in workers if worker.alive]
     if not alive:
         yield DoctorFinding(
             "workers", DoctorVerdict.FAILED, "none is alive; start one with: rolloutpool worker --redis URL"
         )
         return
-    slots = sum(worker["slots"] for worker in alive)
-    running = sum(worker["running"] for worker in alive)
+    slots = sum(worker.slots for worker in alive)
+    running = sum(worker.running for worker in alive)
     yield DoctorFinding("workers", DoctorVerdict.OK, f"{len(alive)} alive, {running} of {slots} slots in use")
     for worker in alive:
-        if worker["last_beat_age_s"] > SILENT_SECONDS:
-            silence = f"{worker['worker_id']} on {worker['host']} has been silent for {worker['last_beat_age_s']:.0f} s"
+        if worker.last_beat_age_s > SILENT_SECONDS:
+            silence = f"{worker.worker_id} on {worker.host} has been silent for {worker.last_beat_age_s:.0f} s"
             yield DoctorFinding("workers", DoctorVerdict.WARNING, silence)
-    versions = {str(sorted(worker["versions"].items())) for worker in alive}
+    versions = {str(sorted(worker.versions.items())) for worker in alive}
     if len(versions) > 1:
         yield DoctorFinding(
             "versions", DoctorVerdict.WARNING, f"the workers run {len(versions)} different sets: {versions}"
@@ -122,10 +126,10 @@ def _workers(workers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     yield from _tokenizers(alive)
 
 
-def _tokenizers(alive: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
+def _tokenizers(alive: "list[Worker]") -> Iterator[DoctorFinding]:
     prints: dict[str, set[str]] = {}
     for worker in alive:
-        for name, fingerprint in worker["tokenizers"].items():
+        for name, fingerprint in worker.tokenizers.items():
             prints.setdefault(name, set()).add(str(fingerprint))
     if not prints:
         hint = "none is loaded; the first rollout of each waits for that. ROLLOUTPOOL_TOKENIZERS loads them at start"

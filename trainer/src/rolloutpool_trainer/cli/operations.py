@@ -18,14 +18,14 @@ def preflight(
     url: options.Url = DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
-    """TurnRequest a worker whether it reaches these callback ports."""
+    """Ask a worker whether it reaches these callback ports."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
         found = client.preflight(server_urls)
     for endpoint in found:
-        console.line(f"{'ok  ' if endpoint['ok'] else 'FAIL'} {endpoint['server_url']}  {endpoint['detail']}")
-    if not all(endpoint["ok"] for endpoint in found):
+        console.line(f"{'ok  ' if endpoint.ok else 'FAIL'} {endpoint.server_url}  {endpoint.detail}")
+    if not all(endpoint.ok for endpoint in found):
         raise typer.Exit(1)
 
 
@@ -35,10 +35,11 @@ def dead_letters(url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None)
 
     with console.client(url, api_key) as client:
         letters = client.dead_letters()
-    for kind, name in (("rollouts", "rollout"), ("pushes", "push")):
-        for uid in letters[kind]:
-            console.line(f"{name} {uid}")
-    if not any(letters.values()):
+    for uid in letters.rollouts:
+        console.line(f"rollout {uid}")
+    for uid in letters.pushes:
+        console.line(f"push {uid}")
+    if not (letters.rollouts or letters.pushes):
         console.line("none")
 
 

@@ -19,16 +19,20 @@ from rolloutpool_common.protocol.batch import (
     BatchState,
     BatchStatus,
     Delivery,
-    GroupPolicy,
     Priority,
     RolloutItem,
-    RolloutView,
     TrainerPorts,
     TrainerUrls,
 )
-from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.groups import Group, GroupPolicy
+from rolloutpool_common.protocol.health import Health
+from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutResponse
+from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_trainer.client import calls
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
@@ -71,7 +75,7 @@ class AsyncBatch:
         """Counts by state, progress, rates."""
         return await self._client.ask(calls.status(self.batch_id))
 
-    async def groups(self) -> list[dict[str, Any]]:
+    async def groups(self) -> list[Group]:
         """Groups and their verdicts; empty without a group policy."""
         return await self._client.ask(calls.groups(self.batch_id))
 
@@ -189,15 +193,15 @@ class AsyncRolloutClient:
         """The tools that the pool's workers have, as the trainer renders them into its prompts."""
         return await self.ask(calls.tools())
 
-    async def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> list[Worker]:
         """What each worker announces of itself."""
         return await self.ask(calls.workers())
 
-    async def preflight(self, server_urls: Sequence[str]) -> list[dict[str, Any]]:
-        """Whether a worker reaches these callback endpoints; each with `server_url`, `ok` and `detail`."""
+    async def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
+        """Whether a worker reaches these callback endpoints, one check per URL."""
         return await self.ask(calls.preflight(server_urls))
 
-    async def dead_letters(self) -> dict[str, Any]:
+    async def dead_letters(self) -> DeadLetters:
         """Uids of rollouts that killed their workers, and of pushes that were given up."""
         return await self.ask(calls.dead_letters())
 
@@ -206,7 +210,7 @@ class AsyncRolloutClient:
         accepted = await self.ask(calls.requeue(uid))
         return AsyncBatch(self, accepted.batch_id, accepted)
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> Health:
         """Answers as soon as the API runs, whatever else does."""
         return await self.ask(calls.health())
 

@@ -17,18 +17,22 @@ from rolloutpool_common.protocol.batch import (
     BatchAccepted,
     BatchStatus,
     Delivery,
-    Fault,
-    GroupPolicy,
     Priority,
     RolloutItem,
-    RolloutView,
     TrainerPorts,
     TrainerUrls,
 )
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
+from rolloutpool_common.protocol.errors import ErrorBody, ErrorDetail, Fault
+from rolloutpool_common.protocol.groups import Group, GroupPolicy, Groups
+from rolloutpool_common.protocol.health import Health, Ready
+from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck, Preflight
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.result import ResultPage
-from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutResponse
+from rolloutpool_common.protocol.workers import Worker, WorkersResponse
 from rolloutpool_trainer import errors
 
 T = TypeVar("T")
@@ -135,7 +139,11 @@ def _error(response: httpx.Response) -> errors.ClientError:
 
 
 def _model(model: type[ModelT]) -> Callable[[httpx.Response], ModelT]:
-    return lambda response: model.model_validate_json(response.content)
+    return lambda response: _read(model, response)
+
+
+def _read(model: type[ModelT], response: httpx.Response) -> ModelT:
+    return model.model_validate_json(response.content)
 
 
 def submit(
@@ -226,38 +234,38 @@ def tools() -> Call[list[ToolDefinition]]:
     return Call(
         method="GET",
         path="/tools",
-        read=lambda response: ToolsResponse.model_validate_json(response.content).tools,
+        read=lambda response: _read(ToolsResponse, response).tools,
     )
 
 
-def workers() -> Call[list[dict[str, Any]]]:
-    """`GET /v1/workers`: what each worker announces, as it is."""
-    return Call(method="GET", path="/v1/workers", read=lambda response: _objects(response, "workers"))
+def workers() -> Call[list[Worker]]:
+    """`GET /v1/workers`."""
+    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response).workers)
 
 
-def groups(batch_id: str) -> Call[list[dict[str, Any]]]:
+def groups(batch_id: str) -> Call[list[Group]]:
     """`GET /v1/batches/{id}/groups`."""
     return Call(
         method="GET",
         path=f"{_path('batches', batch_id)}/groups",
-        read=lambda response: _objects(response, "groups"),
+        read=lambda response: _read(Groups, response).groups,
     )
 
 
-def preflight(server_urls: Sequence[str]) -> Call[list[dict[str, Any]]]:
+def preflight(server_urls: Sequence[str]) -> Call[list[EndpointCheck]]:
     """`POST /v1/preflight`."""
     return Call(
         method="POST",
         path="/v1/preflight",
         headers=_JSON,
         body=_json({"server_urls": list(server_urls)}),
-        read=lambda response: _objects(response, "endpoints"),
+        read=lambda response: _read(Preflight, response).endpoints,
     )
 
 
-def dead_letters() -> Call[dict[str, Any]]:
+def dead_letters() -> Call[DeadLetters]:
     """`GET /v1/dead-letters`."""
-    return Call(method="GET", path="/v1/dead-letters", read=_object)
+    return Call(method="GET", path="/v1/dead-letters", read=_model(DeadLetters))
 
 
 def requeue(uid: str) -> Call[BatchAccepted]:
@@ -265,14 +273,14 @@ def requeue(uid: str) -> Call[BatchAccepted]:
     return Call(method="POST", path=f"{_path('dead-letters', uid)}/requeue", read=_model(BatchAccepted))
 
 
-def health() -> Call[dict[str, Any]]:
+def health() -> Call[Health]:
     """`GET /health`."""
-    return Call(method="GET", path="/health", read=_object)
+    return Call(method="GET", path="/health", read=_model(Health))
 
 
-def readiness() -> Call[dict[str, Any]]:
-    """`GET /readyz`; not ready is an answer, too."""
-    return Call(method="GET", path="/readyz", read=_object, answers=frozenset({503}))
+def readiness() -> Call[Ready | ErrorDetail]:
+    """`GET /readyz`; a pool that is not ready is an answer too, and says why."""
+    return Call(method="GET", path="/readyz", read=_readiness, answers=frozenset({503}))
 
 
 def _path(kind: str, identity: str) -> str:
@@ -294,15 +302,5 @@ def _nothing(response: httpx.Response) -> None:
     return None
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
-    document = response.json()
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")
-    return document
-
-
-def _objects(response: httpx.Response, key: str) -> list[dict[str, Any]]:
-    items = _object(response).get(key)
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ValueError(f"no list of objects under {key!r}")
-    return items
+def _readiness(response: httpx.Response) -> Ready | ErrorDetail:
+    return _read(Ready, response) if response.is_success else _read(ErrorBody, response).error

@@ -18,16 +18,20 @@ from rolloutpool_common.protocol.batch import (
     BatchState,
     BatchStatus,
     Delivery,
-    GroupPolicy,
     Priority,
     RolloutItem,
-    RolloutView,
     TrainerPorts,
     TrainerUrls,
 )
-from rolloutpool_common.protocol.messages import ToolDefinition
+from rolloutpool_common.protocol.groups import Group, GroupPolicy
+from rolloutpool_common.protocol.health import Health
+from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.v1.request import RolloutRequest, RolloutResponse
+from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_common.protocol.v1.request import RolloutRequest
+from rolloutpool_common.protocol.v1.response import RolloutResponse
+from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_trainer.client import calls
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
@@ -70,7 +74,7 @@ class Batch:
         """Counts by state, progress, rates."""
         return self._client.ask(calls.status(self.batch_id))
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Group]:
         """Groups and their verdicts; empty without a group policy."""
         return self._client.ask(calls.groups(self.batch_id))
 
@@ -188,15 +192,15 @@ class RolloutClient:
         """The tools that the pool's workers have, as the trainer renders them into its prompts."""
         return self.ask(calls.tools())
 
-    def workers(self) -> list[dict[str, Any]]:
+    def workers(self) -> list[Worker]:
         """What each worker announces of itself."""
         return self.ask(calls.workers())
 
-    def preflight(self, server_urls: Sequence[str]) -> list[dict[str, Any]]:
-        """Whether a worker reaches these callback endpoints; each with `server_url`, `ok` and `detail`."""
+    def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
+        """Whether a worker reaches these callback endpoints, one check per URL."""
         return self.ask(calls.preflight(server_urls))
 
-    def dead_letters(self) -> dict[str, Any]:
+    def dead_letters(self) -> DeadLetters:
         """Uids of rollouts that killed their workers, and of pushes that were given up."""
         return self.ask(calls.dead_letters())
 
@@ -205,7 +209,7 @@ class RolloutClient:
         accepted = self.ask(calls.requeue(uid))
         return Batch(self, accepted.batch_id, accepted)
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> Health:
         """Answers as soon as the API runs, whatever else does."""
         return self.ask(calls.health())
 

@@ -32,7 +32,8 @@ from rolloutpool_common.protocol.completions import (
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
 )
-from rolloutpool_common.protocol.messages import Message, ToolDefinition
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError, MaskMismatch, check_mask

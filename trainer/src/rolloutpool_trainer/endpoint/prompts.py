@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolsResponse
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_common.rendering import ChatTokenizer, Delta, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.errors import EndpointError

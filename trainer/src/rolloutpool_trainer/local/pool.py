@@ -275,9 +275,7 @@ class LocalPool:
 
             def announced() -> bool:
                 try:
-                    alive = {
-                        (worker.get("host"), worker.get("pid")) for worker in client.workers() if worker.get("alive")
-                    }
+                    alive = {(worker.host, worker.pid) for worker in client.workers() if worker.alive}
                 except PoolUnavailable:
                     return False
                 return all((socket.gethostname(), worker.pid) in alive for worker in workers)

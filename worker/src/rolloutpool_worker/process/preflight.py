@@ -5,12 +5,11 @@ Any HTTP answer shows that the port is reachable; what the endpoint thinks of `G
 
 import asyncio
 import time
-from typing import Any
 
 import httpx
-import orjson
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.operations import EndpointCheck, Preflight
 from rolloutpool_worker.rollout.services import Services
 
 __all__ = ["try_endpoints"]
@@ -23,16 +22,15 @@ async def try_endpoints(services: Services, request_id: str, urls: list[str]) ->
     """Tries each endpoint once and leaves what was found for the API process that asked."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def limited(url: str) -> dict[str, Any]:
+    async def limited(url: str) -> EndpointCheck:
         async with places:
             return await _try(services, url)
 
     found = await asyncio.gather(*(limited(url) for url in urls))
-    answer = {"worker": services.worker_id, "endpoints": found}
-    await services.store.preflights.answer(request_id, orjson.dumps(answer))
+    await services.store.preflights.answer(request_id, Preflight(worker=services.worker_id, endpoints=found))
 
 
-async def _try(services: Services, url: str) -> dict[str, Any]:
+async def _try(services: Services, url: str) -> EndpointCheck:
     start = time.perf_counter()
     try:
         async with (
@@ -46,4 +44,4 @@ async def _try(services: Services, url: str) -> dict[str, Any]:
         ok, detail = False, type(error).__name__
     except RolloutPoolError as refused:
         ok, detail = False, refused.message
-    return {"server_url": url, "ok": ok, "detail": detail, "ms": (time.perf_counter() - start) * 1000}
+    return EndpointCheck(server_url=url, ok=ok, detail=detail, ms=(time.perf_counter() - start) * 1000)

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.messages import ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.plugins import Registry
 
 __all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "tool"]

@@ -1,25 +1,18 @@
-"""Protocol v1: `POST /rollout`, one rollout per request, answered when it has ended.
+"""Protocol v1's request: `POST /rollout` runs one rollout, and is answered when the rollout has ended.
 
-A valid request gets 200 whatever becomes of it; fields, defaults, limits and texts are the protocol's own.
-How a result becomes this answer, quirks included, is in `rolloutpool_common.protocol.v1.response`.
+Fields, defaults, limits and error texts are the protocol's own. A valid request gets 200 however its rollout ends;
+the answer is in `rolloutpool_common.protocol.v1.response`.
 """
 
-from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue, field_validator
 
+from rolloutpool_common.protocol.checks import check_rollout_id, check_server_url
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import SamplingParams
 
-__all__ = [
-    "RolloutMetrics",
-    "RolloutRequest",
-    "RolloutResponse",
-    "V1Status",
-    "check_rollout_id",
-    "check_server_url",
-]
+__all__ = ["RolloutRequest"]
 
 _EXAMPLE: dict[str, JsonValue] = {
     "rollout_id": "job7-step12-idx3-9f2c",
@@ -29,22 +22,6 @@ _EXAMPLE: dict[str, JsonValue] = {
     "tokenizer_name": "rolloutpool/tiny",
     "max_turns": 10,
 }
-
-
-def check_rollout_id(value: str) -> str:
-    """The id unchanged, or ValueError: blank, or longer than 256 characters."""
-    if not value.strip():
-        raise ValueError("rollout_id must be non-empty")
-    if len(value) > 256:
-        raise ValueError("rollout_id must be at most 256 characters")
-    return value
-
-
-def check_server_url(value: str) -> str:
-    """The URL without trailing slashes, or ValueError when it is not http(s)."""
-    if not value.startswith(("http://", "https://")):
-        raise ValueError(f"server_url must be an HTTP/HTTPS URL, got: {value}")
-    return value.rstrip("/")
 
 
 class RolloutRequest(BaseModel):
@@ -73,38 +50,3 @@ class RolloutRequest(BaseModel):
     @classmethod
     def _server_url(cls, value: str) -> str:
         return check_server_url(value)
-
-
-class V1Status(StrEnum):
-    """Protocol v1 knows two outcomes."""
-
-    COMPLETED = "COMPLETED"
-    ERROR = "ERROR"
-
-
-class RolloutMetrics(BaseModel):
-    """Protocol v1's eight numbers. Latencies are wall milliseconds."""
-
-    total_latency_ms: float = 0.0
-    llm_latency_ms: float = 0.0
-    tool_latency_ms: float = 0.0
-    num_llm_calls: int = 0
-    num_tool_calls: int = 0
-    prompt_tokens: int = 0
-    """Sum over calls of the prompt's length."""
-    response_tokens: int = 0
-    """Sum over calls of the sampled tokens."""
-    max_context_tokens: int = 0
-    """On v1 the same sum of sampled tokens, 0 on errors; the result record has the true maximum."""
-
-
-class RolloutResponse(BaseModel):
-    """Protocol v1's answer; all keys are always present, in this order."""
-
-    rollout_id: str
-    status: V1Status
-    final_messages: list[Message] = Field(default_factory=list)
-    finish_reason: str | None = None
-    error_message: str | None = None
-    metrics: RolloutMetrics | None = None
-    extra_fields: dict[str, Any] = Field(default_factory=dict)

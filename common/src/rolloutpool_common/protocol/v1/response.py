@@ -1,15 +1,25 @@
-"""How a stored result becomes protocol v1's answer.
+"""Protocol v1's answer, and how a stored result becomes it.
 
-The record tells the truth; v1's clients get what v1 always gave: a length stop is `stop`, the turn that reached
-`max_tokens` is dropped from the transcript, errors have no transcript, and `max_context_tokens` is the sum of
-sampled tokens. Each of these is a quirk that clients may rely on.
+The stored record says what happened. Protocol v1's clients get what v1 has always given them, with four quirks that
+they may rely on:
+
+1. A turn that ended at the length limit has the finish reason `stop`.
+2. The turn that reached `max_tokens` is missing from the transcript.
+3. An error has no transcript.
+4. `max_context_tokens` is the sum of sampled tokens, not the longest context.
 """
 
-from rolloutpool_common.outcomes import Category, Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.v1.request import RolloutMetrics, RolloutResponse, V1Status
+from enum import StrEnum
+from typing import Any
 
-__all__ = ["to_v1"]
+from pydantic import Field
+
+from rolloutpool_common.outcomes import Category, Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.answer import Answer
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.result import RolloutResult
+
+__all__ = ["RolloutMetrics", "RolloutResponse", "V1Status", "to_v1"]
 
 _FINISH = {
     FinishReason.STOP: "stop",
@@ -29,6 +39,41 @@ _OWN_TEXTS = {
 }
 
 _CONTEXT_TRUNCATION = "Invalid conversation state (possible context truncation): {}"
+
+
+class V1Status(StrEnum):
+    """Protocol v1 knows two outcomes."""
+
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+
+
+class RolloutMetrics(Answer):
+    """Protocol v1's eight numbers. Latencies are wall milliseconds."""
+
+    total_latency_ms: float = 0.0
+    llm_latency_ms: float = 0.0
+    tool_latency_ms: float = 0.0
+    num_llm_calls: int = 0
+    num_tool_calls: int = 0
+    prompt_tokens: int = 0
+    """Sum over calls of the prompt's length."""
+    response_tokens: int = 0
+    """Sum over calls of the sampled tokens."""
+    max_context_tokens: int = 0
+    """On v1 the same sum of sampled tokens, 0 on errors; the result record has the true maximum."""
+
+
+class RolloutResponse(Answer):
+    """Protocol v1's answer; all keys are always present, in this order."""
+
+    rollout_id: str
+    status: V1Status
+    final_messages: list[Message] = Field(default_factory=list)
+    finish_reason: str | None = None
+    error_message: str | None = None
+    metrics: RolloutMetrics | None = None
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
 
 
 def to_v1(result: RolloutResult, *, tokenizer_name: str, timeout_seconds: float) -> RolloutResponse:

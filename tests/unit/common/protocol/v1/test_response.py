@@ -7,8 +7,7 @@ import pytest
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, Spans
-from rolloutpool_common.protocol.v1.request import V1Status
-from rolloutpool_common.protocol.v1.response import to_v1
+from rolloutpool_common.protocol.v1.response import V1Status, to_v1
 
 SAID = [Message(role="user", content="q"), Message(role="assistant", content="a")]
 

@@ -1,0 +1,30 @@
+"""Whether the pool answers and can work: `/health` of protocol v1, `/livez` and `/readyz`."""
+
+from typing import Literal
+
+from rolloutpool_common.protocol.answer import Answer
+
+__all__ = ["Alive", "Health", "Ready"]
+
+
+class Health(Answer):
+    """`GET /health`, as protocol v1 has it."""
+
+    status: Literal["healthy"] = "healthy"
+    service: Literal["rollout-server"] = "rollout-server"
+
+
+class Alive(Answer):
+    """`GET /livez`: this API process answers."""
+
+    status: Literal["alive"] = "alive"
+
+
+class Ready(Answer):
+    """`GET /readyz`: a rollout that is submitted now will run. A pool that is not ready answers 503 with reasons."""
+
+    status: Literal["ready"] = "ready"
+    redis_ms: float
+    """One round trip to Redis."""
+    workers: int
+    """Live worker processes."""

@@ -1,0 +1,64 @@
+"""Workers and what waits for them: what each announces, as the store keeps it and `GET /v1/workers` shows it."""
+
+from datetime import datetime
+
+from pydantic import ConfigDict, Field
+
+from rolloutpool_common.protocol.answer import Answer
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.tools import ToolDefinition
+
+__all__ = ["Queue", "Worker", "WorkersResponse"]
+
+
+class Worker(Answer):
+    """One worker process."""
+
+    model_config = ConfigDict(frozen=True)
+
+    worker_id: str
+    host: str
+    pid: int
+    alive: bool
+    """Whether it sent a heartbeat lately. A dead worker disappears once its rollouts are back in the queue."""
+    slots: int
+    """Rollouts that it runs at once."""
+    running: int
+    """Rollouts that it runs now."""
+    tools: list[str]
+    """Names of its tools."""
+    agents: list[str]
+    termination_strategies: list[str]
+    tokenizers: dict[str, dict[str, str]]
+    """Tokenizers that it has loaded: name to fingerprint."""
+    versions: dict[str, str]
+    """Distribution to version."""
+    started_at: datetime
+    last_beat_age_s: float
+    """Seconds since its last heartbeat, on Redis' clock."""
+    tool_definitions: list[ToolDefinition] = Field(default_factory=list, exclude=True)
+    """Its tools in full. `GET /tools` merges them over all workers; this model does not put them on the wire."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether it runs nothing but suspects, which no message brings."""
+        return self.worker_id.startswith("isolated-")
+
+
+class Queue(Answer):
+    """How many rollouts of one priority class wait for a worker."""
+
+    model_config = ConfigDict(frozen=True)
+
+    outbox: int
+    """Accepted, but not in the broker yet."""
+    published: int
+    """In the broker."""
+
+
+class WorkersResponse(Answer):
+    """`GET /v1/workers`."""
+
+    workers: list[Worker]
+    """Oldest first."""
+    queues: dict[Priority, Queue] = Field(default_factory=dict)
