@@ -1,7 +1,10 @@
 """The documents say what is so: links lead somewhere, code compiles, tables agree with settings and protocol."""
 
 import ast
+import pkgutil
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ PAPERS = [
     *sorted((ROOT / "examples").iterdir()),
     ROOT / "docker-compose.yml",
 ]
+DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SETTINGS: dict[str, type[BaseSettings]] = {"API": Settings, "Worker": WorkerSettings, "Flower": FlowerSettings}
 
 
@@ -149,3 +154,76 @@ def test_every_test_that_is_named_exists() -> None:
         named += [(heading, test) for test in re.findall(r"`(test_\w+)`", below)]
     assert named
     assert [name for name in named if not re.search(rf"def {name[1]}\(", (ROOT / name[0]).read_text())] == []
+
+
+def resolve(path: str) -> Path:
+    """Where a path of the documents is: they leave `src/rolloutpool_X/` out."""
+    first, _, rest = path.partition("/")
+    inside = ROOT / first / "src" / f"rolloutpool_{first}" / rest
+    return inside if first in DISTRIBUTIONS and inside.exists() else ROOT / path
+
+
+def named_paths(text: str) -> list[str]:
+    """What is written in code marks and looks like a path of this repository: a folder, or a file with a known end."""
+    words = re.findall(r"(?<!`)`([\w.][\w./-]*/[\w./-]*)`(?!`)", text)
+    tops = {path.name for path in ROOT.iterdir()}
+    return [
+        word
+        for word in words
+        if word.partition("/")[0] in tops
+        and re.search(r"/$|\.(py|lua|md|toml|json|yml|txt|lock|Dockerfile|svg)$", word)
+        and not word.startswith("build/")
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_that_is_named_exists(document: Path) -> None:
+    assert [path for path in named_paths(document.read_text()) if not resolve(path).exists()] == []
+
+
+def test_paths_are_found_in_a_text() -> None:
+    text = "`common/store/keys.py` and `worker/tools/`, not `application/json`, `a/b` or `build/tokenizers/`"
+    assert named_paths(text) == ["common/store/keys.py", "worker/tools/"]
+    assert resolve("common/store/keys.py").is_file()
+    assert resolve("common/pyproject.toml").is_file()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_that_is_named_exists(document: Path) -> None:
+    for name in re.findall(r"`(rolloutpool_\w+(?:\.\w+)+)`", document.read_text()):
+        assert pkgutil.resolve_name(name) is not None
+
+
+def drawn_paths(tree: str) -> Iterator[str]:
+    """The folders of a tree that is drawn by indentation."""
+    above: list[str] = []
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        above[depth:] = [line.split()[0]]
+        yield "".join(above)
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_code() -> None:
+    tree = section(ARCHITECTURE, "## The house").split("```")[1].strip()
+    drawn = {resolve(path) for path in drawn_paths(tree)}
+    assert [path for path in drawn if not path.is_dir()] == []
+    rooms = {
+        module.parent
+        for name in DISTRIBUTIONS
+        for suffix in ("py", "lua")
+        for module in (ROOT / name / "src").rglob(f"*.{suffix}")
+    }
+    below_v1 = {room for room in rooms if room.parent.name == "protocol"}
+    assert rooms - below_v1 - {resolve(f"{name}/") for name in DISTRIBUTIONS} <= drawn
+
+
+def test_every_import_contract_is_explained_and_exists() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = [row[1].strip("`") for row in rows(section(ARCHITECTURE, "### What may import what"))[1:]]
+    assert sorted(named) == sorted(contract["id"] for contract in contracts)
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    assert [path.name for path in sorted(folder.glob("0*.md")) if f"]({path.name})" not in index] == []
