@@ -26,7 +26,7 @@ from rolloutpool_common.store import (
     Claim,
     ClaimLost,
     ClaimRefused,
-    IdempotencyConflict,
+    IdempotencyKeyReused,
     Store,
     Ticket,
     new_token,
@@ -124,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.has_precancels.remove(name)
                 self.end(self.names[name], RolloutStatus.CANCELLED, 0, None)
         elif other:
-            with pytest.raises(IdempotencyConflict) as conflict:
+            with pytest.raises(IdempotencyKeyReused) as conflict:
                 self.do(self.store.batches.submit(new))
             assert conflict.value.batch_id == before
         else:

@@ -52,11 +52,11 @@ class ApiServer(uvicorn.Server):
                 timeout_graceful_shutdown=FINISH_SECONDS,
             )
         )
-        self._pool = app.state.pool
+        self._services = app.state.services
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's."""
-        self._pool.stop()
+        self._services.stop()
         await super().shutdown(sockets)
 
 

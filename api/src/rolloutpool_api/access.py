@@ -1,6 +1,6 @@
 """Who asks, and what they may do.
 
-Invariant: a request that reaches a route has a `Caller`. Whoever is none is refused before the body is read: 401
+Invariant: a request that reaches a route has a `Principal`. Whoever is none is refused before the body is read: 401
 without a good key, 403 where a key may not do this. A path is closed unless it is named here, so that a new route
 cannot be open by oversight.
 
@@ -25,7 +25,7 @@ from rolloutpool_api.settings import Settings
 from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
 from rolloutpool_common.security.targets import as_address, is_loopback
 
-__all__ = ["Admin", "Anybody", "AuthMiddleware", "Caller", "Reader", "Submitter"]
+__all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitter"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -36,7 +36,7 @@ V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
 
 
 @dataclass(frozen=True)
-class Caller:
+class Principal:
     """Somebody who may ask."""
 
     name: str
@@ -58,8 +58,8 @@ class Caller:
         return None if KeyScope.ADMIN in self.scopes else self.name
 
 
-_EVERYTHING = Caller(GUEST, frozenset(KeyScope))
-_V1_GUEST = Caller(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
+_EVERYTHING = Principal(GUEST, frozenset(KeyScope))
+_V1_GUEST = Principal(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 
 
 class AuthMiddleware:
@@ -83,7 +83,7 @@ class AuthMiddleware:
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
 
-    def _caller(self, scope: Scope) -> Caller | None:
+    def _caller(self, scope: Scope) -> Principal | None:
         """None on open paths alone; raises `KeyRequired` or `Forbidden`."""
         headers = Headers(scope=scope)
         authorization = headers.get("authorization")
@@ -91,7 +91,7 @@ class AuthMiddleware:
             kind, _, key = authorization.partition(" ")
             found = find_key(self._keys, key.strip()) if kind.lower() == "bearer" else None
             if found is not None:
-                return Caller(found.name, found.scopes)
+                return Principal(found.name, found.scopes)
             if scope["path"] not in OPEN_PATHS:
                 raise KeyRequired("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
         if scope["path"] in OPEN_PATHS:
@@ -132,9 +132,9 @@ def _check_origin(headers: Headers) -> None:
         raise Forbidden("a page of another site may not call this API without a key")
 
 
-def _who_may(scope: KeyScope | None) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
-    async def check(request: Request) -> Caller:
-        caller: Caller = request.state.caller
+def _who_may(scope: KeyScope | None) -> Callable[[Request], Coroutine[Any, Any, Principal]]:
+    async def check(request: Request) -> Principal:
+        caller: Principal = request.state.caller
         if scope is not None:
             caller.must(scope)
         return caller
@@ -142,8 +142,8 @@ def _who_may(scope: KeyScope | None) -> Callable[[Request], Coroutine[Any, Any, 
     return check
 
 
-Anybody = Annotated[Caller, Depends(_who_may(None))]
+Anybody = Annotated[Principal, Depends(_who_may(None))]
 """Whoever has a key, whatever it is for."""
-Submitter = Annotated[Caller, Depends(_who_may(KeyScope.SUBMIT))]
-Reader = Annotated[Caller, Depends(_who_may(KeyScope.READ))]
-Admin = Annotated[Caller, Depends(_who_may(KeyScope.ADMIN))]
+Submitter = Annotated[Principal, Depends(_who_may(KeyScope.SUBMIT))]
+Reader = Annotated[Principal, Depends(_who_may(KeyScope.READ))]
+Admin = Annotated[Principal, Depends(_who_may(KeyScope.ADMIN))]

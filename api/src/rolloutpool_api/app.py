@@ -20,13 +20,13 @@ from starlette.exceptions import HTTPException
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error
-from rolloutpool_api.faults import Faults, path
-from rolloutpool_api.pool import Pool
+from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes import batches, health, metrics, operations, rollouts, tools
+from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.batch import BatchRequest
-from rolloutpool_common.store import BatchStillRunning, IdempotencyConflict, StoreError, StoreFull
+from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
 
 __all__ = ["create_app"]
 
@@ -42,16 +42,16 @@ Errors of the pool's own API have one shape, `{"error": {"message": ..., ...}}`;
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The API of one process; `app.state.pool` is the `Pool` behind it. Needs no Redis to start."""
-    pool = Pool(settings)
+    """The API of one process; `app.state.services` is the `ApiServices` behind it. Needs no Redis to start."""
+    services = ApiServices(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with pool.running():
+        async with services.running():
             yield
 
     app = FastAPI(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
-    app.state.pool = pool
+    app.state.services = services
     app.add_middleware(BodyLimit, max_bytes=settings.rolloutpool_max_body_mb * 1_000_000)
     # Added last, so the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
@@ -76,7 +76,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
-    if isinstance(error, IdempotencyConflict | BatchStillRunning):
+    if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
         return answer(request.url.path, 409, error.message)
     retry_after_s = 30 if isinstance(error, StoreFull) else 2
     return answer(request.url.path, 503, error.message, headers={"Retry-After": str(retry_after_s)})
@@ -102,7 +102,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         # A body of another content type is echoed as it came, and need not be text.
         detail = jsonable_encoder(error.errors(), custom_encoder={bytes: lambda raw: raw.decode(errors="replace")})
         return JSONResponse({"detail": detail}, status_code=422)
-    faults = Faults()
+    faults = FaultList()
     for item in error.errors():
         faults.add(path(*item["loc"]), item["msg"])
     return await _api_error(request, Rejected(faults.listed, faults.total))

@@ -12,7 +12,7 @@ import structlog
 from fastapi.sse import ServerSentEvent
 
 from rolloutpool_api.errors import ShuttingDown
-from rolloutpool_api.pool import Pool
+from rolloutpool_api.services import ApiServices
 from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.store import StoreError
 
@@ -27,10 +27,10 @@ CHUNK = 100
 RECONNECT_MS = 2000
 
 
-async def stream(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
+async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
     """All events after `cursor` of a batch that is this caller's; `sees` None: anybody's."""
     try:
-        async for event in _events(pool, batch_id, cursor, sees):
+        async for event in _events(services, batch_id, cursor, sees):
             yield event
     except ShuttingDown:
         return
@@ -38,17 +38,19 @@ async def stream(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> As
         _log.warning("event stream broken off", batch_id=batch_id, error=str(error))
 
 
-async def _events(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
+async def _events(
+    services: ApiServices, batch_id: str, cursor: str, sees: str | None
+) -> AsyncIterator[ServerSentEvent]:
     told, dirty = -PROGRESS_SECONDS, True
-    async with pool.store.signals.watch(batch_id) as watch:
+    async with services.store.signals.watch(batch_id) as watch:
         while True:
-            piece = await pool.store.batches.results(batch_id, cursor, CHUNK)
+            piece = await services.store.batches.results(batch_id, cursor, CHUNK)
             for at, data in piece.items:
                 yield _result(at, data)
             cursor, dirty = piece.next_cursor, dirty or bool(piece.items)
             due = told + PROGRESS_SECONDS - time.monotonic()
             if piece.complete or (dirty and due <= 0):
-                status = await pool.store.batches.status(batch_id, sees)
+                status = await services.store.batches.status(batch_id, sees)
                 if status is None:
                     return
                 yield _status("progress", status)
@@ -56,7 +58,7 @@ async def _events(pool: Pool, batch_id: str, cursor: str, sees: str | None) -> A
                     yield _status("complete", status)
                     return
                 told, dirty, due = time.monotonic(), False, PROGRESS_SECONDS
-            if len(piece.items) < CHUNK and not await pool.wait(watch, due if dirty else IDLE_SECONDS):
+            if len(piece.items) < CHUNK and not await services.wait(watch, due if dirty else IDLE_SECONDS):
                 # Rollouts that were claimed since show in the counts, though none has ended.
                 dirty = True
 

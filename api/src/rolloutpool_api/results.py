@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from rolloutpool_api.errors import BadCursor
-from rolloutpool_api.pool import Pool
+from rolloutpool_api.services import ApiServices
 
 __all__ = ["START", "Page", "check_cursor", "read_page"]
 
@@ -54,26 +54,26 @@ class Page:
         return b"".join(item + b"\n" for item in self.items)
 
 
-async def read_page(pool: Pool, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
+async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
     """Up to `limit` results after `cursor`; waits up to `wait_s` seconds for the first. Raises `ShuttingDown`."""
     end = time.monotonic() + wait_s
-    async with pool.store.signals.watch(batch_id) as watch:
+    async with services.store.signals.watch(batch_id) as watch:
         while True:
-            page = await _read(pool, batch_id, Page([], cursor, False), limit)
+            page = await _read(services, batch_id, Page([], cursor, False), limit)
             left = end - time.monotonic()
             if page.items and left > LINGER and not page.complete and not page.full(limit):
-                await pool.pause(LINGER)
-                return await _read(pool, batch_id, page, limit)
+                await services.pause(LINGER)
+                return await _read(services, batch_id, page, limit)
             if page.items or page.complete or left <= 0:
                 return page
-            await pool.wait(watch, left)
+            await services.wait(watch, left)
 
 
-async def _read(pool: Pool, batch_id: str, page: Page, limit: int) -> Page:
+async def _read(services: ApiServices, batch_id: str, page: Page, limit: int) -> Page:
     """The page with what follows it."""
     items, cursor = list(page.items), page.next_cursor
     while True:
-        piece = await pool.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))
+        piece = await services.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))
         items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
         # A cursor that did not move says that nothing follows, not even results that were deleted meanwhile.
         moved = piece.next_cursor != cursor

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import Catalog, CheckedBatch, canonical, check_batch, expanded_ids
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.v1.request import RolloutRequest
@@ -46,10 +46,10 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
 
 
 def plan_batch(
-    document: Any, catalog: Catalog | None, rules: Rules, *, owner: str, idempotency_key: str | None
+    document: Any, catalog: Catalog | None, restrictions: Restrictions, *, owner: str, idempotency_key: str | None
 ) -> NewBatch:
     """The batch that the document of `POST /v1/batches` asks for; raises `Rejected` with all its faults."""
-    checked = check_batch(document, catalog, rules)
+    checked = check_batch(document, catalog, restrictions)
     batch = checked.batch
     urls = [] if batch.trainer is None else batch.trainer.urls()
     shared = _set_fields(checked.defaults)

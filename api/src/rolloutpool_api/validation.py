@@ -14,8 +14,8 @@ import orjson
 from pydantic import ValidationError
 
 from rolloutpool_api.errors import MalformedBody, Rejected
-from rolloutpool_api.faults import Faults, path
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
@@ -70,11 +70,11 @@ def canonical(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
-def check_batch(document: Any, catalog: Catalog | None, rules: Rules) -> CheckedBatch:
+def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictions) -> CheckedBatch:
     """Raises `Rejected` with every fault of the document."""
     if not isinstance(document, dict):
         raise MalformedBody('the body is JSON, but not an object; send {"rollouts": [...], ...}')
-    faults = Faults()
+    faults = FaultList()
     batch = _validate_envelope(document, faults)
     raw = _raw_rollouts(document, faults)
     items = [_validate_item(value, index, faults) for index, value in enumerate(raw)]
@@ -86,7 +86,7 @@ def check_batch(document: Any, catalog: Catalog | None, rules: Rules) -> Checked
     if batch is not None and batch.group is not None:
         _check_groups(batch.group, items, faults)
     _check_complete(document, raw, faults)
-    rules.check_batch(document, raw, faults)
+    restrictions.check_batch(document, raw, faults)
     digest = _digest(document, raw, faults)
     if batch is None or faults.total:
         raise Rejected(faults.listed, faults.total)
@@ -98,7 +98,7 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _validate_envelope(document: dict[str, Any], faults: Faults) -> BatchRequest | None:
+def _validate_envelope(document: dict[str, Any], faults: FaultList) -> BatchRequest | None:
     rest = {**document, "rollouts": [_ANY_ROLLOUT]}
     if document.get("trainer") is not None and not _trainer_is_valid(document["trainer"], faults):
         del rest["trainer"]
@@ -109,7 +109,7 @@ def _validate_envelope(document: dict[str, Any], faults: Faults) -> BatchRequest
         return None
 
 
-def _trainer_is_valid(trainer: Any, faults: Faults) -> bool:
+def _trainer_is_valid(trainer: Any, faults: FaultList) -> bool:
     """Checks the one form of a trainer that was meant; as a union, pydantic would find fault with both."""
     if not isinstance(trainer, dict):
         faults.add("trainer", 'must be {"server_urls": [...]} or {"host": ..., "base_port": ..., "workers": ...}')
@@ -123,7 +123,7 @@ def _trainer_is_valid(trainer: Any, faults: Faults) -> bool:
     return True
 
 
-def _raw_rollouts(document: dict[str, Any], faults: Faults) -> list[Any]:
+def _raw_rollouts(document: dict[str, Any], faults: FaultList) -> list[Any]:
     raw = document.get("rollouts")
     if "rollouts" not in document:
         faults.add("rollouts", "required")
@@ -138,7 +138,7 @@ def _raw_rollouts(document: dict[str, Any], faults: Faults) -> list[Any]:
     return []
 
 
-def _validate_item(value: Any, index: int, faults: Faults) -> RolloutItem | None:
+def _validate_item(value: Any, index: int, faults: FaultList) -> RolloutItem | None:
     try:
         return RolloutItem.model_validate(value)
     except ValidationError as error:
@@ -146,7 +146,7 @@ def _validate_item(value: Any, index: int, faults: Faults) -> RolloutItem | None
         return None
 
 
-def _check_names(options: dict[str, Any], at: Sequence[str | int], catalog: Catalog | None, faults: Faults) -> None:
+def _check_names(options: dict[str, Any], at: Sequence[str | int], catalog: Catalog | None, faults: FaultList) -> None:
     """Names must be known to a worker, and hints must be numbers that can be honoured."""
     metadata = _object(options.get("metadata"))
     for hint in HINTS:
@@ -176,7 +176,7 @@ def _unknown(what: str, name: str, known: frozenset[str]) -> str:
     return f"no live worker has the {what} {name[:100]!r}; they have: {', '.join(sorted(known)) or 'none'}"
 
 
-def _check_ids(raw: list[Any], items: list[RolloutItem | None], faults: Faults) -> None:
+def _check_ids(raw: list[Any], items: list[RolloutItem | None], faults: FaultList) -> None:
     """The ids, with `n` expanded, are unique and short enough, and not too many."""
     total = 0
     owners: dict[str, int] = {}
@@ -199,7 +199,7 @@ def _check_ids(raw: list[Any], items: list[RolloutItem | None], faults: Faults) 
         faults.add("rollouts", f"{total} rollouts with `n` counted, at most {MAX_ROLLOUTS}; send several batches")
 
 
-def _check_groups(policy: GroupPolicy, items: list[RolloutItem | None], faults: Faults) -> None:
+def _check_groups(policy: GroupPolicy, items: list[RolloutItem | None], faults: FaultList) -> None:
     """Every group can have what the policy asks of it."""
     sizes: Counter[str] = Counter()
     first: dict[str, int] = {}
@@ -224,7 +224,7 @@ def expanded_ids(rollout_id: str, n: int) -> list[str]:
     return [rollout_id] if n == 1 else [f"{rollout_id}-{i}" for i in range(n)]
 
 
-def _check_complete(document: dict[str, Any], raw: list[Any], faults: Faults) -> None:
+def _check_complete(document: dict[str, Any], raw: list[Any], faults: FaultList) -> None:
     """Every rollout has a tokenizer and an endpoint."""
     defaults = _object(document.get("defaults"))
     has_trainer, has_url = document.get("trainer") is not None, defaults.get("server_url") is not None
@@ -243,7 +243,7 @@ def _check_complete(document: dict[str, Any], raw: list[Any], faults: Faults) ->
             )
 
 
-def _digest(document: dict[str, Any], raw: list[Any], faults: Faults) -> str:
+def _digest(document: dict[str, Any], raw: list[Any], faults: FaultList) -> str:
     try:
         return hashlib.sha256(canonical(document)).hexdigest()
     except TypeError:

@@ -10,7 +10,7 @@ from tests.support.batches import OWNER, claim, new_batch, result_of, submit, ui
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyConflict, Store, StoreUnavailable
+from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyKeyReused, Store, StoreUnavailable
 from rolloutpool_common.store.batches import STAGE_SECONDS
 
 
@@ -32,7 +32,7 @@ async def test_the_same_key_and_digest_give_the_first_batch_and_add_nothing(stor
 async def test_the_same_key_with_another_digest_conflicts_and_names_the_first(store: Store) -> None:
     first = new_batch(key="k", digest="one")
     await store.batches.submit(first)
-    with pytest.raises(IdempotencyConflict) as caught:
+    with pytest.raises(IdempotencyKeyReused) as caught:
         await store.batches.submit(new_batch(key="k", digest="two"))
     assert caught.value.batch_id == first.batch_id
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.submission import plan_batch, plan_v1
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
@@ -18,7 +18,7 @@ def rollout(**changes: Any) -> dict[str, Any]:
 
 def plan(*rollouts: dict[str, Any], key: str | None = None, **changes: Any) -> NewBatch:
     document = {"defaults": {"tokenizer_name": "tiny", "server_url": "http://t/"}, "rollouts": list(rollouts)}
-    rules = Rules(Targets.parse("*,::1"), keeps_secrets=True, max_messages=100)
+    rules = Restrictions(Targets.parse("*,::1"), keeps_secrets=True, max_messages=100)
     return plan_batch({**document, **changes}, None, rules, owner="s", idempotency_key=key)
 
 

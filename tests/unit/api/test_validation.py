@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_api.errors import MalformedBody, Rejected
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import Catalog, check_batch
 from rolloutpool_common.security.targets import Targets
 
@@ -16,7 +16,7 @@ CATALOG = Catalog(
 )
 
 
-RULES = Rules(Targets.parse("*"), keeps_secrets=True, max_messages=100)
+RULES = Restrictions(Targets.parse("*"), keeps_secrets=True, max_messages=100)
 
 
 def rollout(**changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from rolloutpool_common import errors
 from rolloutpool_common.errors import RolloutError, RolloutPoolError, TrainerStatusError
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
-from rolloutpool_common.store import IdempotencyConflict, StoreError
+from rolloutpool_common.store import IdempotencyKeyReused, StoreError
 
 
 def tree(root: type[RolloutPoolError]) -> Iterator[type[RolloutPoolError]]:
@@ -46,7 +46,7 @@ def test_each_end_of_a_rollout_becomes_one_failure(error: type[RolloutError]) ->
 
 
 def test_a_conflict_keeps_the_batch_over_pickling() -> None:
-    copy = pickle.loads(pickle.dumps(IdempotencyConflict("m", batch_id="b1")))
+    copy = pickle.loads(pickle.dumps(IdempotencyKeyReused("m", batch_id="b1")))
     assert (copy.message, copy.batch_id) == ("m", "b1")
     assert isinstance(copy, StoreError)
 

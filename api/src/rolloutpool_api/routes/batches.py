@@ -9,19 +9,19 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from rolloutpool_api import events
-from rolloutpool_api.access import Anybody, Caller, Reader, Submitter
+from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
 from rolloutpool_api.body import off_loop, parse, read_json_body
 from rolloutpool_api.errors import Conflict, MalformedBody, Rejected, ResourceUnknown
-from rolloutpool_api.pool import PoolDep
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.results import START, check_cursor, read_page
 from rolloutpool_api.routes.openapi_errors import errors
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_api.validation import Catalog
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.security.api_keys import KeyScope
-from rolloutpool_common.store import IdempotencyConflict, NewBatch, keys
+from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
 
 __all__ = ["router"]
 
@@ -60,10 +60,12 @@ _BODY: dict[str, Any] = {
 
 
 async def _known(
-    batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")], pool: PoolDep, caller: Anybody
+    batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")],
+    services: ServicesDep,
+    caller: Anybody,
 ) -> str:
     """The id of a batch that the caller may know of; raises `ResourceUnknown`."""
-    if not _BATCH_ID.fullmatch(batch_id) or await pool.store.batches.total(batch_id, caller.sees) is None:
+    if not _BATCH_ID.fullmatch(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id
 
@@ -88,7 +90,7 @@ def _unknown(batch_id: str) -> ResourceUnknown:
 )
 async def submit_batch(
     request: Request,
-    pool: PoolDep,
+    services: ServicesDep,
     caller: Submitter,
     idempotency_key: Annotated[
         str | None,
@@ -106,18 +108,18 @@ async def submit_batch(
     """
     body = await read_json_body(request)
     # What was accepted once is not measured again by the workers that live now.
-    replay = idempotency_key is not None and await pool.store.batches.was_submitted(
+    replay = idempotency_key is not None and await services.store.batches.was_submitted(
         caller.name, batch_key(idempotency_key)
     )
-    catalog = None if replay else Catalog.of(await pool.store.workers.known())
+    catalog = None if replay else Catalog.of(await services.store.workers.known())
     try:
-        new = await off_loop(len(body), lambda: _plan(body, catalog, pool.rules, caller, idempotency_key))
+        new = await off_loop(len(body), lambda: _plan(body, catalog, services.restrictions, caller, idempotency_key))
     except Rejected as rejected:
         _log.info("batch rejected", faults=rejected.total)
         raise
     try:
-        submitted = await pool.submit(new)
-    except IdempotencyConflict as conflict:
+        submitted = await services.submit(new)
+    except IdempotencyKeyReused as conflict:
         raise Conflict(
             "this Idempotency-Key came with another body before; use a new key for a new batch",
             batch_id=conflict.batch_id,
@@ -138,18 +140,20 @@ async def submit_batch(
     )
 
 
-def _plan(body: bytes, catalog: Catalog | None, rules: Rules, caller: Caller, idempotency_key: str | None) -> NewBatch:
+def _plan(
+    body: bytes, catalog: Catalog | None, restrictions: Restrictions, caller: Principal, idempotency_key: str | None
+) -> NewBatch:
     try:
         document = parse(body)
     except ValueError as error:
         raise MalformedBody(f"the body is not JSON: {error}") from None
-    return plan_batch(document, catalog, rules, owner=caller.name, idempotency_key=idempotency_key)
+    return plan_batch(document, catalog, restrictions, owner=caller.name, idempotency_key=idempotency_key)
 
 
 @router.get("/{batch_id}", summary="State of a batch: counts, progress, rates", responses=errors(404, 422))
-async def batch_status(batch_id: BatchId, pool: PoolDep, caller: Reader) -> BatchStatus:
+async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader) -> BatchStatus:
     """Counts by state sum to `total`."""
-    status = await pool.store.batches.status(batch_id, caller.sees)
+    status = await services.store.batches.status(batch_id, caller.sees)
     if status is None:
         raise _unknown(batch_id)
     return status
@@ -166,7 +170,7 @@ async def batch_status(batch_id: BatchId, pool: PoolDep, caller: Reader) -> Batc
 )
 async def batch_results(
     batch_id: BatchId,
-    pool: PoolDep,
+    services: ServicesDep,
     _: Reader,
     cursor: Annotated[str, Query(description="`0`, or the cursor of the last result that you have")] = START,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -179,7 +183,7 @@ async def batch_results(
     As NDJSON (`Accept: application/x-ndjson`, or `format=ndjson`) each line is one item, and `X-Next-Cursor` and
     `X-Batch-Complete` carry the rest.
     """
-    page = await read_page(pool, batch_id, check_cursor(cursor), limit=limit, wait_s=wait)
+    page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait)
     headers = {"X-Next-Cursor": page.next_cursor, "X-Batch-Complete": str(page.complete).lower()}
     if format == "ndjson" or (format is None and _NDJSON in accept):
         return Response(page.ndjson(), headers=headers, media_type=_NDJSON)
@@ -197,13 +201,13 @@ async def _resumed(last_event_id: Annotated[str, Header(description="Resume afte
     responses=errors(400, 404, 422),
 )
 async def batch_events(
-    batch_id: BatchId, pool: PoolDep, caller: Reader, cursor: Annotated[str, Depends(_resumed)]
+    batch_id: BatchId, services: ServicesDep, caller: Reader, cursor: Annotated[str, Depends(_resumed)]
 ) -> AsyncIterator[ServerSentEvent]:
     """`result` per ended rollout (id = cursor), `progress` at most twice a second, `complete` at the end.
 
     Reconnect with `Last-Event-ID` to go on where the stream broke off.
     """
-    async for event in events.stream(pool, batch_id, cursor, caller.sees):
+    async for event in events.stream(services, batch_id, cursor, caller.sees):
         yield event
 
 
@@ -214,7 +218,7 @@ async def batch_events(
 )
 async def cancel_batch(
     batch_id: BatchId,
-    pool: PoolDep,
+    services: ServicesDep,
     caller: Submitter,
     purge: Annotated[bool, Query(description="Delete the data of a batch that has ended")] = False,
 ) -> BatchCancelled | BatchPurged:
@@ -224,9 +228,9 @@ async def cancel_batch(
     """
     if purge:
         caller.must(KeyScope.ADMIN)
-        await pool.store.batches.delete(batch_id)
+        await services.store.batches.delete(batch_id)
         _log.info("batch purged", batch_id=batch_id)
         return BatchPurged(batch_id=batch_id)
-    cancelled = await pool.store.batches.cancel(batch_id)
+    cancelled = await services.store.batches.cancel(batch_id)
     _log.info("batch cancelled", batch_id=batch_id, cancelled=cancelled)
     return BatchCancelled(batch_id=batch_id, cancelled=cancelled)

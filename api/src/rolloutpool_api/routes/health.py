@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from rolloutpool_api.errors import NotReady
-from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.health import Alive, Health, Ready
 from rolloutpool_common.store import StoreError
 
@@ -26,12 +26,12 @@ async def livez() -> Alive:
 
 
 @router.get("/readyz", tags=["pool"], summary="Whether the pool can run rollouts", responses=errors())
-async def readyz(pool: PoolDep) -> Ready:
+async def readyz(services: ServicesDep) -> Ready:
     """503 with the reasons while Redis does not answer, no worker is alive, or this process stops."""
-    pool.raise_if_stopping()
+    services.raise_if_stopping()
     try:
-        redis_ms = await pool.store.ping()
-        live = sum(worker.alive for worker in await pool.store.workers.known())
+        redis_ms = await services.store.ping()
+        live = sum(worker.alive for worker in await services.store.workers.known())
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None
     if not live:

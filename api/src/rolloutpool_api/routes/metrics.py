@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from rolloutpool_api.access import Reader
 from rolloutpool_api.metrics import encode, families, outage
-from rolloutpool_api.pool import PoolDep
+from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.store import StoreError
 
 __all__ = ["router"]
@@ -18,9 +18,9 @@ router = APIRouter()
 
 
 @router.get("/metrics", tags=["pool"], summary="Metrics in Prometheus' text format", response_class=Response)
-async def metrics(pool: PoolDep, request: Request, _: Reader) -> Response:
+async def metrics(services: ServicesDep, request: Request, _: Reader) -> Response:
     """Counts of the whole pool, whoever submitted; `rolloutpool_redis_up` is 0, and all else absent, in an outage."""
-    store = pool.store
+    store = services.store
     try:
         found = families(*await asyncio.gather(store.totals.read(), store.outbox.queue_depths(), store.workers.known()))
     except StoreError as error:

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query, Response
 
 from rolloutpool_api.access import Admin, Reader, Submitter
 from rolloutpool_api.errors import NotReady, Rejected, ResourceUnknown
-from rolloutpool_api.faults import Faults, path
-from rolloutpool_api.pool import PoolDep
+from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.batch import BatchAccepted
 from rolloutpool_common.protocol.groups import Groups
 from rolloutpool_common.protocol.operations import DeadLetters, Preflight, PreflightRequest
@@ -25,16 +25,18 @@ PREFLIGHT_SECONDS = 20.0
 
 
 @router.get("/v1/batches/{batch_id}/groups", summary="Groups of a batch and their verdicts", responses=errors(404, 422))
-async def batch_groups(batch_id: BatchId, pool: PoolDep, _: Reader) -> Groups:
+async def batch_groups(batch_id: BatchId, services: ServicesDep, _: Reader) -> Groups:
     """Empty where the batch has no `group` policy."""
-    return Groups(groups=await pool.store.batches.groups(batch_id))
+    return Groups(groups=await services.store.batches.groups(batch_id))
 
 
 @router.get("/v1/dead-letters", summary="Rollouts and pushes that were given up")
-async def dead_letters(pool: PoolDep, _: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DeadLetters:
+async def dead_letters(
+    services: ServicesDep, _: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> DeadLetters:
     """Uids; `GET /v1/rollouts/{uid}` has each one's failure."""
     return DeadLetters(
-        rollouts=await pool.store.reconciliation.dead_letters(limit), pushes=await pool.store.pushes.dead(limit)
+        rollouts=await services.store.reconciliation.dead_letters(limit), pushes=await services.store.pushes.dead(limit)
     )
 
 
@@ -47,38 +49,38 @@ Uid = Annotated[str, Path(description="Uid of a rollout")]
     status_code=202,
     responses=errors(404, 429),
 )
-async def requeue(uid: Uid, pool: PoolDep, _: Admin) -> BatchAccepted:
+async def requeue(uid: Uid, services: ServicesDep, _: Admin) -> BatchAccepted:
     """What ended stays ended: the rollout is submitted again under a new uid, with its own spec and no crashes."""
-    again = await pool.store.batches.copy_of(uid)
+    again = await services.store.batches.copy_of(uid)
     if again is None:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
-    submitted = await pool.submit(again)
+    submitted = await services.submit(again)
     return BatchAccepted(batch_id=submitted.batch_id, total=1, rollouts=[keys.uid_of(submitted.batch_id, 0)])
 
 
 @router.get("/v1/rollouts/{uid}/evidence", summary="A quarantined result, for people", responses=errors(404))
-async def evidence(uid: Uid, pool: PoolDep, _: Admin) -> Response:
+async def evidence(uid: Uid, services: ServicesDep, _: Admin) -> Response:
     """What the admission gate kept back: a result that contradicts itself. Never train on it."""
-    kept = await pool.store.rollouts.evidence(uid)
+    kept = await services.store.rollouts.evidence(uid)
     if kept is None:
         raise ResourceUnknown(f"nothing was kept of rollout {uid[:80]!r}")
     return Response(kept, media_type="application/json")
 
 
 @router.post("/v1/preflight", summary="Whether a worker reaches callback ports", responses=errors(422, 503))
-async def preflight(request: PreflightRequest, pool: PoolDep, _: Submitter) -> Preflight:
+async def preflight(request: PreflightRequest, services: ServicesDep, _: Submitter) -> Preflight:
     """Asks a worker to call `GET /health` at each endpoint; any answer shows that the port is reachable."""
-    faults = Faults()
+    faults = FaultList()
     for index, url in enumerate(request.server_urls):
-        if verdict := pool.rules.targets.refuse_url(url):
+        if verdict := services.restrictions.targets.refuse_url(url):
             faults.add(path("server_urls", index), verdict)
     if faults.total:
         raise Rejected(faults.listed, faults.total)
     request_id = uuid.uuid4().hex
-    await pool.ask_preflight(request_id, request.server_urls)
+    await services.ask_preflight(request_id, request.server_urls)
     deadline = asyncio.get_running_loop().time() + PREFLIGHT_SECONDS
     while asyncio.get_running_loop().time() < deadline:
-        if (answer := await pool.store.preflights.take(request_id)) is not None:
+        if (answer := await services.store.preflights.take(request_id)) is not None:
             return answer
-        await pool.pause(0.1)
+        await services.pause(0.1)
     raise NotReady(f"no worker has answered within {PREFLIGHT_SECONDS:.0f} s; is one alive? (GET /v1/workers)")

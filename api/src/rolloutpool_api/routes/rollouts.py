@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Response
 from fastapi.exceptions import RequestValidationError
 
 from rolloutpool_api import synchronous
-from rolloutpool_api.access import Caller, Reader, Submitter
+from rolloutpool_api.access import Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.errors import ResourceUnknown
-from rolloutpool_api.pool import Pool, PoolDep
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
+from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.checks import check_rollout_id
 from rolloutpool_common.protocol.errors import V1ErrorBody
@@ -47,16 +47,16 @@ RolloutName = Annotated[
         **V1_UNAVAILABLE,
     },
 )
-async def run_rollout(request: RolloutRequest, pool: PoolDep, caller: Submitter) -> Response:
+async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Submitter) -> Response:
     """Answers 200 for every outcome of a valid request; `status` tells success from failure.
 
     The same `rollout_id` posted again with the same body joins the running rollout and gets the same result, until
     10 minutes after its end. A caller that went away finds the result under `/v1/rollouts/{rollout_id}`.
     """
-    if faults := list(pool.rules.check_v1(request)):
+    if faults := list(services.restrictions.check_v1(request)):
         raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
     try:
-        answer = await synchronous.run(pool, request, caller.name)
+        answer = await synchronous.run(services, request, caller.name)
     except TypeError:
         fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
         raise RequestValidationError([fault]) from None
@@ -70,9 +70,9 @@ async def run_rollout(request: RolloutRequest, pool: PoolDep, caller: Submitter)
     summary="State of one rollout, and its result once it has ended",
     responses=errors(404, 422),
 )
-async def view_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Reader) -> RolloutView:
+async def view_rollout(rollout_id: RolloutName, services: ServicesDep, caller: Reader) -> RolloutView:
     """The result is the whole record: samples with ids and masks, transcript, failure, timings."""
-    view = await pool.store.rollouts.view(await _uid(pool, rollout_id, caller), caller.sees)
+    view = await services.store.rollouts.view(await _uid(services, rollout_id, caller), caller.sees)
     if view is None:
         raise _unknown(rollout_id)
     return view
@@ -88,7 +88,7 @@ async def view_rollout(rollout_id: RolloutName, pool: PoolDep, caller: Reader) -
     },
 )
 async def cancel_rollout(
-    rollout_id: RolloutName, pool: PoolDep, caller: Submitter, response: Response
+    rollout_id: RolloutName, services: ServicesDep, caller: Submitter, response: Response
 ) -> RolloutCancelled:
     """A rollout that had ended keeps its outcome, and is delivered no more; asking twice is harmless.
 
@@ -96,29 +96,29 @@ async def cancel_rollout(
     rollout that comes under it is accepted, ends `cancelled` at once and never runs.
     """
     try:
-        uid = await _uid(pool, rollout_id, caller)
+        uid = await _uid(services, rollout_id, caller)
     except ResourceUnknown:
         if not _may_come(rollout_id):
             raise
-        submitted = await pool.store.rollouts.precancel(rollout_id, caller.name)
+        submitted = await services.store.rollouts.precancel(rollout_id, caller.name)
         if submitted is None:
             response.status_code = 202
             return RolloutCancelled(uid=None, status=RolloutStatus.CANCELLED)
         uid = submitted
-    status = await pool.store.rollouts.cancel(uid)
+    status = await services.store.rollouts.cancel(uid)
     if status is None:
         raise _unknown(rollout_id)
     return RolloutCancelled(uid=uid, status=status)
 
 
-async def _uid(pool: Pool, name: str, caller: Caller) -> str:
+async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
     """The uid behind a name; raises `ResourceUnknown`. A uid wins over a rollout_id that looks like one."""
     batch_id, _, _ = name.rpartition("-")
-    if batch_id and await pool.store.batches.total(batch_id, caller.sees) is not None:
+    if batch_id and await services.store.batches.total(batch_id, caller.sees) is not None:
         return name
     # Who sees everything can still mean only one by a name: their own, else what came without a key.
     for owner in (caller.name,) if caller.sees else (caller.name, GUEST):
-        uid = await pool.store.rollouts.find(name, owner)
+        uid = await services.store.rollouts.find(name, owner)
         if uid is not None:
             return uid
     raise _unknown(name)

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 
 from rolloutpool_api.access import Admin, Anybody
 from rolloutpool_api.errors import NotReady
-from rolloutpool_api.pool import PoolDep
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
+from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_common.protocol.workers import WorkersResponse
 
@@ -29,12 +29,12 @@ LOOK_SECONDS = 0.25
     summary="The tools that policies may call",
     responses=V1_UNAVAILABLE,
 )
-async def tools(pool: PoolDep, _: Anybody) -> ToolsResponse:
+async def tools(services: ServicesDep, _: Anybody) -> ToolsResponse:
     """All tools of the live workers; waits up to 10 seconds for a first worker, then answers 503."""
     end = time.monotonic() + FIRST_WORKER_SECONDS
     while True:
         found: dict[str, ToolDefinition] = {}
-        live = [worker for worker in await pool.store.workers.known() if worker.alive]
+        live = [worker for worker in await services.store.workers.known() if worker.alive]
         for worker in live:
             for tool in worker.tool_definitions:
                 found.setdefault(tool.function.name, tool)
@@ -42,10 +42,12 @@ async def tools(pool: PoolDep, _: Anybody) -> ToolsResponse:
             return ToolsResponse(tools=list(found.values()))
         if time.monotonic() >= end:
             raise NotReady("no worker is alive, so no tools are known; start one with `rolloutpool worker`")
-        await pool.pause(LOOK_SECONDS)
+        await services.pause(LOOK_SECONDS)
 
 
 @router.get("/v1/workers", tags=["pool"], summary="The workers, and what waits for them", responses=errors())
-async def workers(pool: PoolDep, _: Admin) -> WorkersResponse:
+async def workers(services: ServicesDep, _: Admin) -> WorkersResponse:
     """Oldest worker first."""
-    return WorkersResponse(workers=await pool.store.workers.known(), queues=await pool.store.outbox.queue_depths())
+    return WorkersResponse(
+        workers=await services.store.workers.known(), queues=await services.store.outbox.queue_depths()
+    )

@@ -15,7 +15,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
     ClaimLost,
-    IdempotencyConflict,
+    IdempotencyKeyReused,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -49,7 +49,7 @@ __all__ = [
     "ClaimLost",
     "ClaimRefused",
     "ForeignSchema",
-    "IdempotencyConflict",
+    "IdempotencyKeyReused",
     "NewBatch",
     "NewRollout",
     "PoolStats",

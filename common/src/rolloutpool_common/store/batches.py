@@ -20,7 +20,7 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
-    IdempotencyConflict,
+    IdempotencyKeyReused,
     StoreError,
     TooManyOpen,
     store_errors,
@@ -55,7 +55,7 @@ class Batches:
 
         `retention_s` after its last rollout has ended, the batch is deleted.
 
-        Raises `IdempotencyConflict` for the same key with another digest, `SecretsUnkept` where there are secrets and
+        Raises `IdempotencyKeyReused` for the same key with another digest, `SecretsUnkept` where there are secrets and
         nothing to encrypt them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
         ended.
         """
@@ -81,7 +81,7 @@ class Batches:
         if created < 0:
             raise TooManyOpen(f"{int(digest):,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
         if digest.decode() != new.digest:
-            raise IdempotencyConflict(batch_id=batch_id.decode())
+            raise IdempotencyKeyReused(batch_id=batch_id.decode())
         # It is accepted, whatever becomes of this; the reconciler ends what is left.
         with suppress(StoreError):
             for index in precancelled:

@@ -5,7 +5,7 @@ RolloutPoolError
     ├── StoreUnavailable      no answer; try again
     ├── StoreFull             Redis is out of memory
     ├── TooManyOpen           the queue limit is reached
-    ├── IdempotencyConflict   same key, other content
+    ├── IdempotencyKeyReused  same key, other content
     ├── BatchStillRunning     only an ended batch can be deleted
     ├── ClaimLost             this worker no longer owns the rollout
     └── ForeignSchema         the data is another version's (`schema.py`)
@@ -23,7 +23,7 @@ from rolloutpool_common.errors import RolloutPoolError
 __all__ = [
     "BatchStillRunning",
     "ClaimLost",
-    "IdempotencyConflict",
+    "IdempotencyKeyReused",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
@@ -48,7 +48,7 @@ class TooManyOpen(StoreError):
     """As many rollouts are accepted and not ended as this pool takes; wait until some have ended."""
 
 
-class IdempotencyConflict(StoreError):
+class IdempotencyKeyReused(StoreError):
     """This idempotency key was used before, with other content."""
 
     def __init__(self, message: str | None = None, *, batch_id: str = "") -> None:
@@ -56,11 +56,11 @@ class IdempotencyConflict(StoreError):
         self.batch_id = batch_id
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_conflict, (self.message, self.batch_id))
+        return (_rebuild_reused, (self.message, self.batch_id))
 
 
-def _rebuild_conflict(message: str, batch_id: str) -> IdempotencyConflict:
-    return IdempotencyConflict(message, batch_id=batch_id)
+def _rebuild_reused(message: str, batch_id: str) -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(message, batch_id=batch_id)
 
 
 class BatchStillRunning(StoreError):

@@ -13,21 +13,21 @@ from fastapi import Depends, Request
 
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, TooManyOpen, Watch
 
-__all__ = ["Pool", "PoolDep"]
+__all__ = ["ApiServices", "ServicesDep"]
 
 
-class Pool:
+class ApiServices:
     """The pool behind this process: its store, its chores, its slots for synchronous rollouts."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.rules = Rules.of(settings)
+        self.restrictions = Restrictions.of(settings)
         self.store = Store.open(
             settings.rolloutpool_redis_url, secrets=SecretStore.load(settings.rolloutpool_secrets_file)
         )
@@ -37,7 +37,7 @@ class Pool:
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Pool"]:
+    async def running(self) -> AsyncIterator["ApiServices"]:
         """Works in the background while the context lasts. Needs no Redis to begin."""
         await self.store.signals.start()
         self._reconciler.start()
@@ -104,9 +104,10 @@ class Pool:
             raise ShuttingDown
 
 
-async def _pool(request: Request) -> Pool:
-    pool: Pool = request.app.state.pool
-    return pool
+async def _services(request: Request) -> ApiServices:
+    services: ApiServices = request.app.state.services
+    return services
 
 
-PoolDep = Annotated[Pool, Depends(_pool)]
+ServicesDep = Annotated[ApiServices, Depends(_services)]
+"""The process's services, as a route's parameter."""

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rolloutpool_common.protocol.errors import Fault
 
-__all__ = ["MAX_LISTED", "Faults", "path"]
+__all__ = ["MAX_LISTED", "FaultList", "path"]
 
 MAX_LISTED = 1000
 LONGEST_KEY = 80
@@ -39,7 +39,7 @@ def path(*steps: str | int) -> str:
     return text
 
 
-class Faults:
+class FaultList:
     """The faults of one document."""
 
     def __init__(self) -> None:

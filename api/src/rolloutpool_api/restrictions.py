@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_api.faults import Faults, path
+from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.settings import Settings
 from rolloutpool_common.protocol.batch import TrainerPorts
 from rolloutpool_common.protocol.checks import check_callback_host
@@ -15,7 +15,7 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import SecretsUnkept
 
-__all__ = ["Rules"]
+__all__ = ["Restrictions"]
 
 Place = tuple[str | int, ...]
 
@@ -23,7 +23,7 @@ _UNKEPT = str(SecretsUnkept.__doc__)
 
 
 @dataclass(frozen=True)
-class Rules:
+class Restrictions:
     """The rules of one pool. Of values that are of the wrong type they say nothing; the models do."""
 
     targets: Targets
@@ -31,7 +31,7 @@ class Rules:
     max_messages: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Rules":
+    def of(cls, settings: Settings) -> "Restrictions":
         """As an API process is configured."""
         return cls(
             targets=settings.targets,
@@ -39,7 +39,7 @@ class Rules:
             max_messages=settings.rolloutpool_max_messages,
         )
 
-    def check_batch(self, document: dict[str, Any], rollouts: list[Any], faults: Faults) -> None:
+    def check_batch(self, document: dict[str, Any], rollouts: list[Any], faults: FaultList) -> None:
         """Adds what breaks them in the document of `POST /v1/batches`."""
         verdicts: dict[str, str | None] = {}
         told: set[str] = set()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_api.faults import Faults, path
+from rolloutpool_api.fault_list import FaultList, path
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_paths(steps: tuple[str | int, ...], text: str) -> None:
 
 
 def test_all_are_counted_and_a_thousand_listed() -> None:
-    faults = Faults()
+    faults = FaultList()
     for index in range(1200):
         faults.add(path("rollouts", index), "bad")
     assert (len(faults.listed), faults.total) == (1000, 1200)

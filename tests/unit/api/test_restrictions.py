@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from rolloutpool_api.errors import Rejected
-from rolloutpool_api.rules import Rules
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import check_batch
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
 
-RULES = Rules(Targets.parse("good,*.good,10.0.0.0/8:8081-8082"), keeps_secrets=False, max_messages=2)
-KEEPS = Rules(RULES.targets, keeps_secrets=True, max_messages=2)
+RULES = Restrictions(Targets.parse("good,*.good,10.0.0.0/8:8081-8082"), keeps_secrets=False, max_messages=2)
+KEEPS = Restrictions(RULES.targets, keeps_secrets=True, max_messages=2)
 MESSAGE = {"role": "user", "content": "x"}
 
 
@@ -20,7 +20,7 @@ def document(*rollouts: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"defaults": {"tokenizer_name": "t", "server_url": "http://good"}, "rollouts": items, **changes}
 
 
-def faults(value: dict[str, Any], rules: Rules = RULES) -> dict[str, str]:
+def faults(value: dict[str, Any], rules: Restrictions = RULES) -> dict[str, str]:
     with pytest.raises(Rejected) as raised:
         check_batch(value, None, rules)
     found = raised.value.faults
