@@ -1,15 +1,19 @@
 """The exceptions that end a rollout, and the base of all others.
 
+An error that ends a rollout knows everything that its `Failure` says: kind, boundary, category, whether another attempt
+is safe (`retryable`), and the trainer's status code. It decides these once, when it is made; `failure()` only copies
+them. So the code that retries a call and the code that requeues a rollout always agree.
+
     RolloutPoolError
     └── RolloutError                 ends one rollout; turned into one `Failure`
         ├── RequestFault             the job was wrong
         │   ├── TokenizerLoadFailed
         │   ├── TemplateUnusable
         │   └── TargetRefused
-        ├── PolicyFault              the model can cause it
+        ├── PolicyFault              the policy can cause it
         │   ├── TemplateRefusedTurn
         │   └── MaskImpossible
-        └── InfraFault               the model can't cause it
+        └── InfraFault               the policy cannot cause it
             ├── TrainerUnreachable
             ├── TrainerStatusError
             ├── TrainerProtocolError
@@ -22,9 +26,10 @@
             ├── RequestChanged
             ├── ResultQuarantined
             ├── SecretUnreadable
+            ├── PoisonRollout
             └── WorkerFault
 
-A docstring is the default message. All of them survive pickling, because Celery may pickle what a task raises.
+A class's docstring is its default message. All of them survive pickling, because Celery may pickle what a task raises.
 """
 
 from typing import ClassVar
@@ -39,6 +44,7 @@ __all__ = [
     "InjectionRefused",
     "MaskDisproved",
     "MaskImpossible",
+    "PoisonRollout",
     "PolicyFault",
     "RequestChanged",
     "RequestFault",
@@ -71,18 +77,25 @@ class RolloutError(RolloutPoolError):
 
     kind: ClassVar[FailureKind] = FailureKind.INFRA
     boundary: ClassVar[Boundary] = Boundary.WORKER
-    category: ClassVar[Category] = Category.INTERNAL_ERROR
+    category: Category = Category.INTERNAL_ERROR
     retryable: bool = False
     """Whether another attempt is safe and could end differently."""
+    http_status: int | None = None
+    """The trainer's status code, where there was one."""
 
     def failure(self, turn: int | None = None) -> Failure:
-        """This error as the record that the trainer gets."""
+        """Makes the record of this error that the trainer gets.
+
+        Args:
+            turn: The turn (from 1) in which it happened; None before the first.
+        """
         return Failure(
             kind=self.kind,
             boundary=self.boundary,
             category=self.category,
             message=self.message,
             retryable=self.retryable,
+            http_status=self.http_status,
             turn=turn,
         )
 
@@ -151,9 +164,14 @@ class TrainerUnreachable(InfraFault):
     category = Category.NETWORK_ERROR
 
     def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
+        """`retryable` must be False where the trainer may have sampled and did not promise that repeating is safe."""
         super().__init__(message)
-        # False where the trainer may have sampled: nobody may ask again without its promise.
         self.retryable = retryable
+
+
+NOT_SAMPLED = frozenset({429, 500, 503})
+"""Statuses by which a trainer says that it has not sampled this turn, so that asking again is always safe. 502 and 504
+are not among them: a gateway that lost its upstream does not know whether the policy sampled."""
 
 
 class TrainerStatusError(InfraFault):
@@ -167,41 +185,33 @@ class TrainerStatusError(InfraFault):
         *,
         status: int = 500,
         retry_after: float | None = None,
-        retryable: bool | None = None,
+        repeatable: bool = False,
     ) -> None:
+        """Decides the category and whether the call may be repeated.
+
+        Args:
+            message: What happened; the class's docstring by default.
+            status: The HTTP status code.
+            retry_after: Seconds that the trainer asked to wait.
+            repeatable: Whether the trainer promised that asking the same turn twice is safe.
+        """
         super().__init__(message)
-        self.status = status
+        self.http_status: int = status
         self.retry_after = retry_after
-        self.retryable = (status == 429 or status >= 500) if retryable is None else retryable
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_status_error, (self.message, self.status, self.retry_after, self.retryable))
-
-    def failure(self, turn: int | None = None) -> Failure:
-        """As `RolloutError.failure`, with category and retryability by status."""
-        if self.status == 429:
-            category = Category.RATE_LIMITED
-        elif self.status >= 500:
-            category = Category.TRAINER_SERVER_ERROR
-        elif self.status == 422:
-            category = Category.MASK_REFUSED
-        elif self.status >= 400:
-            category = Category.TRAINER_CLIENT_ERROR
-        else:
-            category = Category.TRAINER_ERROR
-        return Failure(
-            kind=self.kind,
-            boundary=self.boundary,
-            category=category,
-            message=self.message,
-            retryable=self.status == 429 or self.status >= 500,
-            http_status=self.status,
-            turn=turn,
-        )
+        self.retryable = status in NOT_SAMPLED or (repeatable and status >= 500)
+        self.category = _category_of(status)
 
 
-def _rebuild_status_error(message: str, status: int, retry_after: float | None, retryable: bool) -> TrainerStatusError:
-    return TrainerStatusError(message, status=status, retry_after=retry_after, retryable=retryable)
+def _category_of(status: int) -> Category:
+    if status == 429:
+        return Category.RATE_LIMITED
+    if status == 422:
+        return Category.MASK_REFUSED
+    if status >= 500:
+        return Category.TRAINER_SERVER_ERROR
+    if status >= 400:
+        return Category.TRAINER_CLIENT_ERROR
+    return Category.TRAINER_ERROR
 
 
 class TrainerProtocolError(InfraFault):
@@ -279,6 +289,14 @@ class SecretUnreadable(InfraFault):
     """This worker cannot read a secret that the rollout needs; give API and workers the same keys."""
 
     boundary = Boundary.WORKER
+
+
+class PoisonRollout(InfraFault):
+    """Several workers died while they ran this rollout; look into their logs before resubmitting."""
+
+    boundary = Boundary.WORKER
+    category = Category.POISON
+    retryable = False
 
 
 class WorkerFault(InfraFault):

@@ -1,8 +1,8 @@
 """Every way in which a rollout can end, once.
 
 A rollout ends in exactly one terminal `RolloutStatus`. A failure belongs to one `Boundary` and has one
-`FailureKind`, which alone decides what a trainer may do with it: `policy` failures are data (reward 0 is
-right), `request` failures are the caller's to mend, `infra` failures are never a sample.
+`FailureKind`. The kind alone decides what a trainer may do with it: `policy` failures are data (reward 0 is
+right), `request` failures are for the caller to fix, `infra` failures are never a sample.
 """
 
 from enum import StrEnum
@@ -73,18 +73,22 @@ class FailureKind(StrEnum):
 
 
 class Boundary(StrEnum):
-    """The one border at which a failure was seen."""
+    """The part of the system at which a failure was seen."""
 
     REQUEST = "request"
+    """The submitted job."""
     TOKENIZER = "tokenizer"
+    """Loading the tokenizer, or comparing it with the trainer's."""
     TEMPLATE = "template"
+    """Rendering messages with the chat template."""
     TOKENS = "tokens"
+    """Comparing token ids, masks and the ledger."""
     TRAINER = "trainer"
-    TOOL = "tool"
+    """Calling the trainer, and its replies."""
     AGENT = "agent"
+    """What the policy sampled, as the agent saw it."""
     WORKER = "worker"
-    STORE = "store"
-    DELIVERY = "delivery"
+    """The worker process itself."""
 
 
 class Category(StrEnum):
@@ -97,6 +101,7 @@ class Category(StrEnum):
     TRAINER_ERROR = "trainer_error"
     NETWORK_ERROR = "network_error"
     TOOL_ERROR = "tool_error"
+    """Reserved by protocol v1, never raised here: a tool that fails gives the policy a message."""
     INTERNAL_ERROR = "internal_error"
     VALIDATION_ERROR = "validation_error"
     TRAINER_PROTOCOL_ERROR = "trainer_protocol_error"
@@ -124,11 +129,9 @@ class Category(StrEnum):
     REQUEST_CHANGED = "request_changed"
     """Another attempt would ask the next turn with another body than the one that was journaled."""
     POISON = "poison"
-    """It killed its worker repeatedly, also when it ran alone."""
+    """Its worker died repeatedly, also when the rollout ran alone in a process."""
     QUARANTINED = "quarantined"
-    """The admission gate found the result inconsistent; the evidence is kept."""
-    WORKER_LOST = "worker_lost"
-    """Its workers died or vanished more often than it may be retried."""
+    """The admission check found the result inconsistent; the evidence is kept."""
 
 
 class Failure(BaseModel):

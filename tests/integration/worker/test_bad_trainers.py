@@ -248,7 +248,7 @@ ROWS: dict[str, Row] = {
         category=Category.TRAINER_SERVER_ERROR,
         v1_text=SERVER.format(504),
         http_status=504,
-        retryable=True,
+        retryable=False,
     ),
     "hangs": Row(hang, **LOST),
     "trickles": Row(trickle, **LOST),

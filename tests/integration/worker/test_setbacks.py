@@ -119,6 +119,31 @@ async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then
 
 
 @pytest.mark.parametrize(
+    ("promise", "outcomes"),
+    [({}, ["failed"]), ({"idempotent": True}, ["retried", "retried", "failed"])],
+    ids=["nothing promised", "idempotent"],
+)
+async def test_a_turn_that_may_have_been_sampled_is_asked_again_only_where_the_trainer_promised_that_it_is_safe(
+    redis_url: str, tokenizers: TokenizerCache, promise: dict[str, Any], outcomes: list[str]
+) -> None:
+    """A gateway's 504 says nothing about whether the policy sampled."""
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        await send(writer, 504)
+
+    async with (
+        inside_worker(redis_url, tokenizers, infra_retries=2, trainer_attempts=1) as worker,
+        bad_trainer(answer) as trainer,
+    ):
+        (uid,) = await worker.submit(promise, server_url=trainer.url)
+        assert [await worker.take(uid) for _ in outcomes] == outcomes
+        result = await worker.result(uid)
+        assert len(trainer.of(uid)) == len(outcomes)
+    assert result.failure is not None
+    assert (result.failure.http_status, result.failure.retryable) == (504, bool(promise))
+
+
+@pytest.mark.parametrize(
     ("promise", "outcome", "asked"),
     [
         ({}, "failed", [1, 2]),

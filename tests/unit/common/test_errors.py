@@ -52,19 +52,26 @@ def test_a_conflict_keeps_the_batch_over_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "category", "retryable"),
+    ("status", "category", "retryable", "promised"),
     [
-        (302, Category.TRAINER_ERROR, False),
-        (400, Category.TRAINER_CLIENT_ERROR, False),
-        (422, Category.MASK_REFUSED, False),
-        (429, Category.RATE_LIMITED, True),
-        (500, Category.TRAINER_SERVER_ERROR, True),
-        (503, Category.TRAINER_SERVER_ERROR, True),
+        (302, Category.TRAINER_ERROR, False, False),
+        (400, Category.TRAINER_CLIENT_ERROR, False, False),
+        (422, Category.MASK_REFUSED, False, False),
+        (429, Category.RATE_LIMITED, True, True),
+        (500, Category.TRAINER_SERVER_ERROR, True, True),
+        (502, Category.TRAINER_SERVER_ERROR, False, True),
+        (503, Category.TRAINER_SERVER_ERROR, True, True),
+        (504, Category.TRAINER_SERVER_ERROR, False, True),
     ],
 )
-def test_a_status_decides_category_and_retry(status: int, category: Category, retryable: bool) -> None:
-    error = pickle.loads(pickle.dumps(TrainerStatusError("m", status=status, retry_after=3.0)))
-    assert (error.status, error.retry_after) == (status, 3.0)
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_status_and_the_trainers_promise_decide_category_and_retry(
+    status: int, category: Category, retryable: bool, promised: bool, repeatable: bool
+) -> None:
+    made = TrainerStatusError("m", status=status, retry_after=3.0, repeatable=repeatable)
+    error = pickle.loads(pickle.dumps(made))
+    retryable = promised if repeatable else retryable
+    assert (error.http_status, error.retry_after, error.retryable) == (status, 3.0, retryable)
     failure = error.failure()
     assert (failure.category, failure.retryable, failure.http_status) == (category, retryable, status)
     assert (failure.kind, failure.boundary, failure.turn) == (FailureKind.INFRA, Boundary.TRAINER, None)

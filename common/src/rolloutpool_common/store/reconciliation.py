@@ -10,7 +10,8 @@ import logging
 import uuid
 from typing import NamedTuple
 
-from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.errors import PoisonRollout
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
@@ -99,7 +100,10 @@ class Reconciliation:
         crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0))
         if crashes >= MAX_CRASHES:
             await self.note_dead(uid)
-            await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, _poison(crashes))
+            poison = PoisonRollout(
+                f"{crashes} workers died while they ran this rollout; look into the workers' logs before resubmitting"
+            )
+            await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, poison.failure())
         return max(crashes, 0)
 
     async def note_dead(self, uid: str) -> None:
@@ -164,13 +168,3 @@ class Reconciliation:
         for batch_id in due:
             await self._batches.delete(batch_id.decode())
         return len(due)
-
-
-def _poison(crashes: int) -> Failure:
-    return Failure(
-        kind=FailureKind.INFRA,
-        boundary=Boundary.WORKER,
-        category=Category.POISON,
-        message=f"{crashes} workers died while they ran this rollout; look into the workers' logs before resubmitting",
-        retryable=False,
-    )

@@ -259,9 +259,9 @@ class Conversation:
             try:
                 return await self._channel.sample(call), length
             except TrainerStatusError as error:
-                if error.status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
+                if error.http_status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
                     raise impossible(plan.rerender, turn) from error
-                if error.status != MASK_REFUSED or n == last:
+                if error.http_status != MASK_REFUSED or n == last:
                     raise
                 _log.info(
                     "rollout %s turn %d: a mask of %d was refused, trying %d",

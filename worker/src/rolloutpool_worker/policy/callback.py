@@ -43,8 +43,6 @@ _log = logging.getLogger(__name__)
 OFF_LOOP_BYTES = 256 * 1024
 """From here on parsing a reply would hold up the loop for milliseconds, so a thread does it."""
 
-NOT_SAMPLED = frozenset({429, 500, 503})
-"""Statuses by which a trainer says that it has not sampled this turn."""
 MAX_PAUSE = 30.0
 
 
@@ -145,7 +143,7 @@ class CallbackChannel:
             try:
                 return await self._once(body, headers, call.turn)
             except (TrainerUnreachable, TrainerStatusError) as error:
-                if not remaining or not self._may_repeat(error):
+                if not remaining or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 wait = min(asked if asked is not None else random.uniform(pause / 2, pause), MAX_PAUSE)
@@ -170,11 +168,6 @@ class CallbackChannel:
             headers[HEADER_ECHO_DIGEST] = call.echo.digest
         return headers
 
-    def _may_repeat(self, error: TrainerUnreachable | TrainerStatusError) -> bool:
-        if isinstance(error, TrainerStatusError):
-            return error.status in NOT_SAMPLED or (self._spec.may_repeat and error.status >= 500)
-        return error.retryable
-
     async def _once(self, body: bytes, headers: dict[str, str], turn: int) -> Reply:
         where = f"turn {turn} at {self._spec.server_url}"
         # The caller's limit holds for each read alone, and a reply may trickle for ever.
@@ -191,7 +184,7 @@ class CallbackChannel:
                         f"{where}: the trainer answered {status}",
                         status=status,
                         retry_after=_number(response.headers.get("retry-after")),
-                        retryable=status in NOT_SAMPLED or (self._spec.may_repeat and status >= 500),
+                        repeatable=self._spec.may_repeat,
                     )
                 data = await self._read(response, where)
                 reply_headers = response.headers
