@@ -6,6 +6,7 @@ JSON numbers survive only in codecs that promise it. `after` is the ledger's dig
 lost, repeated or altered entry cannot be folded unnoticed.
 """
 
+import hashlib
 import sys
 from array import array
 from base64 import b64decode, b64encode
@@ -231,6 +232,18 @@ def id_array(ids: Sequence[int]) -> "array[int]":
         return array("I", ids)
     except (OverflowError, TypeError) as error:
         raise BadTokenId(f"A token id is not an integer in 0 … 2**32 - 1: {error}.") from None
+
+
+def id_hash(ids: Iterable[int] = ()) -> "hashlib.blake2b":
+    """Returns the running hash of token ids: blake2b-128 of them as little-endian uint32."""
+    running = hashlib.blake2b(digest_size=16)
+    running.update(id_bytes(ids if isinstance(ids, array) else array("I", ids)))
+    return running
+
+
+def id_digest(ids: Iterable[int]) -> str:
+    """Returns the digest (hex) by which the pool and a trainer tell that they hold the same ids."""
+    return id_hash(ids).hexdigest()
 
 
 def id_bytes(ids: "array[int]") -> bytes:

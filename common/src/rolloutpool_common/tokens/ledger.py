@@ -40,6 +40,7 @@ from rolloutpool_common.tokens.entries import (
     float_array,
     id_array,
     id_bytes,
+    id_hash,
     mask_of,
     pack,
     parse_entry,
@@ -89,7 +90,7 @@ class TokenLedger:
         self._head = 0
         self._turn: int | None = None
         self._last: int | None = None
-        self._hash = _empty_hash()
+        self._hash = id_hash()
         self._head_hash = self._hash.copy()
 
     # -- reading
@@ -305,7 +306,7 @@ class TokenLedger:
             case ForkEntry(keep=keep):
                 self._sealed.append(self._seal())
                 turn = self._segments[-1].turn
-                self._head, self._head_hash = 0, _empty_hash()
+                self._head, self._head_hash = 0, id_hash()
                 self._truncate(keep)
                 self._shared, self._segments = keep, []
                 self._extend(ids, Segment(SegmentKind.PROMPT, 0, keep + len(ids), turn))
@@ -367,7 +368,7 @@ class TokenLedger:
         """The running hash over the first `keep` ids; O(ids behind the head) where the head is kept."""
         if keep == len(self):
             return self._hash.copy()
-        base, running = (self._head, self._head_hash.copy()) if keep >= self._head else (0, _empty_hash())
+        base, running = (self._head, self._head_hash.copy()) if keep >= self._head else (0, id_hash())
         running.update(id_bytes(self._ids[base:keep]))
         return running
 
@@ -386,7 +387,3 @@ class TokenLedger:
             return EchoComparison(EchoKind.EQUAL, None)
         position = prefix + offset
         return EchoComparison(EchoKind.FORK if position < self._head else EchoKind.TAIL, position)
-
-
-def _empty_hash() -> "hashlib.blake2b":
-    return hashlib.blake2b(digest_size=16)

@@ -13,7 +13,7 @@ from rolloutpool_trainer import AsyncRolloutClient, KeysMissing, LocalPool, Roll
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.doctor import examine
 from rolloutpool_trainer.endpoint.errors import EndpointError
-from rolloutpool_trainer.endpoint.prompts import ToolSource
+from rolloutpool_trainer.endpoint.tool_source import ToolSource
 
 WORKERS = ("GET", "/v1/workers")
 TOOLS = ("GET", "/tools")

@@ -1,8 +1,11 @@
-"""The endpoint that the pool calls back for each turn.
+"""The endpoint that the pool calls for each turn of a rollout.
 
-- `app` is the ASGI application, `server` serves it on its ports.
-- `request` reads one call; `errors` says why one is refused.
-- `sessions` and `prompts` continue each conversation from its own token ids.
-- `policy` is the seam to whatever samples; `parsing` finds the tool calls in what it sampled.
-- `sampling_log` remembers what was sampled; `checks` compares it with a result.
+- `app` is the ASGI application; its functions follow one call from the request to the answer.
+- `request` parses a call, `reply` writes the answer, `errors` is every refusal.
+- `sessions` has one rollout as the endpoint knows it; `session_store` keeps many of them.
+- `prompts` renders what the policy sees; `tool_source` finds out which tools to show it.
+- `mask_check` compares a request's `response_mask` with the one that the session says is right.
+- `policy` is the seam to the model; `parsing` finds the tool calls in what it sampled.
+- `sampling_log` counts every sampling; `checks` compares a session with the pool's result.
+- `server` serves the application from a thread.
 """

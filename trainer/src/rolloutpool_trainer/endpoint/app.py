@@ -1,19 +1,24 @@
-"""A trainer's `/v1/chat/completions`, around any policy that turns prompt ids into sampled ids.
+"""A trainer's `/v1/chat/completions` around any policy that turns prompt ids into sampled ids.
 
-Mask 1 if and only if the policy sampled the token: `get_session(rollout_id)` says so from a ledger that this endpoint
-keeps itself, and a request whose `response_mask` disagrees is refused (strict) or counted. A turn is sampled once: the
-same Idempotency-Key with the same digest joins the running generation or gets the stored reply byte for byte; errors
-are never stored. One process and one event loop per app; sessions live in memory, bounded in number and age.
+One call is one turn of one rollout. It is handled in six steps, which the functions below follow from top to bottom:
+
+1. **Parse** the request (`request.py`); what cannot be read is refused with 400 or 422.
+2. **Find the session** of its rollout. A turn that is finished or being sampled ends here: the first is answered again
+   byte for byte, the second is waited for. So a turn is sampled once, however often the pool has to ask.
+3. **Render** the prompt and **check the mask**: `response_mask` must be one 0 per token that was added since the policy
+   last sampled. The session's ledger knows that number. A strict endpoint refuses a wrong mask, any other counts it.
+4. **Sample** the turn (`policy.py`) and parse its text into the agent's message.
+5. **Remember** it: the session's ledger gets the tokens, the sampling log a record. An error before this step leaves no
+   trace, so asking again is safe.
+6. **Answer** with ids, log-probabilities and the prompt that the policy saw.
+
+Sessions live in the memory of one process and one event loop. `get_session(rollout_id)` shows a rollout's mask: it is 1
+if and only if the policy sampled the token.
 """
 
 import asyncio
-import hashlib
 import hmac
 import logging
-import sys
-import time
-import uuid
-from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,30 +31,76 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rolloutpool_common.protocol.completions import (
-    HEADER_ECHO_PREFIX,
-    HEADER_FINGERPRINT,
-    HEADER_KEEPS_IDS,
-    HEADER_POLICY_VERSION,
-)
+from rolloutpool_common.protocol.completions import HEADER_FINGERPRINT, HEADER_KEEPS_IDS
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
-from rolloutpool_trainer.endpoint.errors import EndpointError, MaskMismatch, check_mask
+from rolloutpool_trainer.endpoint.errors import EndpointError
+from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
-from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter, ToolSource
+from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
+from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens, turn_head, turn_reply
 from rolloutpool_trainer.endpoint.request import TurnRequest, message_digest, parse_request
 from rolloutpool_trainer.endpoint.sampling_log import LoggedTurn, SamplingLog
-from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, SessionStore, Turn, TurnReply, session_key
+from rolloutpool_trainer.endpoint.session_store import SessionStore, session_key
+from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, Turn
+from rolloutpool_trainer.endpoint.tool_source import ToolSource
 
 __all__ = ["CallbackApp", "callback_app"]
 
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 32_768
-"""Bodies above this are rendered in a thread: below a millisecond a thread costs more than it frees."""
+"""Bodies up to here are rendered on the event loop: they take less than a millisecond, and a thread would cost more."""
+
+
+def callback_app(
+    generate: Generate,
+    *,
+    tokenizer: ChatTokenizer | str,
+    tools: Sequence[dict[str, Any] | ToolDefinition] | str | None = None,
+    strict: bool = True,
+    keeps_ids: bool = True,
+    api_key: str | None = None,
+    pool_api_key: str | None = None,
+    template_kwargs: dict[str, Any] | None = None,
+    parse: Callable[[str], Message] = parse_tool_calls,
+    policy_version: str | None = None,
+    max_sessions: int = 16_384,
+    session_ttl: float = 3600.0,
+) -> "CallbackApp":
+    """Makes a trainer's endpoint, to mount or to serve.
+
+    Args:
+        generate: The policy, `(prompt_ids, GenerateParams) -> Generation`. Async, or plain (then it runs in a thread).
+        tokenizer: The one that the rollouts name: loaded, or as name or directory.
+        tools: What goes into the prompts: definitions, or the pool's base URL, whose `GET /tools` is read once.
+        strict: Answer 422 to a wrong `response_mask`; otherwise it is only counted in `Session.mismatches`.
+        keeps_ids: Continue the ids that were sampled; otherwise the whole history is rendered again each turn.
+        api_key: If set, each call must bring it as bearer token.
+        pool_api_key: The pool's key, where `tools` is its URL; None takes ROLLOUTPOOL_API_KEY.
+        template_kwargs: For the chat template. They must be the rollouts' `template_kwargs`.
+        parse: Makes the agent's message from a turn's text without its stop token.
+        policy_version: Sent as X-Policy-Version with turns whose generation names none.
+        max_sessions: How many rollouts to remember; the least recently used is forgotten first.
+        session_ttl: Seconds after which an unused session is forgotten.
+
+    Raises:
+        TokenizerLoadFailed: The tokenizer cannot be loaded.
+    """
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    return CallbackApp(
+        generate,
+        prompter=Prompter(loaded, keeps_ids, dict(template_kwargs or {})),
+        tools=ToolSource(tools, pool_api_key or key_from_environment()),
+        strict=strict,
+        api_key=api_key,
+        parse=parse,
+        policy_version=policy_version,
+        sessions=SessionStore(max_sessions, session_ttl),
+    )
 
 
 class CallbackApp:
@@ -69,7 +120,7 @@ class CallbackApp:
     ) -> None:
         """Use `callback_app`."""
         self.policy_version = policy_version
-        """Reported for turns whose generation names none; set it when the weights change."""
+        """Reported for turns whose generation names none. Set it when the weights change."""
         self.sampling_log = SamplingLog()
         """Every sampling of every turn, in order."""
         self.sessions = sessions
@@ -93,18 +144,18 @@ class CallbackApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handles one connection, as ASGI defines it."""
         await self._starlette(scope, receive, send)
 
     def get_session(self, rollout_id: str, uid: str | None = None) -> Session:
-        """What this endpoint knows of a rollout.
+        """Returns what this endpoint knows of a rollout.
 
         Args:
-            rollout_id: as in the requests; of several rollouts with this name the one that was opened last.
-            uid: the pool's own id, to name one of them.
+            rollout_id: As in the requests. If several rollouts have this name, the one that was opened last is meant.
+            uid: The pool's own id, to name one of them.
 
         Raises:
-            KeyError: no such session; it never was, or it was dropped (age, number, DELETE).
+            KeyError: There is no such session: it never existed, or it was dropped (age, number, DELETE).
         """
         session = self.sessions.named(rollout_id) if uid is None else self.sessions.find((rollout_id, uid))
         if session is None:
@@ -115,100 +166,78 @@ class CallbackApp:
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         try:
             await self._tools.get()
-        except EndpointError as refusal:
+        except EndpointError as error:
             # The pool may start after its trainer; each request tries again until one succeeds.
-            logger.warning("%s", refusal.message)
+            logger.warning("%s", error.message)
         yield
 
-    async def _health(self, _request: Request) -> Response:
+    async def _health(self, _http: Request) -> Response:
         return _json(200, orjson.dumps({"status": "healthy", "sessions": len(self.sessions)}))
 
-    async def _drop_session(self, request: Request) -> Response:
-        self._authorise(request)
-        rollout_id = request.path_params["rollout_id"]
+    async def _drop_session(self, http: Request) -> Response:
+        self._authorise(http)
+        rollout_id = http.path_params["rollout_id"]
         if not self.sessions.drop(rollout_id):
             raise EndpointError(404, "not_found", "there is no session of this rollout", rollout_id=rollout_id)
         return Response(status_code=204)
 
-    async def _completions(self, request: Request) -> Response:
-        self._authorise(request)
-        ask = parse_request(request.headers, await request.body())
-        reply = await self._reply(ask)
+    async def _completions(self, http: Request) -> Response:
+        """Step 1: parses the request."""
+        self._authorise(http)
+        request = parse_request(http.headers, await http.body())
+        reply = await self._reply(request)
         return _json(200, reply.body, {**reply.headers, **self._about})
 
-    def _authorise(self, request: Request) -> None:
+    def _authorise(self, http: Request) -> None:
         if self._api_key is None:
             return
-        given = request.headers.get("authorization", "")
+        given = http.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._api_key}".encode()):
             raise EndpointError(
                 401, "unauthorized", "send this endpoint's key as Authorization: Bearer <callback_api_key>"
             )
 
-    async def _reply(self, ask: TurnRequest) -> TurnReply:
-        key = session_key(ask)
+    async def _reply(self, request: TurnRequest) -> TurnReply:
+        """Step 2: finds the session, and repeats, joins or begins the turn."""
+        key = session_key(request)
         session = self.sessions.find(key)
-        if session is None or session.restarts_with(ask):
+        if session is None or session.restarts_with(request):
             session = Session(*key)
-        verdict = session.admit(ask)
-        if isinstance(verdict, Turn):
-            return _reply(verdict, ask, *session.tokens_of(verdict))
-        if isinstance(verdict, int):
-            task = asyncio.create_task(self._sample_turn(session, ask, verdict))
-            task.add_done_callback(_retrieve)
-            verdict = session.running = RunningTurn(verdict, ask.digest, task)
+        turn = session.admit(request)
+        if isinstance(turn, Turn):
+            return turn_reply(turn.head, session.tokens_of(turn), turn.policy_version, request)
+        if not isinstance(turn, RunningTurn):
+            task = asyncio.create_task(self._sample_turn(session, request, turn.number))
+            task.add_done_callback(_mark_error_as_seen)
+            turn = session.running = RunningTurn(turn.number, request.digest, task)
             self.sessions.put(key, session)
-        # The generation outlives whoever asked for it: the next attempt will ask again, and join it.
-        await asyncio.wait({verdict.task})
-        return verdict.task.result()
+        # The task goes on if this caller disconnects: the rollout's next attempt asks again, and joins it.
+        await asyncio.wait({turn.task})
+        return turn.task.result()
 
-    async def _sample_turn(self, session: Session, ask: TurnRequest, number: int) -> TurnReply:
+    async def _sample_turn(self, session: Session, request: TurnRequest, number: int) -> TurnReply:
+        """Steps 3 to 6; while they run, the session says that this turn is being sampled."""
         try:
-            return await self._sample_turn_checked(session, ask, number)
+            tools = await self._tools.get()
+            messages = [message.wire() for message in request.body.messages]
+            prompt = await self._render(session, request, messages, tools)
+            self._check_mask(session, request, number, prompt)
+            params = _params(session, request, number, messages, tools)
+            generation, message = await self._sample(prompt, params)
+            return self._remember(session, request, number, prompt, generation, message)
         finally:
             session.running = None
 
-    async def _sample_turn_checked(self, session: Session, ask: TurnRequest, number: int) -> TurnReply:
-        tools = await self._tools.get()
-        messages = [message.wire() for message in ask.request.messages]
-        prompt = await self._prompt(session, ask, messages, tools)
-        expected = len(prompt.ids) - (0 if ask.edited else len(session.ledger)) if session.turns else 0
-        try:
-            check_mask(ask.mask, expected, rollout_id=session.rollout_id, turn=number)
-        except MaskMismatch:
-            session.mismatches += 1
-            if self._strict:
-                raise
-        request = ask.request
-        params = GenerateParams(
-            rollout_id=session.rollout_id,
-            turn=number,
-            messages=messages,
-            tools=tools,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            max_tokens=request.max_tokens,
-            stop=request.stop,
-            logprobs=request.logprobs,
-            extra=ask.extra,
-        )
-        generation, message = await self._sample(prompt, params)
-        head = _head(request.model, message, generation)
-        turn = session.commit(ask, number, prompt, generation, head, message_digest(message))
-        record = LoggedTurn(session.rollout_id, session.uid, number, ask.attempt, tuple(generation.token_ids))
-        self.sampling_log.add(record)
-        return _reply(turn, ask, prompt.ids, list(generation.token_ids), list(generation.logprobs))
-
-    async def _prompt(
-        self, session: Session, ask: TurnRequest, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    async def _render(
+        self,
+        session: Session,
+        request: TurnRequest,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
     ) -> Prompt:
-        known = len(session.history)
-        appended = None
-        if session.turns and not ask.edited and ask.history[:known] == session.history:
-            # An assistant message that this endpoint did not sample is an edit too.
-            appended = None if any(m["role"] == "assistant" for m in messages[known:]) else len(messages) - known
+        appended = _appended(session, request)
         try:
-            if ask.size <= INLINE_BYTES:
+            if request.size <= INLINE_BYTES:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
             return await asyncio.to_thread(self._prompter.prompt, messages, tools, session.ledger, appended)
         except TemplateRefused as error:
@@ -219,8 +248,19 @@ class CallbackApp:
                 rollout_id=session.rollout_id,
             ) from error
 
+    def _check_mask(self, session: Session, request: TurnRequest, number: int, prompt: Prompt) -> None:
+        # After an edit the mask covers the whole prompt; otherwise what the prompt adds to the ledger.
+        covered_before = 0 if request.edited else len(session.ledger)
+        expected = len(prompt.ids) - covered_before if session.turns else 0
+        try:
+            check_mask(request.mask, expected, rollout_id=session.rollout_id, turn=number)
+        except MaskMismatch:
+            session.mismatches += 1
+            if self._strict:
+                raise
+
     async def _sample(self, prompt: Prompt, params: GenerateParams) -> tuple[Generation, Message]:
-        version = self.policy_version
+        version = self.policy_version  # read before sampling: the weights may change while this turn is sampled
         try:
             generation = await sample(self._generate, prompt.ids, params)
             ids = generation.token_ids
@@ -239,95 +279,68 @@ class CallbackApp:
             generation = replace(generation, policy_version=version)
         return generation, message
 
+    def _remember(
+        self,
+        session: Session,
+        request: TurnRequest,
+        number: int,
+        prompt: Prompt,
+        generation: Generation,
+        message: Message,
+    ) -> TurnReply:
+        """Steps 5 and 6: makes the turn part of the session, and writes the answer."""
+        head = turn_head(request.body.model, message, generation)
+        session.commit(request, number, prompt, generation, head, message_digest(message))
+        self.sampling_log.add(
+            LoggedTurn(session.rollout_id, session.uid, number, request.attempt, tuple(generation.token_ids))
+        )
+        tokens = TurnTokens(prompt.ids, list(generation.token_ids), list(generation.logprobs))
+        return turn_reply(head, tokens, generation.policy_version, request)
 
-def callback_app(
-    generate: Generate,
-    *,
-    tokenizer: ChatTokenizer | str,
-    tools: Sequence[dict[str, Any] | ToolDefinition] | str | None = None,
-    strict: bool = True,
-    keeps_ids: bool = True,
-    api_key: str | None = None,
-    pool_api_key: str | None = None,
-    template_kwargs: dict[str, Any] | None = None,
-    parse: Callable[[str], Message] = parse_tool_calls,
-    policy_version: str | None = None,
-    max_sessions: int = 16_384,
-    session_ttl: float = 3600.0,
-) -> CallbackApp:
-    """A trainer endpoint to mount or to serve.
 
-    Args:
-        generate: the policy: `(prompt_ids, GenerateParams) -> Generation`, plain (runs in a thread) or async.
-        tokenizer: the one that the rollouts name, loaded or by name or directory.
-        tools: what goes into the prompts: definitions, or the pool's base URL, whose `GET /tools` is read once.
-        strict: answer 422 to a wrong `response_mask`; otherwise count it in `Session.mismatches`.
-        keeps_ids: continue the ids that were sampled; otherwise render the whole history again each turn.
-        api_key: demanded as bearer token, where set.
-        pool_api_key: for `tools` by URL, if that pool wants a key; ROLLOUTPOOL_API_KEY where None.
-        template_kwargs: for the chat template; must be what the rollouts' `template_kwargs` are.
-        parse: from a turn's text, without its stop token, to the assistant message that the agent gets.
-        policy_version: sent as X-Policy-Version with turns whose generation names none.
-        max_sessions: how many rollouts to remember; the least recently used goes first.
-        session_ttl: seconds after which an unused session is forgotten.
+def _appended(session: Session, request: TurnRequest) -> int | None:
+    """How many messages are new since the last turn's reply; None on turn 1, or where the history was edited."""
+    known = len(session.history)
+    if not session.turns or request.edited or request.history[:known] != session.history:
+        return None
+    new = request.body.messages[known:]
+    # An assistant message that this endpoint did not sample is an edit too.
+    return None if any(message.role == "assistant" for message in new) else len(new)
 
-    Raises:
-        TokenizerLoadFailed: the tokenizer cannot be loaded.
-    """
-    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    return CallbackApp(
-        generate,
-        prompter=Prompter(loaded, keeps_ids, dict(template_kwargs or {})),
-        tools=ToolSource(tools, pool_api_key or key_from_environment()),
-        strict=strict,
-        api_key=api_key,
-        parse=parse,
-        policy_version=policy_version,
-        sessions=SessionStore(max_sessions, session_ttl),
+
+def _params(
+    session: Session,
+    request: TurnRequest,
+    number: int,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+) -> GenerateParams:
+    body = request.body
+    return GenerateParams(
+        rollout_id=session.rollout_id,
+        turn=number,
+        messages=messages,
+        tools=tools,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        max_tokens=body.max_tokens,
+        stop=body.stop,
+        logprobs=body.logprobs,
+        extra=request.extra,
     )
 
 
-def _retrieve(task: asyncio.Task[TurnReply]) -> None:
-    """Marks the task's error as seen, for a turn whose askers have all gone."""
+def _mark_error_as_seen(task: asyncio.Task[TurnReply]) -> None:
+    """Keeps asyncio from logging the error of a turn whose callers have all disconnected."""
     if not task.cancelled():
         task.exception()
-
-
-def _head(model: str, message: Message, generation: Generation) -> dict[str, Any]:
-    calls = generation.finish_reason == "stop" and message.tool_calls
-    finish_reason = "tool_calls" if calls else generation.finish_reason
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "message": message.wire(), "finish_reason": finish_reason}],
-    }
-
-
-def _reply(turn: Turn, ask: TurnRequest, prompt_ids: list[int], ids: list[int], logprobs: list[float]) -> TurnReply:
-    headers = {} if turn.policy_version is None else {HEADER_POLICY_VERSION: turn.policy_version}
-    prefix, digest = ask.echo or (0, "")
-    if prefix and prefix <= len(prompt_ids) and _digest(prompt_ids[:prefix]) == digest:
-        headers[HEADER_ECHO_PREFIX] = str(prefix)
-        prompt_ids = prompt_ids[prefix:]
-    document = {**turn.head, "token_ids": ids, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
-    return TurnReply(orjson.dumps(document), headers)
-
-
-def _digest(ids: list[int]) -> str:
-    """Of our own ids, never of what the pool claims them to be."""
-    packed = array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return hashlib.blake2b(packed.tobytes(), digest_size=16).hexdigest()
 
 
 def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
     return Response(body, status, headers, media_type="application/json")
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
+async def _refuse(_http: Request, error: Exception) -> Response:
     assert isinstance(error, EndpointError)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(error.status)
     return _json(error.status, error.body(), headers)

@@ -1,7 +1,7 @@
-"""Whether a result's tokens are the trainer's own: ids, masks and log-probabilities, one by one.
+"""Compares a result of the pool with the trainer's own record: ids, masks and log-probabilities, one by one.
 
-The trainer's endpoint keeps a ledger of what it sampled; the pool's result comes from another one. A mismatch means
-that one of the two is wrong, and that nothing may be trained on it.
+The endpoint and the pool keep two independent ledgers of the same rollout. If they differ, one of them is wrong, and
+the rollout must not be trained on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ __all__ = ["TokenSample", "check_masks"]
 
 
 class TokenSample(Protocol):
-    """One training sample, the pool's or the trainer's."""
+    """One training sample, of the pool or of the trainer."""
 
     @property
     def prompt_ids(self) -> Sequence[int]: ...
@@ -27,10 +27,14 @@ class TokenSample(Protocol):
 
 
 def check_masks(result: RolloutResult, own: Iterable[TokenSample]) -> tuple[int, int]:
-    """Compare a result with what the trainer's session has of the same rollout.
+    """Compares a result with the samples of the trainer's session of the same rollout.
+
+    Args:
+        result: From the pool.
+        own: The session's `samples`.
 
     Returns:
-        How many tokens were compared, and at how many places anything differs; a token that one side lacks differs.
+        How many tokens were compared, and at how many places anything differs. A token that one side lacks differs.
     """
     compared = differing = 0
     for theirs, ours in zip_longest(result.samples, own):
@@ -43,5 +47,5 @@ def check_masks(result: RolloutResult, own: Iterable[TokenSample]) -> tuple[int,
 def _tokens(sample: TokenSample | None) -> Iterator[tuple[int, int, float]]:
     if sample is not None:
         yield from ((token, 0, 0.0) for token in sample.prompt_ids)
-        # Lists of unequal length are what this is to find, not what it may fail on.
+        # Lists of unequal length are a difference to count, so they must not raise an error here.
         yield from zip_longest(sample.response_ids, sample.response_mask, sample.response_logprobs)

@@ -1,7 +1,7 @@
-"""From sampled text to a message: calls between <tool_call> tags, everything else is content.
+"""Turns sampled text into a message: what stands between <tool_call> tags becomes a call, the rest is content.
 
-A block that is no call (broken JSON, no name) stays content, where the policy's mistake can be seen and answered;
-nothing that was sampled is thrown away. The message is for agents; training never reads it.
+A block that is no call (broken JSON, no name) stays content, so that the agent sees the policy's mistake and can answer
+it; nothing that was sampled is thrown away. Only agents read the message. Training reads the ids.
 """
 
 import json
@@ -16,11 +16,17 @@ _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def parse_tool_calls(text: str) -> Message:
-    """The assistant message of a sampled turn, without its stop token.
+    """Parses a sampled turn.
 
-    Understands `<tool_call>{"name": …, "arguments": …}</tool_call>` blocks, any number of them, anywhere. Arguments
-    become JSON text, as OpenAI's clients expect. Beside calls, content loses its outer white space, because templates
-    write their own between content and calls; without calls it is the text as sampled.
+    Any number of `<tool_call>{"name": …, "arguments": …}</tool_call>` blocks may stand anywhere. Arguments become JSON
+    text, because OpenAI's clients expect that. If there are calls, the content loses its outer white space, because
+    templates write their own between content and calls.
+
+    Args:
+        text: The turn without its stop token.
+
+    Returns:
+        The assistant message.
     """
     calls: list[ToolCall] = []
     outside: list[str] = []
@@ -51,6 +57,6 @@ def _call(block: str) -> ToolCall | None:
     try:
         f"{name}{arguments}".encode()
     except UnicodeEncodeError:
-        # An escaped lone surrogate is JSON, but no text that could be sent to anybody.
+        # An escaped lone surrogate is valid JSON, but it cannot be encoded as UTF-8.
         return None
     return ToolCall(id=f"call_{uuid.uuid4().hex[:24]}", function=FunctionCall(name=name, arguments=arguments))

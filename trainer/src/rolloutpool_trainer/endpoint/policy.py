@@ -1,8 +1,13 @@
-"""The seam between the callback endpoint and whatever samples.
+"""The seam between the endpoint and the model.
 
-A policy is one callable: prompt ids in, sampled ids with their log-probabilities out. The ids are the truth that
-training rests on, so a generation without ids, with another number of log-probabilities or with one that is not
-finite never leaves this module.
+A policy is one callable: prompt ids in, sampled ids with their log-probabilities out.
+
+    async def generate(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        ids, logprobs = await engine.sample(prompt_ids, temperature=params.temperature)
+        return Generation(token_ids=ids, logprobs=logprobs)
+
+Training rests on these ids. A generation without ids, with another number of log-probabilities, or with one that is
+not finite is therefore refused here and never reaches a session.
 """
 
 import asyncio
@@ -22,13 +27,13 @@ class BadGeneration(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams:
-    """What is asked of one turn, beside its prompt."""
+    """What a turn is sampled with, in addition to its prompt."""
 
     rollout_id: str
     turn: int
     """From 1."""
     messages: list[dict[str, Any]]
-    """The conversation so far in normal form; what the prompt was made from."""
+    """The conversation so far in normal form, from which the prompt was rendered."""
     tools: list[dict[str, Any]] | None
     """The tools in the prompt."""
     temperature: float
@@ -37,7 +42,7 @@ class GenerateParams:
     stop: list[str] | None
     logprobs: bool
     extra: dict[str, Any] = field(default_factory=dict)
-    """Keys of the request beyond the protocol's: top_k, seed, min_p …"""
+    """Keys of the request that the protocol does not name: top_k, seed, min_p …"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +50,31 @@ class Generation:
     """One sampled turn."""
 
     token_ids: Sequence[int]
-    """[R], R ≥ 1; the stop token too, if the policy sampled one."""
+    """[R], R ≥ 1; with the stop token, if the policy sampled one."""
     logprobs: Sequence[float]
     """[R], natural logarithm, finite."""
     finish_reason: Literal["stop", "length"] = "stop"
     policy_version: str | None = None
-    """Which weights sampled it; the endpoint's own `policy_version` where absent."""
+    """Which weights sampled it; None stands for the endpoint's `policy_version`."""
 
 
 Generate = Callable[[list[int], GenerateParams], Generation | Awaitable[Generation]]
 
 
 async def sample(generate: Generate, prompt_ids: list[int], params: GenerateParams) -> Generation:
-    """One turn of the policy, checked, as plain ints and floats. A plain function runs in a thread.
+    """Samples one turn and checks it. A function that is not async runs in a thread.
+
+    Args:
+        generate: The policy.
+        prompt_ids: [P]
+        params: What to sample with.
+
+    Returns:
+        The generation, with plain ints and floats.
 
     Raises:
-        BadGeneration: no ids, ids out of uint32, or log-probabilities that are not one finite number per id.
-        Exception: whatever the policy raises.
+        BadGeneration: There are no ids, an id is no uint32, or there is not one finite log-probability per id.
+        Exception: Whatever the policy raises.
     """
     if _is_async(generate):
         outcome = generate(prompt_ids, params)
@@ -78,7 +91,7 @@ def _checked(generation: Generation) -> Generation:
     if not isinstance(generation, Generation):
         raise BadGeneration(f"generate returned {type(generation).__name__}; return a Generation")
     try:
-        # Tensor libraries' scalars would neither serialise nor compare as the numbers that they are.
+        # Scalars of tensor libraries neither serialise nor compare as numbers.
         ids = [operator.index(token) for token in generation.token_ids]
         logprobs = [float(logprob) for logprob in generation.logprobs]
     except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""One request of the callback, read and checked before any session hears of it.
+"""Parses and checks one call before any session is looked up.
 
-The body is the protocol's nine keys and whatever else the sender's sampling parameters hold; `response_mask` is kept
-as it was parsed, because only its raw values tell true from 1. The headers are optional: a pool of protocol v1 alone
-sends none, and then a turn has no identity beyond its place in the session.
+The body has the protocol's nine keys, and whatever else the sender's sampling parameters hold. `response_mask` is kept
+as it was parsed, because validation would turn `true` into 1. The headers are optional: a pool that speaks protocol v1
+alone sends none, and then a turn is known by its place in the session only.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ __all__ = ["TurnRequest", "message_digest", "parse_request"]
 class TurnRequest:
     """A well-formed request for one turn."""
 
-    request: CompletionsRequest
+    body: CompletionsRequest
     mask: object
     """`response_mask` as parsed from JSON, not validated."""
     extra: dict[str, Any]
@@ -40,22 +40,27 @@ class TurnRequest:
     uid: str | None
     """The pool's id of the rollout; None without Idempotency-Key."""
     turn: int | None
-    """The turn that the key names; None without Idempotency-Key."""
+    """The turn that the key names, from 1; None without Idempotency-Key."""
     attempt: int | None
+    """Which attempt at the rollout asks, from 1; None if the caller does not say."""
     digest: str
     """The same turn with another digest is another request."""
     history: tuple[bytes, ...]
-    """A digest per message, so that a session can tell appended from edited without keeping the text."""
+    """A digest per message. With it a session tells whether a history was edited, without keeping the text."""
     size: int
     """Bytes of the body."""
     edited: bool
-    """Whether the agent says that it edited the history; the mask then covers the whole prompt."""
+    """Whether the agent says that it edited the history. The mask then covers the whole prompt."""
     echo: tuple[int, str] | None
     """Prefix length and digest of the ids that need not be sent back."""
 
 
 def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
-    """The request.
+    """Parses a call.
+
+    Args:
+        headers: Looked up in any case of letters.
+        body: As it was received.
 
     Raises:
         EndpointError: 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values
@@ -69,27 +74,27 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         raise EndpointError(400, "bad_json", "the body must be a JSON object")
     mask = document.pop("response_mask", None)
     try:
-        request = CompletionsRequest.model_validate(document)
+        completions = CompletionsRequest.model_validate(document)
     except ValidationError as error:
         faults = [
             {"path": ".".join(map(str, fault["loc"])), "message": fault["msg"]}
             for fault in error.errors(include_input=False, include_url=False)
         ]
         raise EndpointError(422, "bad_request", "the body is not a completions request", faults=faults) from None
-    if not request.messages:
+    if not completions.messages:
         raise EndpointError(422, "bad_request", "messages is empty; send the whole conversation")
-    if not request.rollout_id:
+    if not completions.rollout_id:
         raise EndpointError(422, "bad_request", "rollout_id is empty; it names the session that keeps the tokens")
     uid, turn = _key(headers.get(HEADER_IDEMPOTENCY))
     return TurnRequest(
-        request=request,
+        body=completions,
         mask=mask,
         extra={key: value for key, value in document.items() if key not in CompletionsRequest.model_fields},
         uid=uid,
         turn=turn,
         attempt=_attempt(headers.get(HEADER_ATTEMPT)),
         digest=headers.get(HEADER_DIGEST) or hashlib.blake2b(body, digest_size=16).hexdigest(),
-        history=tuple(message_digest(message) for message in request.messages),
+        history=tuple(message_digest(message) for message in completions.messages),
         size=len(body),
         edited=headers.get(HEADER_EDITED) == "1",
         echo=_echo(headers.get(HEADER_ECHO_PREFIX), headers.get(HEADER_ECHO_DIGEST)),
@@ -97,7 +102,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
 
 
 def message_digest(message: Message) -> bytes:
-    """16 bytes by which a message is recognised: nulls, absent keys and empty content are the same."""
+    """Returns 16 bytes by which a message is recognised; nulls, absent keys and empty content count as the same."""
     wire = {key: value for key, value in message.model_dump(exclude_none=True).items() if value not in ("", [])}
     return hashlib.blake2b(orjson.dumps(wire, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
@@ -105,7 +110,7 @@ def message_digest(message: Message) -> bytes:
 def _key(value: str | None) -> tuple[str | None, int | None]:
     if value is None:
         return None, None
-    # `/2` asks the same turn again with the other mask, after the first was refused.
+    # The suffix `/2` marks the second try of a turn: the same request with the other mask, after a 422.
     uid, _, turn = value.removesuffix("/2" if value.count("/") > 1 else "").rpartition("/")
     if not uid or "/" in uid or not turn.isdecimal() or not turn.isascii() or int(turn) < 1:
         raise EndpointError(

@@ -1,7 +1,7 @@
-"""The endpoint's own log of what it sampled, independent of sessions.
+"""The endpoint's log of what it sampled, independent of sessions.
 
-One record per finished sampling, so a turn that was sampled twice is there twice, even if its session was dropped in
-between: that is how a test proves that recovery charged no turn a second time. Bounded: the oldest records go.
+Each finished sampling is one record. A turn that was sampled twice is there twice, even if its session was dropped in
+between; with this log a test proves that recovery sampled no turn a second time. It is bounded: old records go first.
 """
 
 from collections import Counter, deque
@@ -12,7 +12,7 @@ __all__ = ["LoggedTurn", "SamplingLog"]
 
 MAX_TOKENS = 4_000_000
 RECORD_COST = 64
-"""Tokens that a record counts as beside its own, for what Python needs to keep it."""
+"""Tokens that each record counts in addition to its own, for the memory that the Python objects need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,9 @@ class LoggedTurn:
 
     rollout_id: str
     uid: str | None
-    """The pool's id of the rollout, from the Idempotency-Key; None for a caller that sends none."""
+    """The pool's id of the rollout, from the Idempotency-Key; None if the caller sent none."""
     turn: int
+    """From 1."""
     attempt: int | None
     token_ids: tuple[int, ...]
 
@@ -41,21 +42,25 @@ class SamplingLog:
         return iter(tuple(self._records))
 
     def add(self, record: LoggedTurn) -> None:
-        """Keeps a record, at the cost of the oldest."""
+        """Keeps a record; the oldest are dropped if there are too many tokens."""
         self._records.append(record)
         self._room -= len(record.token_ids) + RECORD_COST
         while self._room < 0 and len(self._records) > 1:
             self._room += len(self._records.popleft().token_ids) + RECORD_COST
 
     def of(self, rollout_id: str) -> list[LoggedTurn]:
-        """What was sampled for a rollout."""
+        """Returns what was sampled for a rollout, oldest first."""
         return [record for record in self if record.rollout_id == rollout_id]
 
     def count(self, rollout_id: str, turn: int) -> int:
-        """How often a turn was sampled."""
+        """Counts how often a turn was sampled."""
         return sum(record.turn == turn for record in self.of(rollout_id))
 
     def repeated(self) -> dict[tuple[str, int], int]:
-        """Turns that were sampled more than once, by (pool's uid or else rollout id, turn), with how often."""
+        """Finds the turns that were sampled more than once.
+
+        Returns:
+            How often, by (the pool's uid or else the rollout id, turn).
+        """
         counts = Counter((record.uid or record.rollout_id, record.turn) for record in self)
         return {key: count for key, count in counts.items() if count > 1}

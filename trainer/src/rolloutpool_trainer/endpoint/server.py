@@ -1,7 +1,7 @@
-"""Serves an ASGI app from a thread of this process, on real sockets and several ports at once.
+"""Serves an ASGI app from a thread of this process, on one or several ports.
 
-All ports share one event loop, as a `CallbackApp` demands. The ports are bound before the thread starts, so a taken
-port is an error here and now, and port 0 has its number before the first request.
+All ports share one event loop, because a `CallbackApp` needs that. The ports are bound before the thread starts: a
+port that is taken is an error at once, and for port 0 the real number is known before the first request.
 """
 
 import socket
@@ -28,7 +28,7 @@ class ServedCallback:
 
     host: str
     ports: tuple[int, ...]
-    """In the order asked for; the real one where 0 was asked."""
+    """In the order of the arguments; the real port in the place of 0."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -38,12 +38,12 @@ class ServedCallback:
 
     @property
     def url(self) -> str:
-        """The first of them."""
+        """Base URL of the first port."""
         return self.urls[0]
 
 
 class _Server(uvicorn.Server):
-    """Says when it accepts, instead of being polled."""
+    """Sets an event when it accepts connections, so that nothing has to poll it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -58,9 +58,14 @@ class _Server(uvicorn.Server):
 def serve_callback(app: ASGIApp, ports: Sequence[int], host: str = "127.0.0.1") -> Iterator[ServedCallback]:
     """Serves the app until the block ends.
 
+    Args:
+        app: Any ASGI app.
+        ports: To listen on; 0 takes a free one.
+        host: Address to listen on.
+
     Raises:
-        PortTaken: one of the ports cannot be had; none is served then.
-        TrainerError: the server did not start; its log says why.
+        PortTaken: One of the ports cannot be bound. Then none is served.
+        TrainerError: The server did not start; its log says why.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(_listen(host, port)) for port in ports]
@@ -73,7 +78,7 @@ def serve_callback(app: ASGIApp, ports: Sequence[int], host: str = "127.0.0.1") 
         def run() -> None:
             try:
                 server.run(sockets)
-            # uvicorn leaves by SystemExit if the app does not start; a thread has nobody to raise it to.
+            # uvicorn raises SystemExit if the app does not start. Nothing catches it in a thread, so it is kept.
             except BaseException as failure:
                 failures.append(failure)
             finally:

@@ -1,14 +1,19 @@
-"""What the trainer knows of each rollout: its tokens, its turns, who asks for it.
+"""One rollout as the endpoint knows it: its tokens, its turns, and the turn that is being sampled.
 
-A session's ledger changes only when a turn is whole: a turn that failed leaves no trace, so asking again is safe.
-Replies are not stored but rebuilt from the ledger, so memory grows with the tokens, not with turns times tokens. Used
-from one event loop; reading a session whose rollout is over is safe from any thread.
+A turn is in one of three states when a request for it arrives, and `Session.admit` says which:
+
+1. `Turn`: it is finished. A request with the same digest gets the same answer again.
+2. `RunningTurn`: it is being sampled. A request with the same digest waits for that sampling and shares its answer.
+3. `NextTurn`: it comes next, so it is sampled now.
+
+Everything else is a conflict (409): an older attempt, a turn that was asked with another digest, a gap in the turns.
+
+A session changes only when a turn is whole. A turn that failed leaves no trace, so asking again is safe. Answers are
+not stored but rebuilt from the ledger, so memory grows with the tokens and not with turns times tokens. A session is
+used from one event loop; once its rollout is over, any thread may read it.
 """
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,29 +21,20 @@ from rolloutpool_common.tokens.ledger import EchoKind, Sample, TokenLedger
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.prompts import Prompt
+from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens
 from rolloutpool_trainer.endpoint.request import TurnRequest
 
-__all__ = ["Key", "RunningTurn", "Session", "SessionStore", "Turn", "TurnReply", "session_key"]
-
-Key = tuple[str, str | None]
-"""(rollout_id, uid): two batches may give their rollouts the same name."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnReply:
-    """A turn's answer as it goes over the wire."""
-
-    body: bytes
-    headers: dict[str, str]
+__all__ = ["NextTurn", "RunningTurn", "Session", "Turn"]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A finished turn: with the ledger, all that its reply is made of."""
+    """A finished turn. Together with the ledger it holds everything that its answer is made of."""
 
     digest: str
+    """Of the request that it was sampled for."""
     head: dict[str, Any]
-    """The reply without its token lists."""
+    """The answer without its token lists."""
     sample: int
     """Which of the ledger's samples holds it."""
     start: int
@@ -57,11 +53,18 @@ class RunningTurn:
     task: "asyncio.Task[TurnReply]"
 
 
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """The turn that has to be sampled for a request."""
+
+    number: int
+
+
 class Session:
     """One rollout, as `CallbackApp.get_session` hands it out.
 
-    `response_*` are those of the last training sample; there is more than one only where a history was edited or
-    re-rendered with drift (`samples`).
+    `response_*` are those of the last training sample. There is more than one sample only where a history was edited,
+    or was re-rendered with drift; `samples` has them all.
     """
 
     def __init__(self, rollout_id: str, uid: str | None) -> None:
@@ -69,12 +72,12 @@ class Session:
         self.uid = uid
         self.ledger = TokenLedger()
         self.attempt = 0
-        """The highest attempt that asked; 0 if none said."""
+        """The highest attempt that a request named; 0 if none did."""
         self.mismatches = 0
-        """Masks that were not what they had to be: refused by a strict endpoint, counted by any."""
+        """How many wrong masks were sent. A strict endpoint refuses them, every endpoint counts them."""
         self.running: RunningTurn | None = None
         self.history: tuple[bytes, ...] = ()
-        """Digests of the messages of the last request and of the reply to it."""
+        """Digests of the messages of the last request, and of the reply to it."""
         self._opening: tuple[bytes, ...] = ()
         self._turns: list[Turn] = []
         self._samples = 0
@@ -116,7 +119,7 @@ class Session:
 
     @property
     def zeros(self) -> int:
-        """Tokens in the response that nobody sampled: tool results and template."""
+        """Tokens in the response that the policy did not sample: tool results and template text."""
         return len(self._last.response_mask) - self.ones
 
     @property
@@ -124,39 +127,24 @@ class Session:
         samples = self.ledger.samples()
         return samples[-1] if samples else Sample((), (), (), (), ())
 
-    def admit(self, ask: TurnRequest) -> int | RunningTurn | Turn:
-        """What to do with a request: sample turn n, wait for the one that runs, or repeat a finished one.
+    def restarts_with(self, request: TurnRequest) -> bool:
+        """Whether a caller without turn identity starts this rollout again: its first request, without a mask."""
+        is_anonymous = request.turn is None and request.mask is None
+        return is_anonymous and self.running is None and request.history == self._opening
+
+    def admit(self, request: TurnRequest) -> NextTurn | RunningTurn | Turn:
+        """Finds out which turn a request is for, and in which state that turn is.
 
         Raises:
-            EndpointError: 409 for a lower attempt than seen, for another request in the place of a turn that is
-                finished or running, and for a turn whose predecessors are unknown here.
+            EndpointError: 409 for a lower attempt than was seen before, for another request in the place of a turn
+                that is finished or running, and for a turn whose predecessors are unknown here.
         """
-        if ask.attempt is not None:
-            if ask.attempt < self.attempt:
-                raise self._conflict(
-                    f"attempt {ask.attempt} is over: attempt {self.attempt} of this rollout has asked",
-                    expected=self.attempt,
-                    received=ask.attempt,
-                )
-            self.attempt = ask.attempt
+        self._check_attempt(request)
         if self.running is not None:
-            if ask.turn == self.running.number and ask.digest == self.running.digest:
-                return self.running
-            raise self._conflict(
-                f"turn {self.running.number} is being sampled for another request; wait for its reply",
-                expected=self.running.number,
-                received=ask.turn,
-            )
-        number = ask.turn or self.turns + 1
+            return self._join(self.running, request)
+        number = request.turn or self.turns + 1
         if number <= self.turns:
-            turn = self._turns[number - 1]
-            if turn.digest == ask.digest:
-                return turn
-            raise self._conflict(
-                f"turn {number} was sampled for a request with another digest; a turn is asked once",
-                expected=turn.digest,
-                received=ask.digest,
-            )
+            return self._repeat(number, request)
         if number > self.turns + 1:
             raise self._conflict(
                 f"turn {number} cannot follow: this endpoint has {self.turns} turns of this rollout. Its session was "
@@ -164,19 +152,30 @@ class Session:
                 expected=self.turns + 1,
                 received=number,
             )
-        return number
-
-    def restarts_with(self, ask: TurnRequest) -> bool:
-        """Whether a caller without turn identity begins this rollout anew: the first request again, no mask."""
-        return ask.turn is None and ask.mask is None and self.running is None and ask.history == self._opening
+        return NextTurn(number)
 
     def commit(
-        self, ask: TurnRequest, number: int, prompt: Prompt, generation: Generation, head: dict[str, Any], said: bytes
+        self,
+        request: TurnRequest,
+        number: int,
+        prompt: Prompt,
+        generation: Generation,
+        head: dict[str, Any],
+        message_digest: bytes,
     ) -> Turn:
-        """Makes a sampled turn part of the rollout. `said` is the digest of its message."""
+        """Makes a sampled turn part of the rollout.
+
+        Args:
+            request: What asked for the turn.
+            number: Of the turn, from 1.
+            prompt: What the policy saw.
+            generation: What it sampled.
+            head: The answer without its token lists.
+            message_digest: Digest of the answer's message, by which the next request's history is recognised.
+        """
         if not self.turns:
             self.ledger.seed(prompt.ids)
-            self._opening = ask.history
+            self._opening = request.history
         elif prompt.delta is not None:
             self.ledger.append_close(prompt.delta.close_ids, turn=number)
             self.ledger.append_glue(prompt.delta.glue_ids, turn=number)
@@ -185,7 +184,7 @@ class Session:
         start, version = len(self.ledger), generation.policy_version
         self.ledger.append_sampled(generation.token_ids, generation.logprobs, turn=number, policy_version=version)
         turn = Turn(
-            digest=ask.digest,
+            digest=request.digest,
             head=head,
             sample=self._samples,
             start=start,
@@ -193,87 +192,48 @@ class Session:
             policy_version=version,
         )
         self._turns.append(turn)
-        self.history = (*ask.history, said)
+        self.history = (*request.history, message_digest)
         return turn
 
-    def tokens_of(self, turn: Turn) -> tuple[list[int], list[int], list[float]]:
-        """Prompt [start], sampled ids [n] and log-probabilities [n] of a finished turn."""
+    def tokens_of(self, turn: Turn) -> TurnTokens:
+        """The tokens of a finished turn, from the ledger."""
         sample = self.ledger.samples()[turn.sample]
         first = turn.start - len(sample.prompt_ids)
-        return (
-            [*sample.prompt_ids, *sample.response_ids[:first]],
-            list(sample.response_ids[first : first + turn.n]),
-            list(sample.response_logprobs[first : first + turn.n]),
+        return TurnTokens(
+            prompt_ids=[*sample.prompt_ids, *sample.response_ids[:first]],
+            token_ids=list(sample.response_ids[first : first + turn.n]),
+            logprobs=list(sample.response_logprobs[first : first + turn.n]),
+        )
+
+    def _check_attempt(self, request: TurnRequest) -> None:
+        if request.attempt is None:
+            return
+        if request.attempt < self.attempt:
+            raise self._conflict(
+                f"attempt {request.attempt} is over: attempt {self.attempt} of this rollout has asked",
+                expected=self.attempt,
+                received=request.attempt,
+            )
+        self.attempt = request.attempt
+
+    def _join(self, running: RunningTurn, request: TurnRequest) -> RunningTurn:
+        if (request.turn, request.digest) == (running.number, running.digest):
+            return running
+        raise self._conflict(
+            f"turn {running.number} is being sampled for another request; wait for its reply",
+            expected=running.number,
+            received=request.turn,
+        )
+
+    def _repeat(self, number: int, request: TurnRequest) -> Turn:
+        turn = self._turns[number - 1]
+        if request.digest == turn.digest:
+            return turn
+        raise self._conflict(
+            f"turn {number} was sampled for a request with another digest; a turn is asked once",
+            expected=turn.digest,
+            received=request.digest,
         )
 
     def _conflict(self, message: str, **details: Any) -> EndpointError:
         return EndpointError(409, "conflict", message, rollout_id=self.rollout_id, **details)
-
-
-def session_key(ask: TurnRequest) -> Key:
-    """Which session a request belongs to."""
-    return ask.request.rollout_id, ask.uid
-
-
-class SessionStore:
-    """Sessions by key, the least recently used first. Bounded by number and by age; one that is sampling stays."""
-
-    def __init__(self, max_sessions: int, ttl: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """At most `max_sessions`, none unused for more than `ttl` seconds."""
-        self._max, self._ttl, self._clock = max_sessions, ttl, clock
-        self._sessions: OrderedDict[Key, Session] = OrderedDict()
-        self._used: dict[Key, float] = {}
-        self._named: dict[str, dict[Key, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def find(self, key: Key) -> Session | None:
-        """The session, which counts as used now."""
-        self._expire()
-        session = self._sessions.get(key)
-        if session is not None:
-            self._touch(key)
-        return session
-
-    def put(self, key: Key, session: Session) -> None:
-        """Keeps a session, in the place of one with the same key, at the cost of the least recently used."""
-        if key in self._sessions:
-            self.remove(key)
-        self._sessions[key] = session
-        self._named.setdefault(key[0], {})[key] = None
-        self._touch(key)
-        self._expire()
-
-    def named(self, rollout_id: str) -> Session | None:
-        """The session of this rollout id that was opened last."""
-        keys = self._named.get(rollout_id)
-        return self._sessions[next(reversed(keys))] if keys else None
-
-    def drop(self, rollout_id: str) -> int:
-        """Forgets all sessions of this rollout id; says how many there were."""
-        keys = tuple(self._named.get(rollout_id, ()))
-        for key in keys:
-            self.remove(key)
-        return len(keys)
-
-    def remove(self, key: Key) -> None:
-        """Forgets one session."""
-        del self._sessions[key], self._used[key], self._named[key[0]][key]
-        if not self._named[key[0]]:
-            del self._named[key[0]]
-
-    def _touch(self, key: Key) -> None:
-        self._sessions.move_to_end(key)
-        self._used[key] = self._clock()
-
-    def _expire(self) -> None:
-        oldest = self._clock() - self._ttl
-        precancelled: list[Key] = []
-        for key, session in self._sessions.items():
-            if len(self._sessions) - len(precancelled) <= self._max and self._used[key] >= oldest:
-                break
-            if session.running is None:
-                precancelled.append(key)
-        for key in precancelled:
-            self.remove(key)

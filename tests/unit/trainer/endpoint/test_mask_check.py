@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_trainer.endpoint.errors import MaskMismatch, check_mask
+from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 
 
 def details(mask: object, expected: int, turn: int = 2) -> dict[str, Any]:
