@@ -3,14 +3,16 @@
     python -m benchmarks.http_calls [--quick]
 
 The trainer is a process of its own that looks its answer up. Every row makes the same calls, of 1.5 kB with a reply
-of 2 kB, the worker's own way last.
+of 2 kB. The last row is what aiohttp costs without httpx' requests and replies.
 """
 
 import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
+import aiohttp
 import httpx
 import uvloop
 from benchmarks.conversations import conversation
@@ -18,7 +20,7 @@ from benchmarks.processes import serving
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import Caller, Resolver
+from rolloutpool_worker.policy import AiohttpTransport, Resolver
 
 AT_ONCE = 100
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "0123456789abcdef/1"}
@@ -41,7 +43,11 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
     context = ssl.create_default_context()
     shared = httpx.AsyncClient(verify=context, trust_env=False, limits=httpx.Limits(max_connections=None))
     each = [httpx.AsyncClient(verify=context, trust_env=False) for _ in range(AT_ONCE)]
-    caller = Caller(Resolver(Targets.loopback()), timeout=300)
+    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=300)
+    client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=300)
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
+    # The worker, too, parses a trainer's URL once per rollout.
+    parsed = httpx.URL(url)
 
     async def by_shared(_: int) -> int:
         return len((await shared.post(url, content=body, headers=HEADERS)).content)
@@ -49,22 +55,33 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
     async def by_each(number: int) -> int:
         return len((await each[number].post(url, content=body, headers=HEADERS)).content)
 
-    async def by_caller(_: int) -> int:
-        async with caller.request("POST", url, content=body, headers=HEADERS) as response:
-            return sum([len(part) async for part in response.parts()])
+    async def by_client(_: int) -> int:
+        async with client.stream("POST", parsed, content=body, headers=HEADERS) as response:
+            return sum([len(part) async for part in response.aiter_bytes()])
+
+    async def by_transport(_: int) -> int:
+        request = httpx.Request("POST", parsed, content=body, headers=HEADERS)
+        async with aclosing(await transport.handle_async_request(request)) as response:
+            return sum([len(part) async for part in response.aiter_bytes()])
+
+    async def by_aiohttp(_: int) -> int:
+        async with session.request("POST", url, data=body, headers=HEADERS, allow_redirects=False) as response:
+            return sum([len(part) async for part in response.content.iter_any()])
 
     ways: dict[str, Call] = {
         "one httpx.AsyncClient for all": by_shared,
         "one httpx.AsyncClient per call under way": by_each,
-        "httpx' requests over aiohttp (the worker's)": by_caller,
+        "httpx.AsyncClient over AiohttpTransport": by_client,
+        "AiohttpTransport (the worker's)": by_transport,
+        "aiohttp.ClientSession": by_aiohttp,
     }
     rows: list[Row] = []
     for name, call in ways.items():
         cpu, rate = await _measure(call, calls)
         rows.append({"client": name, "ms CPU per call": cpu, "calls/s": rate})
-    for client in (shared, *each):
-        await client.aclose()
-    await caller.close()
+    for opened in (shared, *each, client):
+        await opened.aclose()
+    await session.close()
     return rows
 
 

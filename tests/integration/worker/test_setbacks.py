@@ -238,7 +238,9 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
         assert await worker.take(uid) == "deferred"
         now += OPEN_SECONDS + 1
         assert await worker.take(uid) == "completed"
-        assert breakers.down() == []
+        # One call may try a port that is taken out; a port that works again takes any number.
+        for _ in range(2):
+            breakers.check(trainer.url)
         result = await worker.result(uid)
     assert (result.attempt, result.alignment) == (2, "exact")
 

@@ -1,15 +1,28 @@
-"""How a trainer is asked for a turn."""
+"""How a trainer is asked for a turn.
+
+| module | what it is |
+| --- | --- |
+| `callback` | one rollout's way to its trainer: writes a turn's request, repeats a failed call, parses the reply |
+| `body` | a turn's request body and its digest |
+| `endpoint` | one call to a trainer, and our error for each way in which it can fail |
+| `reply` | a reply, parsed and checked |
+| `breaker` | keeps rollouts away from a port that refuses connections |
+| `transport` | httpx' API over aiohttp's connections |
+| `resolver` | which addresses may be called |
+| `aiohttp_compat` | what we use of aiohttp beyond its documented interface |
+"""
 
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
-from rolloutpool_worker.policy.callback import CallbackChannel, Echo, Reply, TurnCall
-from rolloutpool_worker.policy.http import Caller
+from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 __all__ = [
+    "AiohttpTransport",
     "Breakers",
     "CallbackChannel",
-    "Caller",
     "Echo",
     "MessageBytes",
     "Reply",

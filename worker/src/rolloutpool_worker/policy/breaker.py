@@ -1,7 +1,15 @@
-"""A circuit breaker per callback port: a dead port costs its own rollouts time, and the others nothing.
+"""Breakers: a trainer's port that refuses connections costs its own rollouts time, and those of other trainers none.
 
-After `FAILURES` refused connections in a row the port is taken out for `OPEN_SECONDS`: its rollouts go back to the
-queue and wait there, so that they hold no slot. Then one call may try; if it gets through, the port is back.
+Each port (`http://host:port`) is in one of three states:
+
+1. Closed, the normal state: calls go through. Each refused connection is counted; any answer resets the count.
+2. Open, after `FAILURES` refused connections in a row: `check` raises `TrainerDown` for `OPEN_SECONDS`. The rollouts
+   are deferred, so that they wait in the queue and hold no slot.
+3. Half open, when that time is over: `check` lets one call through, and refuses the others for another `OPEN_SECONDS`.
+   If the call gets an answer, the port is closed again. If it is refused, the port stays open.
+
+Example: a trainer restarts for a minute. The first five calls are refused; after that one rollout tries every ten
+seconds, until the trainer listens again.
 """
 
 import time
@@ -13,6 +21,7 @@ from rolloutpool_common.errors import RolloutPoolError
 __all__ = ["FAILURES", "OPEN_SECONDS", "Breakers", "TrainerDown"]
 
 FAILURES = 5
+"""Refused connections in a row that take a port out."""
 OPEN_SECONDS = 10.0
 
 
@@ -21,40 +30,43 @@ class TrainerDown(RolloutPoolError):
 
 
 @dataclass
-class _State:
-    failures: int = 0
+class _PortFailures:
+    in_a_row: int = 0
     retry_at: float = 0.0
+    """On the breakers' clock; it counts once there are `FAILURES`."""
 
 
 class Breakers:
     """The ports that this process calls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts with every port closed. `clock` returns seconds; tests pass their own."""
         self._clock = clock
-        self._states: dict[str, _State] = {}
+        # A port without failures has no entry.
+        self._ports: dict[str, _PortFailures] = {}
 
     def check(self, origin: str) -> None:
-        """Raises `TrainerDown` while the port is taken out; lets one caller through when its time is over."""
-        state = self._states.get(origin)
-        if state is None or state.failures < FAILURES:
+        """Asks whether a port may be called now. A caller that may has to report `failed` or `worked`.
+
+        Raises:
+            TrainerDown: the port is taken out.
+        """
+        port = self._ports.get(origin)
+        if port is None or port.in_a_row < FAILURES:
             return
         now = self._clock()
-        if now < state.retry_at:
-            raise TrainerDown(f"{origin} refused {state.failures} connections in a row: {TrainerDown.__doc__}")
-        # Whoever comes next while this one tries waits for another round.
-        state.retry_at = now + OPEN_SECONDS
+        if now < port.retry_at:
+            raise TrainerDown(f"{origin} refused {port.in_a_row} connections in a row: {TrainerDown.__doc__}")
+        # This caller may try. Until it reports, the others are refused.
+        port.retry_at = now + OPEN_SECONDS
 
     def failed(self, origin: str) -> None:
-        """A connection was refused."""
-        state = self._states.setdefault(origin, _State())
-        state.failures += 1
-        if state.failures >= FAILURES:
-            state.retry_at = self._clock() + OPEN_SECONDS
+        """Reports a refused connection."""
+        port = self._ports.setdefault(origin, _PortFailures())
+        port.in_a_row += 1
+        if port.in_a_row >= FAILURES:
+            port.retry_at = self._clock() + OPEN_SECONDS
 
     def worked(self, origin: str) -> None:
-        """Something answered there, whatever it was."""
-        self._states.pop(origin, None)
-
-    def down(self) -> list[str]:
-        """The ports that are taken out."""
-        return sorted(origin for origin, state in self._states.items() if state.failures >= FAILURES)
+        """Reports an answer, with whatever status."""
+        self._ports.pop(origin, None)

@@ -1,56 +1,53 @@
-"""Protocol v1's callback: messages in, `prompt_token_ids` + `token_ids` out.
+"""CallbackChannel: how a rollout asks its trainer for a turn (protocol v1's callback).
 
-The request body has exactly nine keys in their order. A reply is data only when it is whole: JSON, an assistant
-message, as many finite log-probabilities as token ids. Anything else is a typed failure at the trainer's boundary;
-whether the ids mean what they should is for whoever has the tokenizer to say. A call is repeated only where the trainer
-cannot have sampled (refused connection, 429, 500, 503), or where it promised that asking the same turn again is safe.
+Messages go out, `prompt_token_ids` and `token_ids` come back. One turn takes these steps:
+
+1. `body` writes the request: exactly nine keys in their order, then the extra sampling parameters. Its digest travels
+   in a header, so that a trainer can tell a repeated request from a different one for the same turn.
+2. `sample` posts it (`endpoint`). A call that failed is repeated only where its error says that this is safe, after a
+   pause that doubles, or the one that the trainer asked for.
+3. The reply is parsed and checked (`reply`), in a thread where it is large.
 """
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import httpx
 import orjson
-from pydantic import ValidationError
 
-from rolloutpool_common.errors import AmbiguousTurn, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import AmbiguousTurn, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.protocol.completions import (
     HEADER_ATTEMPT,
     HEADER_DIGEST,
     HEADER_ECHO_DIGEST,
     HEADER_ECHO_PREFIX,
     HEADER_EDITED,
-    HEADER_FINGERPRINT,
     HEADER_IDEMPOTENCY,
-    HEADER_KEEPS_IDS,
-    HEADER_POLICY_VERSION,
-    CompletionsResponse,
 )
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.http import Caller, Response
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.reply import Reply, parse_reply
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
-__all__ = ["CallbackChannel", "Echo", "Reply", "TurnCall"]
+__all__ = ["CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous"]
 
 _log = logging.getLogger(__name__)
 
 OFF_LOOP_BYTES = 256 * 1024
-"""From here on parsing a reply would hold up the loop for milliseconds, so a thread does it."""
-
+"""Parsing a larger reply would hold up the event loop for milliseconds, so a thread does it."""
 MAX_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
 class Echo:
-    """The part of the prompt that the trainer need not send back, if its own ids have this digest."""
+    """The start of the prompt, which the trainer need not send back if its own ids have the same digest."""
 
     prefix: int
+    """How many ids."""
     digest: str
 
 
@@ -59,38 +56,21 @@ class TurnCall:
     """One turn to be sampled."""
 
     turn: int
+    """Counted from 1."""
     body: TurnBody
     again: bool = False
-    """Asked before with the other mask, and refused."""
+    """Whether this turn was asked before with another mask, which the trainer refused."""
     edited: bool = False
+    """Whether the history was edited since the last turn."""
     echo: Echo | None = None
 
 
-@dataclass(frozen=True)
-class Reply:
-    """One sampled turn, checked as far as it can be without a ledger."""
-
-    message: dict[str, Any]
-    """The assistant message in normal form."""
-    finish_reason: str | None
-    token_ids: list[int]
-    logprobs: list[float]
-    prompt_token_ids: list[int] | None
-    """Behind the first `prefix` ids, which the trainer proved by their digest."""
-    prefix: int
-    policy_version: str | None
-    keeps_ids: bool | None
-    """Whether the trainer says that it continues sampled ids; None where it says nothing."""
-    fingerprint: str | None
-    """The trainer's tokenizer, where it says so."""
-
-
 class CallbackChannel:
-    """The way from one rollout to its trainer."""
+    """Asks the trainer of one rollout for its turns."""
 
     def __init__(
         self,
-        caller: Caller,
+        transport: AiohttpTransport,
         spec: RolloutSpec,
         *,
         uid: str,
@@ -100,16 +80,24 @@ class CallbackChannel:
         pause: Callable[[float], Awaitable[None]],
         breakers: Breakers,
     ) -> None:
-        """`pause` waits so many seconds between two calls of a turn; what it raises ends the turn uncalled."""
-        self._breakers = breakers
-        self._caller = caller
+        """Prepares the parts of a request that are equal in every turn.
+
+        Args:
+            transport: the process's connections.
+            spec: the rollout.
+            uid: names the rollout to the trainer, together with the turn.
+            attempt: of the rollout, counted from 1.
+            attempts: calls per turn at most; protocol v1 makes one.
+            max_reply_bytes: size of the largest reply that is read.
+            pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
+            breakers: the ports that are taken out.
+        """
+        self._endpoint = TrainerEndpoint(transport, breakers, spec, max_reply_bytes=max_reply_bytes)
         self._pause = pause
         self._spec = spec
         self._uid = uid
         self._attempt = attempt
         self._attempts = 1 if spec.v1 else attempts
-        self._max_reply_bytes = max_reply_bytes
-        self._url = f"{spec.server_url}/v1/chat/completions"
         sampling = spec.sampling_params
         tail = {
             "rollout_id": spec.rollout_id,
@@ -124,24 +112,34 @@ class CallbackChannel:
         self._extra = b"," + extra if extra else b""
 
     def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
-        """The protocol's nine keys, then the extra sampling parameters."""
+        """Writes a request: the protocol's nine keys, then the extra sampling parameters.
+
+        Args:
+            messages: the history.
+            response_mask: zeros for the tokens since the last sampled one; None where there are none.
+        """
         mask = orjson.dumps(response_mask)
         return messages.body(b"".join((b"],", self._tail, b',"response_mask":', mask, self._extra, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
 
-        Raises `RolloutError`s of the trainer's boundary, and `TrainerDown` (nothing was asked) where the trainer's port
-        is taken out; protocol v1 asks it all the same.
+        Raises:
+            RolloutError: of the trainer's boundary; the last call's, if several were made.
+            TrainerDown: the trainer's port is taken out; nothing was asked.
         """
-        body = call.body.data
+        where = f"turn {call.turn} at {self._spec.server_url}"
+        data, headers = await self._post(call, where)
+        if len(data) > OFF_LOOP_BYTES:
+            return await asyncio.to_thread(parse_reply, data, headers, where, needs_prompt_ids=self._spec.v1)
+        return parse_reply(data, headers, where, needs_prompt_ids=self._spec.v1)
+
+    async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
         headers = self._headers(call)
         pause = 0.5
         for remaining in reversed(range(self._attempts)):
-            if not self._spec.v1:
-                self._breakers.check(self._spec.server_url)
             try:
-                return await self._once(body, headers, call.turn)
+                return await self._endpoint.post(call.body.data, headers, where)
             except (TrainerUnreachable, TrainerStatusError) as error:
                 if not remaining or not error.retryable:
                     raise
@@ -155,6 +153,7 @@ class CallbackChannel:
     def _headers(self, call: TurnCall) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
+            # A turn is asked again under another key only with another mask: that is another request.
             HEADER_IDEMPOTENCY: f"{self._uid}/{call.turn}/2" if call.again else f"{self._uid}/{call.turn}",
             HEADER_ATTEMPT: str(self._attempt),
             HEADER_DIGEST: call.body.digest,
@@ -168,99 +167,10 @@ class CallbackChannel:
             headers[HEADER_ECHO_DIGEST] = call.echo.digest
         return headers
 
-    async def _once(self, body: bytes, headers: dict[str, str], turn: int) -> Reply:
-        where = f"turn {turn} at {self._spec.server_url}"
-        # The caller's limit holds for each read alone, and a reply may trickle for ever.
-        whole = self._caller.read_timeout + self._caller.connect_timeout
-        try:
-            async with (
-                asyncio.timeout(whole),
-                self._caller.request("POST", self._url, content=body, headers=headers) as response,
-            ):
-                self._breakers.worked(self._spec.server_url)
-                status = response.status_code
-                if status >= 300:
-                    raise TrainerStatusError(
-                        f"{where}: the trainer answered {status}",
-                        status=status,
-                        retry_after=_number(response.headers.get("retry-after")),
-                        repeatable=self._spec.may_repeat,
-                    )
-                data = await self._read(response, where)
-                reply_headers = response.headers
-        except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
-            # The last two are what the resolver makes of an impossible port or host name.
-            raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
-        except TimeoutError as error:
-            late = f"{where}: the reply was not whole after {whole:g} s"
-            raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            self._breakers.failed(self._spec.server_url)
-            raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
-        except httpx.HTTPError as error:
-            lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
-            raise TrainerUnreachable(lost, retryable=self._spec.may_repeat) from error
-        if len(data) > OFF_LOOP_BYTES:
-            return await asyncio.to_thread(self._parse, data, reply_headers, where)
-        return self._parse(data, reply_headers, where)
-
-    async def _read(self, response: Response, where: str) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        async for part in response.parts():
-            size += len(part)
-            if size > self._max_reply_bytes:
-                raise TrainerProtocolError(f"{where}: the reply is larger than {self._max_reply_bytes:,} bytes")
-            parts.append(part)
-        return b"".join(parts)
-
-    def _parse(self, data: bytes, headers: Mapping[str, str], where: str) -> Reply:
-        try:
-            reply = CompletionsResponse.model_validate(orjson.loads(data))
-        except orjson.JSONDecodeError as error:
-            raise TrainerProtocolError(f"{where}: the reply is not JSON ({error.msg})") from None
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            path = ".".join(str(part) for part in first["loc"])
-            raise TrainerProtocolError(
-                f"{where}: the reply does not fit the protocol: {path}: {first['msg']}"
-            ) from None
-        if not reply.choices:
-            raise TrainerProtocolError("empty choices in the reply of " + where)
-        choice = reply.choices[0]
-        if choice.message.role != "assistant":
-            raise TrainerProtocolError(f"{where}: the reply's message has role {choice.message.role}, not assistant")
-        if len(reply.logprobs) != len(reply.token_ids):
-            raise TrainerProtocolError(
-                f"{where}: {len(reply.token_ids)} token_ids, but {len(reply.logprobs)} logprobs; they must pair up"
-            )
-        if not all(map(math.isfinite, reply.logprobs)):
-            raise TrainerProtocolError(f"{where}: a log-probability is not a finite number")
-        if self._spec.v1 and reply.prompt_token_ids is None:
-            raise TrainerProtocolError(f"{where}: the reply lacks prompt_token_ids")
-        for name, ids in (("token_ids", reply.token_ids), ("prompt_token_ids", reply.prompt_token_ids or ())):
-            if ids and min(ids) < 0:
-                raise TrainerProtocolError(f"{where}: {name} has a negative id")
-        return Reply(
-            message=choice.message.wire(),
-            finish_reason=choice.finish_reason,
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs,
-            prompt_token_ids=reply.prompt_token_ids,
-            prefix=_number(headers.get(HEADER_ECHO_PREFIX)) or 0,
-            policy_version=headers.get(HEADER_POLICY_VERSION) or reply.policy_version,
-            keeps_ids={"true": True, "false": False}.get(headers.get(HEADER_KEEPS_IDS, "").lower()),
-            fingerprint=headers.get(HEADER_FINGERPRINT),
-        )
-
 
 def refuse_ambiguous(turn: int) -> AmbiguousTurn:
-    """For a turn that a dead worker may have asked for already."""
+    """Makes the error for a turn that a dead worker may have asked for already."""
     return AmbiguousTurn(
         f"turn {turn}: the worker that had this rollout died, and may have asked the trainer for this turn; the "
         "trainer does not promise that asking again is safe (idempotent: true would)"
     )
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None

@@ -5,6 +5,7 @@ Any HTTP answer shows that the port is reachable; what the endpoint thinks of `G
 
 import asyncio
 import time
+from contextlib import aclosing
 
 import httpx
 
@@ -33,9 +34,10 @@ async def try_endpoints(services: Services, request_id: str, urls: list[str]) ->
 async def _try(services: Services, url: str) -> EndpointCheck:
     start = time.perf_counter()
     try:
+        request = httpx.Request("GET", f"{url}/health")
         async with (
             asyncio.timeout(SECONDS),
-            services.caller.request("GET", f"{url}/health") as response,
+            aclosing(await services.transport.handle_async_request(request)) as response,
         ):
             ok, detail = True, f"answered {response.status_code}"
     except TimeoutError:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 import httpx
@@ -19,7 +19,7 @@ from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.records import DuePush
-from rolloutpool_worker.policy import Caller
+from rolloutpool_worker.policy import AiohttpTransport
 
 __all__ = ["ATTEMPTS", "WebhookSender"]
 
@@ -37,9 +37,9 @@ TIMEOUT = 30.0
 class WebhookSender:
     """One worker's share of the pushing."""
 
-    def __init__(self, store: Store, caller: Caller) -> None:
+    def __init__(self, store: Store, transport: AiohttpTransport) -> None:
         self._store = store
-        self._caller = caller
+        self._transport = transport
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -99,9 +99,10 @@ class WebhookSender:
             HEADER_SIGNATURE: sign(secret, uid, now, body),
         }
         try:
+            request = httpx.Request("POST", url, headers=headers, content=body)
             async with (
                 asyncio.timeout(TIMEOUT),
-                self._caller.request("POST", url, content=body, headers=headers) as response,
+                aclosing(await self._transport.handle_async_request(request)) as response,
             ):
                 # Nothing of the body is read: whatever it is, and however long, the status has said it.
                 return None if 200 <= response.status_code < 300 else str(response.status_code)

@@ -51,7 +51,7 @@ class WorkerProcess:
         self._settings = self.services.settings
         self._store = self.services.store
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.tickets_of)
-        self._webhooks = WebhookSender(self._store, self.services.caller)
+        self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
         self._background: list[asyncio.Task[None]] = []
 

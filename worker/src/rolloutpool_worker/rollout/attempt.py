@@ -190,7 +190,7 @@ class _Run:
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = services.settings
         channel = CallbackChannel(
-            services.caller,
+            services.transport,
             services.store.with_secrets(spec),
             uid=claim.uid,
             attempt=claim.attempt,

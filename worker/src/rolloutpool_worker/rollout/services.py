@@ -27,7 +27,7 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
 from rolloutpool_worker.conversation.mask_plan import TrainerKinds
 from rolloutpool_worker.drain import Drain
-from rolloutpool_worker.policy import Breakers, Caller, Resolver
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["ClaimRegister", "RunningClaim", "Services"]
@@ -116,7 +116,7 @@ class Services:
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
         )
-        self.caller = Caller(Resolver(settings.targets), timeout=settings.http_client_timeout)
+        self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
         self.kinds = TrainerKinds()
         self.drain = Drain()
@@ -131,5 +131,5 @@ class Services:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self.caller.close()
+        await self.transport.aclose()
         await self.store.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import gzip
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -19,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import Caller, Resolver, resolver
+from rolloutpool_worker.policy import AiohttpTransport, Resolver, resolver
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""
@@ -105,15 +106,16 @@ class Names:
 
 
 @contextlib.asynccontextmanager
-async def calling(listed: str, names: Names) -> AsyncIterator[Caller]:
-    caller = Caller(Resolver(Targets.parse(listed), names), timeout=5)
-    yield caller
-    await caller.close()
+async def calling(listed: str, names: Names) -> AsyncIterator[AiohttpTransport]:
+    transport = AiohttpTransport(Resolver(Targets.parse(listed), names), timeout=5)
+    yield transport
+    await transport.aclose()
 
 
-async def call(caller: Caller, url: str) -> int:
-    async with caller.request("POST", url) as response:
-        [_ async for _ in response.parts()]
+async def call(transport: AiohttpTransport, url: str) -> int:
+    request = httpx.Request("POST", url)
+    async with contextlib.aclosing(await transport.handle_async_request(request)) as response:
+        [_ async for _ in response.aiter_bytes()]
         return response.status_code
 
 
@@ -128,11 +130,11 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_name_that_is_rebound_leads_nowhere(later: list[str]) -> None:
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], later)
-        async with calling(f"*,{THERE}", names) as caller:
+        async with calling(f"*,{THERE}", names) as transport:
             url = f"http://rebinding.example:{good.port}"
-            assert await call(caller, url) == 200
+            assert await call(transport, url) == 200
             with pytest.raises(TargetRefused, match="resolves to an address that may not be called"):
-                await call(caller, url)
+                await call(transport, url)
         assert len(good.heads) == 1
         assert inner.heads == []
         assert len(names.asked) == 2
@@ -143,8 +145,8 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
     """A name server that answers every other question with the inner address is asked once per connection."""
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], [HERE])
-        async with calling(f"*,{THERE}", names) as caller:
-            assert await call(caller, f"http://flipping.example:{good.port}") == 200
+        async with calling(f"*,{THERE}", names) as transport:
+            assert await call(transport, f"http://flipping.example:{good.port}") == 200
         assert names.asked == ["flipping.example"]
         assert (len(good.heads), len(inner.heads)) == (1, 0)
         # The server is told the name, as it must be.
@@ -168,9 +170,9 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
 )
 async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
     names = Names([HERE])
-    async with server(HERE) as inner, calling(listed, names) as caller:
+    async with server(HERE) as inner, calling(listed, names) as transport:
         with pytest.raises(TargetRefused) as raised:
-            await call(caller, f"http://{host}:{inner.port}")
+            await call(transport, f"http://{host}:{inner.port}")
         assert inner.heads == []
     assert names.asked == []
     failure = raised.value.failure(1)
@@ -185,23 +187,23 @@ async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
 @pytest.mark.parametrize("spelling", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(spelling: str) -> None:
     async with server(HERE) as inner:
-        caller = Caller(Resolver(Targets.parse("*")), timeout=5)
+        transport = AiohttpTransport(Resolver(Targets.parse("*")), timeout=5)
         with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
-            await call(caller, f"http://{spelling}:{inner.port}")
-        await caller.close()
+            await call(transport, f"http://{spelling}:{inner.port}")
+        await transport.aclose()
         assert inner.heads == []
 
 
 async def test_ipv6_is_called_where_it_is_listed() -> None:
-    async with server("::1") as listening, calling("::1", Names([])) as caller:
-        assert await call(caller, f"http://[::1]:{listening.port}") == 200
+    async with server("::1") as listening, calling("::1", Names([])) as transport:
+        assert await call(transport, f"http://[::1]:{listening.port}") == 200
 
 
 async def test_the_systems_own_resolver_is_used() -> None:
     async with server(HERE) as listening:
-        caller = Caller(Resolver(Targets.loopback()), timeout=5)
-        assert await call(caller, f"http://localhost:{listening.port}") == 200
-        await caller.close()
+        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+        assert await call(transport, f"http://localhost:{listening.port}") == 200
+        await transport.aclose()
 
 
 async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_again() -> None:
@@ -213,8 +215,8 @@ async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_ag
         await writer.drain()
         writer.close()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as caller:
-        assert [await call(caller, made.url) for _ in range(50)] == [200] * 50
+    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+        assert [await call(transport, made.url) for _ in range(50)] == [200] * 50
 
 
 @pytest.mark.parametrize("body", ["", "no"])
@@ -229,16 +231,56 @@ async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
         writer.write(f"HTTP/1.1 429 No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         await asyncio.Event().wait()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as caller:
-        assert [await call(caller, made.url) for _ in range(3)] == [429] * 3
+    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+        assert [await call(transport, made.url) for _ in range(3)] == [429] * 3
         assert connections == 3
+
+
+async def test_a_compressed_reply_is_decompressed_once() -> None:
+    body = gzip.compress(b"plain")
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+        response = await transport.handle_async_request(httpx.Request("GET", made.url))
+        assert await response.aread() == b"plain"
+        assert "content-encoding" not in response.headers
+
+
+async def test_a_reply_that_breaks_off_is_an_error_of_httpx_with_its_request() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await writer.drain()
+
+    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+        request = httpx.Request("GET", made.url)
+        response = await transport.handle_async_request(request)
+        with pytest.raises(httpx.RemoteProtocolError) as raised:
+            await response.aread()
+        assert raised.value.request is request
+        await response.aclose()
+
+
+async def test_a_client_of_httpx_may_use_it_with_a_timeout_of_its_own() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+        client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=0.1)
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(made.url)
 
 
 async def test_redirects_are_not_followed() -> None:
     async with server(HERE) as inner:
         moved = f"307 Temporary Redirect\r\nLocation: http://{HERE}:{inner.port}/"
-        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as caller:
-            assert await call(caller, f"http://{HERE}:{outer.port}") == 307
+        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as transport:
+            assert await call(transport, f"http://{HERE}:{outer.port}") == 307
         assert inner.heads == []
 
 
@@ -248,8 +290,8 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
             monkeypatch.setenv(name, f"http://{HERE}:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        async with calling(HERE, Names([])) as caller:
-            assert await call(caller, f"http://{HERE}:{listening.port}/x") == 200
+        async with calling(HERE, Names([])) as transport:
+            assert await call(transport, f"http://{HERE}:{listening.port}/x") == 200
         assert proxy.heads == []
         assert listening.heads[0].startswith("POST /x ")
 
@@ -265,8 +307,8 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
             await release.wait()
             return [HERE]
 
-        caller = Caller(Resolver(Targets.parse(f"*,{HERE}"), slow), timeout=30)
-        calls = [asyncio.create_task(call(caller, f"http://slow.example:{listening.port}")) for _ in range(20)]
+        transport = AiohttpTransport(Resolver(Targets.parse(f"*,{HERE}"), slow), timeout=30)
+        calls = [asyncio.create_task(call(transport, f"http://slow.example:{listening.port}")) for _ in range(20)]
         await begun.wait()
         calls[0].cancel()
         release.set()
@@ -274,21 +316,21 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
         assert isinstance(answers[0], asyncio.CancelledError)
         assert answers[1:] == [200] * 19
         assert asked == ["slow.example"]
-        await caller.close()
+        await transport.aclose()
 
 
 async def test_an_answer_that_failed_is_asked_for_again() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as caller:
+    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as transport:
         url = f"http://late.example:{listening.port}"
         with pytest.raises(httpx.ConnectError, match="no such name"):
-            await call(caller, url)
-        assert await call(caller, url) == 200
+            await call(transport, url)
+        assert await call(transport, url) == 200
         assert len(names.asked) == 2
 
 
 async def test_the_next_address_is_tried_where_one_is_dead() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as caller:
-        assert await call(caller, f"http://two.example:{listening.port}") == 200
+    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as transport:
+        assert await call(transport, f"http://two.example:{listening.port}") == 200
 
 
 async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
@@ -296,10 +338,10 @@ async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
         await asyncio.Event().wait()
         return []
 
-    caller = Caller(Resolver(Targets.parse("*"), silent), timeout=0.05)
+    transport = AiohttpTransport(Resolver(Targets.parse("*"), silent), timeout=0.05)
     with pytest.raises(httpx.ConnectTimeout):
-        await call(caller, "http://silent.example")
-    await caller.close()
+        await call(transport, "http://silent.example")
+    await transport.aclose()
 
 
 def certificate(name: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -335,8 +377,8 @@ async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeyp
     asked: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as caller:
-        assert await call(caller, f"https://trainer.example:{listening.port}") == 200
+    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as transport:
+        assert await call(transport, f"https://trainer.example:{listening.port}") == 200
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await call(caller, f"https://other.example:{listening.port}")
+            await call(transport, f"https://other.example:{listening.port}")
     assert asked == ["trainer.example", "other.example"]

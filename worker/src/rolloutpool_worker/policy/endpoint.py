@@ -1,0 +1,102 @@
+"""TrainerEndpoint: one call to a trainer, and our error for each way in which it can fail.
+
+Each error says through `retryable` whether the same turn may be asked again. It may be where the trainer cannot have
+sampled it (no connection, or a status that says so: `TrainerStatusError`), and where the trainer promised that asking
+the same turn again is safe (`idempotent: true`). Otherwise a second call could sample the turn a second time.
+"""
+
+import asyncio
+from contextlib import aclosing
+
+import httpx
+
+from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.breaker import Breakers
+from rolloutpool_worker.policy.reply import as_count
+from rolloutpool_worker.policy.transport import AiohttpTransport
+
+__all__ = ["TrainerEndpoint"]
+
+
+class TrainerEndpoint:
+    """Where one rollout's trainer samples turns."""
+
+    def __init__(
+        self, transport: AiohttpTransport, breakers: Breakers, spec: RolloutSpec, *, max_reply_bytes: int
+    ) -> None:
+        self._transport = transport
+        self._breakers = breakers
+        self._spec = spec
+        self._max_reply_bytes = max_reply_bytes
+        # Parsing it takes longer than all the rest of building a request, so it is done once per rollout.
+        self._url: httpx.URL | None = None
+
+    async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
+        """Asks for one turn, once.
+
+        Args:
+            body: the request's JSON.
+            headers: of the request.
+            where: turn and URL, for the messages of errors.
+
+        Returns:
+            The reply's whole body, and its headers.
+
+        Raises:
+            TrainerDown: the breaker has taken this port out; nothing was asked. Protocol v1 asks all the same.
+            TargetRefused: this pool may not call the address; nothing was asked.
+            TrainerUnreachable: no connection, or the reply did not come whole.
+            TrainerStatusError: the trainer answered with a redirect or an error.
+            TrainerProtocolError: the reply is too large.
+        """
+        origin = self._spec.server_url
+        if not self._spec.v1:
+            self._breakers.check(origin)
+        # The transport's limit holds for each read alone, and a reply may trickle for ever.
+        limits = self._transport.timeout
+        whole = (limits.read or 0) + (limits.connect or 0)
+        try:
+            if self._url is None:
+                self._url = httpx.URL(f"{origin}/v1/chat/completions")
+            # UTF-8, because a key for the trainer may hold any letters.
+            request = httpx.Request("POST", self._url, headers=httpx.Headers(headers, encoding="utf-8"), content=body)
+            async with (
+                asyncio.timeout(whole),
+                aclosing(await self._transport.handle_async_request(request)) as response,
+            ):
+                self._breakers.worked(origin)
+                self._check_status(response, where)
+                return await self._read(response, where), response.headers
+        except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
+            # The resolver raises the last two for an impossible port or host name.
+            raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
+        except TimeoutError as error:
+            late = f"{where}: the reply was not whole after {whole:g} s"
+            raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            self._breakers.failed(origin)
+            raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
+        except httpx.HTTPError as error:
+            lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
+            raise TrainerUnreachable(lost, retryable=self._spec.may_repeat) from error
+
+    def _check_status(self, response: httpx.Response, where: str) -> None:
+        status = response.status_code
+        if status >= httpx.codes.MULTIPLE_CHOICES:
+            raise TrainerStatusError(
+                f"{where}: the trainer answered {status}",
+                status=status,
+                retry_after=as_count(response.headers.get("retry-after")),
+                repeatable=self._spec.may_repeat,
+            )
+
+    async def _read(self, response: httpx.Response, where: str) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self._max_reply_bytes:
+                raise TrainerProtocolError(f"{where}: the reply is larger than {self._max_reply_bytes:,} bytes")
+            parts.append(part)
+        return b"".join(parts)

@@ -1,0 +1,101 @@
+"""A trainer's reply to one turn, parsed and checked.
+
+A reply is accepted only as a whole: JSON, an assistant message, as many finite log-probabilities as token ids, no
+negative id. Anything else is a `TrainerProtocolError`. Whether the ids mean what they should is checked later, by the
+conversation, which has the tokenizer and the ledger.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_common.protocol.completions import (
+    HEADER_ECHO_PREFIX,
+    HEADER_FINGERPRINT,
+    HEADER_KEEPS_IDS,
+    HEADER_POLICY_VERSION,
+    CompletionsResponse,
+)
+
+__all__ = ["Reply", "as_count", "parse_reply"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sampled turn."""
+
+    message: dict[str, Any]
+    """The assistant message in normal form."""
+    finish_reason: str | None
+    token_ids: list[int]
+    """What the policy sampled, [R]."""
+    logprobs: list[float]
+    """Of these tokens, [R]."""
+    prompt_token_ids: list[int] | None
+    """The prompt's ids after the first `prefix` of them; None where the trainer sends none."""
+    prefix: int
+    """How many ids at the start of the prompt the trainer left out, because their digest was ours."""
+    policy_version: str | None
+    keeps_ids: bool | None
+    """Whether the trainer says that it continues sampled ids; None where it says nothing."""
+    fingerprint: str | None
+    """The trainer's tokenizer; None where it does not say."""
+
+
+def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_prompt_ids: bool) -> Reply:
+    """Parses and checks the reply to one turn.
+
+    Args:
+        data: the whole body.
+        headers: of the reply, whatever the case of their names.
+        where: turn and URL, for the messages of errors.
+        needs_prompt_ids: whether the reply must have `prompt_token_ids`, as protocol v1's must.
+
+    Raises:
+        TrainerProtocolError: the reply cannot be used; the message says why.
+    """
+    try:
+        reply = CompletionsResponse.model_validate(orjson.loads(data))
+    except orjson.JSONDecodeError as error:
+        raise TrainerProtocolError(f"{where}: the reply is not JSON ({error.msg})") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise TrainerProtocolError(f"{where}: the reply does not fit the protocol: {path}: {first['msg']}") from None
+    if not reply.choices:
+        raise TrainerProtocolError("empty choices in the reply of " + where)
+    choice = reply.choices[0]
+    if choice.message.role != "assistant":
+        raise TrainerProtocolError(f"{where}: the reply's message has role {choice.message.role}, not assistant")
+    if len(reply.logprobs) != len(reply.token_ids):
+        raise TrainerProtocolError(
+            f"{where}: {len(reply.token_ids)} token_ids, but {len(reply.logprobs)} logprobs; they must pair up"
+        )
+    if not all(map(math.isfinite, reply.logprobs)):
+        raise TrainerProtocolError(f"{where}: a log-probability is not a finite number")
+    if needs_prompt_ids and reply.prompt_token_ids is None:
+        raise TrainerProtocolError(f"{where}: the reply lacks prompt_token_ids")
+    for name, ids in (("token_ids", reply.token_ids), ("prompt_token_ids", reply.prompt_token_ids or ())):
+        if ids and min(ids) < 0:
+            raise TrainerProtocolError(f"{where}: {name} has a negative id")
+    return Reply(
+        message=choice.message.wire(),
+        finish_reason=choice.finish_reason,
+        token_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        prompt_token_ids=reply.prompt_token_ids,
+        prefix=as_count(headers.get(HEADER_ECHO_PREFIX)) or 0,
+        policy_version=headers.get(HEADER_POLICY_VERSION) or reply.policy_version,
+        keeps_ids={"true": True, "false": False}.get(headers.get(HEADER_KEEPS_IDS, "").lower()),
+        fingerprint=headers.get(HEADER_FINGERPRINT),
+    )
+
+
+def as_count(value: str | None) -> int | None:
+    """Reads a header that holds a number; None where it is missing or holds something else."""
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None

@@ -1,0 +1,184 @@
+"""AiohttpTransport: httpx' API for requests, replies and errors, over aiohttp's connections.
+
+httpcore, which httpx brings along, costs several times the CPU of aiohttp's parser in C (docs/decisions/0012). What
+callers see is httpx alone: `httpx.Request`, `httpx.Response`, `httpx.HTTPError`. A call takes these steps:
+
+1. The URL is parsed once and remembered. Its host and port are checked (`Resolver.check`) before anything is sent.
+2. The event loop gets one turn. It notices which pooled connections their servers have closed meanwhile, so that none
+   of them is taken for this call.
+3. aiohttp takes a pooled connection to this host, or opens one. A new connection goes to an address that
+   `Resolver.resolve` has checked.
+4. The reply's head becomes an `httpx.Response`; its body is read as the caller iterates over it.
+5. Closing the response gives the connection back to the pool. If part of the body is unread, it closes the connection.
+
+No redirect is followed, no cookie kept and no proxy of the environment used: all of them would lead past the checks.
+
+An error tells whether the other side can have had the request. `httpx.ConnectError` and `httpx.ConnectTimeout` say
+that it cannot; every other error leaves it open, and a turn may then be asked again only where the trainer promised
+that this is safe.
+"""
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from types import MappingProxyType
+
+import aiohttp
+import httpx
+from yarl import URL
+
+from rolloutpool_worker.policy.aiohttp_compat import ClosingResponse
+from rolloutpool_worker.policy.resolver import Resolver
+
+__all__ = ["AiohttpTransport"]
+
+KEEPALIVE_SECONDS = 1.5
+"""Less than servers wait (gunicorn 2 s, uvicorn 5 s): a call on a connection that is just being closed is ambiguous."""
+STREAMED_BYTES = 2**20
+"""aiohttp warns about larger bodies unless they come as a file."""
+CONNECT_SECONDS = 10.0
+_URLS = 1024
+
+_ERRORS: MappingProxyType[type[Exception], type[httpx.TransportError]] = MappingProxyType(
+    {
+        # The other side cannot have had the request.
+        aiohttp.ConnectionTimeoutError: httpx.ConnectTimeout,
+        aiohttp.ClientConnectorError: httpx.ConnectError,
+        # It may have had it.
+        aiohttp.ServerTimeoutError: httpx.ReadTimeout,
+        aiohttp.ClientResponseError: httpx.RemoteProtocolError,
+        aiohttp.ClientPayloadError: httpx.RemoteProtocolError,
+        aiohttp.ServerDisconnectedError: httpx.RemoteProtocolError,
+        aiohttp.ClientError: httpx.ReadError,
+        ConnectionError: httpx.ReadError,
+    }
+)
+"""aiohttp's errors in httpx' words. The first that fits counts, so a subclass stands before its base."""
+
+
+class AiohttpTransport(httpx.AsyncBaseTransport):
+    """The connections of a process to all trainers and webhooks; for one event loop."""
+
+    def __init__(self, resolver: Resolver, *, timeout: float) -> None:
+        """Opens nothing yet.
+
+        Args:
+            resolver: decides what may be called.
+            timeout: seconds for each read. A connection has to stand within the same time, and within ten seconds.
+        """
+        connect = min(timeout, CONNECT_SECONDS)
+        self.timeout = httpx.Timeout(timeout, connect=connect)
+        """For requests that bring no timeout of their own."""
+        self._default = self.timeout.as_dict()
+        self._resolver = resolver
+        # Building one costs 128 ms.
+        self._context = ssl.create_default_context()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends a request and reads the head of its reply. The caller closes the response.
+
+        Raises:
+            TargetRefused: the address may not be called; nothing was sent.
+            OverflowError, UnicodeError: no such port or host name can exist.
+            httpx.InvalidURL: this is no URL.
+            httpx.TransportError: see the table above.
+        """
+        target = _parsed(str(request.url))
+        self._resolver.check(target.host or "", target.port or 0)
+        await asyncio.sleep(0)
+        content = await request.aread()
+        timeout = request.extensions.get("timeout") or self._default
+        try:
+            answer = await self._opened().request(
+                request.method,
+                target,
+                headers=[(name.decode("ascii"), value.decode()) for name, value in request.headers.raw],
+                data=io.BytesIO(content) if len(content) > STREAMED_BYTES else content or None,
+                allow_redirects=False,
+                timeout=_limits(timeout["connect"], timeout["read"]),
+            )
+        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+            raise _translated(error) from error
+        return httpx.Response(answer.status, headers=_headers(answer), stream=_Body(answer), request=request)
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        if self._session is not None:
+            await self._session.close()
+        await self._resolver.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                resolver=self._resolver,
+                use_dns_cache=False,
+                ssl=self._context,
+                limit=0,
+                keepalive_timeout=KEEPALIVE_SECONDS,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "rolloutpool"},
+                response_class=ClosingResponse,
+                skip_auto_headers=("Accept-Encoding", "Content-Type"),
+                trust_env=False,
+            )
+        return self._session
+
+
+class _Body(httpx.AsyncByteStream):
+    """A reply's body, as it comes."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yields what has come; raises `httpx.TransportError`."""
+        try:
+            async for part in self._answer.content.iter_any():
+                yield part
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise _translated(error) from error
+
+    async def aclose(self) -> None:
+        """Gives the connection back, or closes it where something of the body is still to come."""
+        self._answer.release()
+
+
+@lru_cache
+def _limits(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=read)
+
+
+@lru_cache(_URLS)
+def _parsed(url: str) -> URL:
+    """Parses a URL with the parser that aiohttp connects by, so that what is checked is what is called."""
+    try:
+        parsed = URL(url)
+    except ValueError as error:
+        raise httpx.InvalidURL(str(error)) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise httpx.UnsupportedProtocol("neither http:// nor https:// with a host")
+    return parsed
+
+
+def _headers(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    """The reply's headers for httpx, which must not decompress what aiohttp has decompressed already."""
+    encoded = "Content-Encoding" in answer.headers
+    return [(k, v) for k, v in answer.raw_headers if not (encoded and k.lower() == b"content-encoding")]
+
+
+def _translated(error: Exception) -> Exception:
+    if isinstance(error, UnicodeError):
+        return error
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        return httpx.InvalidURL(str(error))
+    for theirs, ours in _ERRORS.items():
+        if isinstance(error, theirs):
+            return ours(f"{type(error).__name__}: {error}")
+    # A ValueError of yarl for a host, or of aiohttp for a header with a line break.
+    return httpx.InvalidURL(str(error))
