@@ -23,7 +23,8 @@ from typing import Any
 from benchmarks.report import Plot, Row, emit, parser
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, RerenderCounter, load_tokenizer, rerender
-from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["main", "measure"]
 

@@ -37,10 +37,10 @@ def assert_exact(app: CallbackApp, results: Iterable[RolloutResult]) -> None:
         assert result.status is RolloutStatus.COMPLETED, result.failure
         session = app.get_session(result.rollout_id, result.uid)
         assert session.mismatches == 0
-        assert [tuple(s.prompt_ids) for s in result.samples] == [s.prompt_ids for s in session.samples]
-        assert [tuple(s.response_ids) for s in result.samples] == [s.response_ids for s in session.samples]
-        assert [tuple(s.response_mask) for s in result.samples] == [s.response_mask for s in session.samples]
-        assert [tuple(s.response_logprobs) for s in result.samples] == [s.response_logprobs for s in session.samples]
+        assert [s.prompt_ids for s in result.samples] == [s.prompt_ids for s in session.samples]
+        assert [s.response_ids for s in result.samples] == [s.response_ids for s in session.samples]
+        assert [s.response_mask for s in result.samples] == [s.response_mask for s in session.samples]
+        assert [s.response_logprobs for s in result.samples] == [s.response_logprobs for s in session.samples]
 
 
 def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: ServedPolicy) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, RerenderCounter, TemplateRefused, rerender
-from rolloutpool_common.tokens.ledger import EchoKind, TokenLedger, parse_entry
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.entries import parse_entry
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Tally", "WrongMask", "play"]
 

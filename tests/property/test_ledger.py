@@ -3,13 +3,16 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolloutpool_common.tokens.ledger import EchoKind, SegmentKind, TokenLedger, parse_entry
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.entries import parse_entry
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.segments import SegmentKind
 
 IDS = st.lists(st.integers(0, 3), max_size=5)  # few distinct ids, so that differing contexts share prefixes
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("sample"), IDS, st.booleans()),
-        st.tuples(st.sampled_from(["glue", "close", "prefill"]), IDS, st.none()),
+        st.tuples(st.sampled_from(["glue", "close"]), IDS, st.none()),
         st.tuples(st.just("echo"), st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 30)),
     ),
     max_size=25,
@@ -22,7 +25,7 @@ class Model:
     def __init__(self, prompt: list[int]) -> None:
         self.context = [(i, False, False) for i in prompt]  # id, sampled, trained
         self.head = 0
-        self.encrypted: list[list[tuple[int, bool, bool]]] = []
+        self.closed: list[list[tuple[int, bool, bool]]] = []
         self.trained: list[int] = []
 
     def sample(self, ids: list[int], train: bool) -> None:
@@ -37,12 +40,12 @@ class Model:
         if ours[: self.head] == ids[: self.head]:
             self.context = self.context[: self.head] + [(i, False, False) for i in ids[self.head :]]
             return EchoKind.TAIL
-        self.encrypted.append(self.context[: self.head])
+        self.closed.append(self.context[: self.head])
         self.context, self.head = [(i, False, False) for i in ids], 0
         return EchoKind.FORK
 
     def samples(self) -> list[list[tuple[int, bool, bool]]]:
-        return [s for s in (*self.encrypted, self.context[: self.head]) if any(sampled for _, sampled, _ in s)]
+        return [s for s in (*self.closed, self.context[: self.head]) if any(sampled for _, sampled, _ in s)]
 
 
 @settings(max_examples=1000, deadline=None)

@@ -12,7 +12,7 @@ from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import DriftLabel
 from rolloutpool_common.rendering.checks.report import TokenizerVerdict
-from rolloutpool_common.tokens.ledger import SegmentKind
+from rolloutpool_common.tokens.segments import SegmentKind
 
 PATH = Path(__file__).parents[2] / "docs" / "masks.md"
 TEXT = PATH.read_text(encoding="utf-8")

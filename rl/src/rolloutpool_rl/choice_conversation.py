@@ -42,7 +42,7 @@ class ChoiceConversation:
     @property
     def prompt_token_ids(self) -> list[int]:
         """The ids that the next call should see."""
-        return self._ledger.context
+        return self._ledger.ids
 
     def add_choice(self, choice: Any, *, prompt_token_ids: Sequence[int] | None = None, example_id: str = "") -> None:
         """Append a reply.
@@ -61,7 +61,7 @@ class ChoiceConversation:
         echo = prompt_token_ids if prompt_token_ids is not None else field(choice, "prompt_token_ids")
         if echo is not None:
             if self._turn == 0:
-                self._context.check_prompt(self._ledger.context, echo)
+                self._context.check_prompt(self._ledger.ids, echo)
             else:
                 self._ledger.accept_echo(token_array(echo).tolist())
             self._echoed += 1

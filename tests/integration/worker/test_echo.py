@@ -106,7 +106,7 @@ class NothingLeftOut(Tap):
     def change(self, exchange: Exchange) -> None:
         if exchange.headers.get("x-echo-prefix-length"):
             session = self.app.get_session(exchange.document["rollout_id"])
-            context = session.ledger.context
+            context = session.ledger.ids
             sampled = len(exchange.reply["token_ids"])
             exchange.body = orjson.dumps({**exchange.reply, "prompt_token_ids": context[: len(context) - sampled]})
 

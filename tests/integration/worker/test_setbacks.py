@@ -16,9 +16,8 @@ from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishR
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Claim
+from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.policy.breaker import FAILURES, OPEN_SECONDS, Breakers
-from rolloutpool_worker.rollout import attempt as ticket
-from rolloutpool_worker.rollout.result import samples_of
 
 DEADLINE = 4.0
 
@@ -72,10 +71,12 @@ async def test_the_deadline_covers_the_time_in_the_queue(inside: InsideWorker, t
 async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivered_to_nobody(
     inside: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(ledger: Any) -> list[Sample]:
-        return [sample.model_copy(update={"response_mask": sample.response_mask[:-1]}) for sample in samples_of(ledger)]
+    whole = TokenLedger.samples
 
-    monkeypatch.setattr(ticket, "samples_of", damaged)
+    def damaged(ledger: TokenLedger) -> list[Sample]:
+        return [sample.model_copy(update={"response_mask": sample.response_mask[:-1]}) for sample in whole(ledger)]
+
+    monkeypatch.setattr(TokenLedger, "samples", damaged)
     async with scripted_trainer(tokenizer, Say()) as trainer:
         (uid,) = await inside.submit({}, server_url=trainer.url)
         assert await inside.take(uid) == "failed"

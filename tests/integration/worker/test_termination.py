@@ -64,8 +64,8 @@ async def test_the_result_says_what_ended_it(
             # The record keeps every sampled turn, whatever v1 drops.
             (sample,) = result.samples
             theirs = trainer.ledgers[result.uid].samples()[0]
-            assert sample.response_ids == list(theirs.response_ids)
-            assert sample.response_mask == list(theirs.response_mask)
+            assert sample.response_ids == theirs.response_ids
+            assert sample.response_mask == theirs.response_mask
             assert sum(sample.response_mask) == result.response_tokens
             answer = to_v1(result, tokenizer_name="t", timeout_seconds=600.0)
             assert answer.finish_reason == v1_reason

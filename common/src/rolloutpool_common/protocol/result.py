@@ -1,17 +1,18 @@
 """What a rollout leaves behind: the record that is stored, polled, streamed and pushed.
 
-`samples` carry the truth from the token ledger: `response_mask[i]` is 1 exactly where `response_ids[i]` was
-sampled by the policy. All lists of a sample's response have the same length [R]. A failed rollout delivers the
-turns whose masks were proved before the failure. Field meanings are the same for every way of delivery.
+`samples` are what the token ledger gives (`tokens/samples.py`): `response_mask[i]` is 1 exactly where
+`response_ids[i]` was sampled by the policy. All lists of a sample's response have the same length [R]. A failed rollout
+delivers the turns whose masks were proved before the failure. Field meanings are the same for every way of delivery.
 """
 
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.tokens.samples import Sample, SampleSegment
 
 __all__ = [
     "Alignment",
@@ -36,37 +37,6 @@ class Alignment(StrEnum):
     """A prompt disagreed; the rollout was split into samples, each true to what the policy saw."""
     UNVERIFIED = "unverified"
     """The trainer echoed no prompt ids, and the batch allows that."""
-
-
-class SampleSegment(BaseModel):
-    """A run of response tokens with one origin."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: str
-    """sampled, glue, synth_close or prefill."""
-    start: int
-    """Offset into `response_ids`."""
-    n: int
-    turn: int
-    policy_version: str | None = None
-
-
-class Sample(BaseModel):
-    """One training sequence: the policy saw `prompt_ids` + `response_ids` in this order."""
-
-    model_config = ConfigDict(frozen=True)
-
-    prompt_ids: list[int]
-    """[P]; mask 0 throughout."""
-    response_ids: list[int]
-    """[R]; from the first sampled token to the last."""
-    response_mask: list[int]
-    """[R]; 1 where the policy sampled the token and it is trained, else 0."""
-    response_logprobs: list[float]
-    """[R]; the sampling policy's log-probability where the mask is 1, else 0.0."""
-    segments: list[SampleSegment]
-    """Tile the response without gap."""
 
 
 class StopToken(StrEnum):

@@ -26,7 +26,7 @@ from rolloutpool_common.rendering.errors import (
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
 from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
-from rolloutpool_common.tokens.ledger import TokenizerFingerprint
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = [
     "TINY",

@@ -14,7 +14,9 @@ from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
-from rolloutpool_common.tokens.ledger import EchoKind, Segment, SegmentKind, TokenLedger
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.segments import Segment, SegmentKind
 
 __all__ = ["classify", "verify_prompt_contains"]
 

@@ -19,7 +19,7 @@ from transformers.utils.hub import cached_file
 from rolloutpool_common.rendering.errors import TemplateMissing, TokenizerLoadError
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
-from rolloutpool_common.tokens.ledger import TokenizerFingerprint
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = ["TINY", "load_tokenizer"]
 

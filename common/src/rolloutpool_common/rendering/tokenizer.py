@@ -19,7 +19,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.tokens.ledger import TokenizerFingerprint
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = ["ChatTokenizer", "RenderedConversation"]
 

@@ -1,9 +1,29 @@
 """The token ledger: which ids a rollout consists of, and which of them the policy sampled.
 
-Append-only. State is the fold of `entries`, so `TokenLedger.replay(ledger.entries) == ledger`. In every sample
-the segments tile the ids without gap; mask 1 if and only if an id was sampled and is trained; over all samples
-each sampled id occurs exactly once with mask 1, in the context it was really sampled in. Nothing is inferred
-from roles, texts or lengths, and what the policy did not see is never "repaired".
+A ledger is written in the order in which things happen; mask, log-probabilities and samples are views of what was
+written. Nothing is inferred from roles, texts or lengths.
+
+1. `seed` opens it with the first prompt.
+2. `append_sampled` adds what the policy sampled, verbatim: mask 1. Here ends the *head*, which no later call changes.
+3. `append_close` and `append_glue` add what stands between two turns of the policy, as we predict it: mask 0.
+4. The trainer reports the prompt of the next turn (its *echo*). `accept_echo` makes the context what the policy saw:
+   - it equals the context: nothing changes;
+   - it differs after the head: its end replaces our prediction (TAIL);
+   - it differs inside the head: the current sample is closed as it is, and the echo is the prompt of a new sample
+     (FORK). What was sampled before stays true to the context in which it was sampled.
+5. `samples` cuts each sample after its last sampled id.
+
+    ledger.seed([1, 2, 3])                          context 1 2 3
+    ledger.append_sampled([10, 11], [-.5, -.2], turn=1)     1 2 3 10 11            mask 0 0 0 1 1
+    ledger.append_glue([20], turn=1)                        1 2 3 10 11 20              0 0 0 1 1 0
+    ledger.accept_echo([1, 2, 3, 10, 11, 21])       TAIL    1 2 3 10 11 21              0 0 0 1 1 0
+    ledger.accept_echo([1, 2, 3, 7, 21])            FORK    1 2 3 7 21                  0 0 0 0 0
+    ledger.append_sampled([12], [-.1], turn=2)              1 2 3 7 21 12               0 0 0 0 0 1
+    ledger.samples()      prompt 1 2 3, response 10 11, mask 1 1; prompt 1 2 3 7 21, response 12, mask 1
+
+Invariants: the segments tile the context without gap. The mask is 1 if and only if an id was sampled and is trained.
+Over all samples each sampled id occurs exactly once with mask 1. `TokenLedger.replay(ledger.entries) == ledger`.
+
 Knows no tokenizer and does no I/O. Not thread-safe: one rollout, one ledger.
 """
 
@@ -11,69 +31,31 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from rolloutpool_common.tokens.arrays import float_array, id_array, id_bytes, id_hash, pack, unpack
+from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind, first_difference
 from rolloutpool_common.tokens.entries import (
-    BadLogprob,
-    BadTokenId,
-    EchoComparison,
-    EchoKind,
     Entry,
     ForkEntry,
+    SampledEntry,
+    SeedEntry,
+    TailEntry,
+    TextEntry,
+    TokenizerFingerprint,
+)
+from rolloutpool_common.tokens.errors import (
+    BadLogprob,
     LedgerCorrupt,
     LedgerError,
     LedgerMismatch,
     LedgerOrder,
-    Sample,
-    SampledEntry,
-    SeedEntry,
-    Segment,
-    SegmentKind,
-    TailEntry,
-    TextEntry,
     TokenCountMismatch,
-    TokenizerFingerprint,
-    cut,
-    export,
-    first_difference,
-    float_array,
-    id_array,
-    id_bytes,
-    id_hash,
-    mask_of,
-    pack,
-    parse_entry,
-    unpack,
 )
+from rolloutpool_common.tokens.samples import ClosedSample, Sample, sample_of
+from rolloutpool_common.tokens.segments import Segment, SegmentKind, cut, mask_of
 
-__all__ = [
-    "BadLogprob",
-    "BadTokenId",
-    "EchoComparison",
-    "EchoKind",
-    "Entry",
-    "LedgerCorrupt",
-    "LedgerError",
-    "LedgerMismatch",
-    "LedgerOrder",
-    "Sample",
-    "Segment",
-    "SegmentKind",
-    "TokenCountMismatch",
-    "TokenLedger",
-    "TokenizerFingerprint",
-    "parse_entry",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sealed:
-    """A sample that ended. Its ids are the previous sample's first `shared` ids, then `own`."""
-
-    shared: int
-    own: "array[int]"
-    segments: tuple[Segment, ...]
+__all__ = ["TokenLedger"]
 
 
 class TokenLedger:
@@ -83,11 +65,13 @@ class TokenLedger:
         """An empty ledger; `fingerprint` names what renders into it and is checked by `replay`."""
         self._fingerprint = fingerprint
         self._entries: list[Entry] = []
-        self._sealed: list[_Sealed] = []
+        self._closed: list[ClosedSample] = []
         self._ids = array("I")
-        self._shared = 0  # how many of the ids are stored with the previous sample as well
+        # How many of the ids the previous sample has as well.
+        self._shared = 0
         self._segments: list[Segment] = []
         self._head = 0
+        # The last sampled turn, and the id that ended it.
         self._turn: int | None = None
         self._last: int | None = None
         self._hash = id_hash()
@@ -109,11 +93,6 @@ class TokenLedger:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     @property
-    def fingerprint(self) -> TokenizerFingerprint | None:
-        """What renders into this ledger."""
-        return self._fingerprint
-
-    @property
     def entries(self) -> tuple[Entry, ...]:
         """The whole journal."""
         return tuple(self._entries)
@@ -124,12 +103,7 @@ class TokenLedger:
 
     @property
     def ids(self) -> list[int]:
-        """The current context, [len(self)]."""
-        return self._ids.tolist()
-
-    @property
-    def context(self) -> list[int]:
-        """The prompt of the next model call: all ids of the current sample."""
+        """The current context, [len(self)]: the prompt of the next model call."""
         return self._ids.tolist()
 
     @property
@@ -146,11 +120,6 @@ class TokenLedger:
     def head(self) -> int:
         """Where the context ended when the policy's last turn was appended; 0 before that."""
         return self._head
-
-    @property
-    def turn(self) -> int | None:
-        """The last sampled turn."""
-        return self._turn
 
     @property
     def last_sampled_id(self) -> int | None:
@@ -172,15 +141,15 @@ class TokenLedger:
         """The same over the first `head` ids."""
         return self._head_hash.copy().digest()
 
-    def samples(self) -> tuple[Sample, ...]:
-        """All training samples, each cut behind its last sampled id; one without sampled ids is left out."""
-        exported = []
+    def samples(self) -> list[Sample]:
+        """All training samples, in order; one without sampled ids is left out."""
+        samples = []
         ids = array("I")
-        for encrypted in (*self._sealed, self._seal()):
-            ids = ids[: encrypted.shared] + encrypted.own
-            if any(segment.kind is SegmentKind.SAMPLED for segment in encrypted.segments):
-                exported.append(export(ids, encrypted.segments))
-        return tuple(exported)
+        for closed in (*self._closed, self._close()):
+            ids = ids[: closed.shared] + closed.own
+            if any(segment.kind is SegmentKind.SAMPLED for segment in closed.segments):
+                samples.append(sample_of(ids, closed.segments))
+        return samples
 
     # -- writing
 
@@ -197,13 +166,22 @@ class TokenLedger:
         turn: int,
         policy_version: str | None = None,
         train: bool = True,
-        note: str | None = None,
     ) -> None:
         """Append what the policy sampled, verbatim.
 
-        ids [n] may be empty: a server that withholds stop ids returns none for a turn that is only its stop id.
-        logprobs [n], natural logarithm. A turn may come in several parts (say, one per policy version) as long as
-        nothing lies between them. Raises TokenCountMismatch, BadLogprob, BadTokenId, LedgerOrder.
+        Args:
+            ids: [n]; may be empty: a server that withholds stop ids returns none for a turn that is only its stop id.
+            logprobs: [n], natural logarithm.
+            turn: The model call, from 1. A turn may come in several parts (say, one per policy version) as long as
+                nothing lies between them.
+            policy_version: The trainer's name for the weights that sampled it.
+            train: Whether the mask is 1.
+
+        Raises:
+            TokenCountMismatch: There is not one log-probability per id.
+            BadLogprob: A log-probability is not a finite number.
+            BadTokenId: An id is not an integer in 0 … 2**32 - 1.
+            LedgerOrder: The turn lies before the last one, or was sampled and other text follows it.
         """
         new, floats = id_array(ids), float_array(logprobs)
         entry = SampledEntry(
@@ -213,7 +191,6 @@ class TokenLedger:
             turn=turn,
             policy_version=policy_version,
             train=train,
-            note=note,
         )
         self._apply(entry, new, floats)
 
@@ -225,24 +202,23 @@ class TokenLedger:
         """Append the close token that the policy did not sample, mask 0. No ids, no effect."""
         self._append_text(SegmentKind.SYNTH_CLOSE, ids, turn)
 
-    def append_prefill(self, ids: Sequence[int], *, turn: int) -> None:
-        """Append the start of a policy turn that somebody else wrote, mask 0. No ids, no effect."""
-        self._append_text(SegmentKind.PREFILL, ids, turn)
-
     # -- verification
 
     def compare(self, echo_ids: Sequence[int], *, prefix: int = 0) -> EchoComparison:
         """How the prompt that the policy saw relates to the context. Changes nothing.
 
-        `echo_ids` is the prompt without its first `prefix` ids, which the trainer proved by digest to be ours.
+        Args:
+            echo_ids: The prompt without its first `prefix` ids.
+            prefix: How many ids the trainer left out; it has proved by digest that they are ours.
         """
         return self._compare(id_array(echo_ids), prefix)
 
     def accept_echo(self, echo_ids: Sequence[int], *, prefix: int = 0) -> EchoComparison:
         """Make the context what the policy saw.
 
-        EQUAL changes nothing; TAIL replaces what we predicted behind the last sampled id; FORK seals the current
-        sample and opens the next one with the echo as its prompt. Raises LedgerOrder before `seed`.
+        Arguments as for `compare`. EQUAL changes nothing. TAIL replaces what we predicted after the last sampled id.
+        FORK closes the current sample and opens the next one, with the echo as its prompt. Raises LedgerOrder before
+        `seed`.
         """
         echo = id_array(echo_ids)
         verdict = self._compare(echo, prefix)
@@ -265,14 +241,14 @@ class TokenLedger:
         return ledger
 
     def absorb(self, entries: Iterable[Entry]) -> None:
-        """Apply the entries that another ledger wrote behind the ones that this one has; raises as `replay` does."""
+        """Apply the entries that another ledger wrote after the ones that this one has; raises as `replay` does."""
         for index, entry in enumerate(entries, len(self._entries)):
             ids = unpack(entry.ids, array("I"))
             logprobs = unpack(entry.logprobs, array("d")) if isinstance(entry, SampledEntry) else None
             keep = entry.keep if isinstance(entry, TailEntry | ForkEntry) else len(self)
             if not 0 <= keep <= len(self) or entry.after != self._after(ids, keep):
                 raise LedgerCorrupt(
-                    f"The digest behind journal entry {index} ({entry.op}) differs: it or one before it is missing, "
+                    f"The digest after journal entry {index} ({entry.op}) differs: it or one before it is missing, "
                     "doubled or altered. The rollout cannot be resumed from this journal."
                 )
             try:
@@ -282,65 +258,88 @@ class TokenLedger:
             except LedgerError as error:
                 raise LedgerCorrupt(f"Journal entry {index} ({entry.op}) cannot be applied: {error.message}") from error
 
-    # -- the fold
+    # -- what each entry does: first the checks, then the change
 
     def _apply(self, entry: Entry, ids: "array[int]", logprobs: "array[float] | None" = None) -> None:
-        """Check the entry against the state, then change the state; ids and logprobs are the entry's, unpacked."""
-        self._check(entry, ids, logprobs)
-        match entry:
-            case SeedEntry():
-                self._extend(ids, SegmentKind.PROMPT, turn=0)
-            case SampledEntry(turn=turn):
-                segment = Segment(SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs or ()))
-                self._extend(
-                    ids, replace(segment, policy_version=entry.policy_version, train=entry.train, note=entry.note)
-                )
-                self._last = ids[-1] if ids else self._last if turn == self._turn else None
-                self._head, self._head_hash, self._turn = len(self), self._hash.copy(), turn
-            case TextEntry():
-                self._extend(ids, entry.kind, entry.turn)
-            case TailEntry(keep=keep):
-                turn = self._segments[-1].turn
-                self._truncate(keep)
-                self._extend(ids, SegmentKind.GLUE if self._head else SegmentKind.PROMPT, turn)
-            case ForkEntry(keep=keep):
-                self._sealed.append(self._seal())
-                turn = self._segments[-1].turn
-                self._head, self._head_hash = 0, id_hash()
-                self._truncate(keep)
-                self._shared, self._segments = keep, []
-                self._extend(ids, Segment(SegmentKind.PROMPT, 0, keep + len(ids), turn))
-        self._entries.append(entry)
-
-    def _check(self, entry: Entry, ids: "array[int]", logprobs: "array[float] | None") -> None:
+        """Changes the state as the entry says; `ids` and `logprobs` are the entry's, unpacked. Raises LedgerErrors."""
         if isinstance(entry, SeedEntry) == bool(self._entries):
             raise LedgerOrder("A ledger is seeded once, with the first prompt, before anything else.")
-        if isinstance(entry, SeedEntry) and entry.fingerprint != self._fingerprint:
+        match entry:
+            case SeedEntry():
+                self._apply_seed(entry, ids)
+            case SampledEntry():
+                self._apply_sampled(entry, ids, logprobs or array("d"))
+            case TextEntry():
+                self._refuse_earlier(entry.turn)
+                if not ids:
+                    raise LedgerError("A text entry has no ids; a ledger writes none like it.")
+                self._extend(Segment(entry.kind, len(self), len(ids), entry.turn), ids)
+            case TailEntry():
+                self._apply_tail(entry, ids)
+            case ForkEntry():
+                self._apply_fork(entry, ids)
+        self._entries.append(entry)
+
+    def _apply_seed(self, entry: SeedEntry, ids: "array[int]") -> None:
+        if entry.fingerprint != self._fingerprint:
             raise LedgerMismatch(
                 f"The journal was written with {entry.fingerprint} and cannot be resumed with {self._fingerprint}. "
                 "Resume it on a worker with the same tokenizer, template and transformers."
             )
-        if isinstance(entry, SampledEntry | TextEntry) and self._turn is not None and entry.turn < self._turn:
-            raise LedgerOrder(f"Turn {entry.turn} comes after turn {self._turn}.")
-        if isinstance(entry, SampledEntry):
-            n = len(logprobs or ())
-            if len(ids) != n:
-                raise TokenCountMismatch(
-                    f"Turn {entry.turn} has {len(ids)} sampled ids and {n} log-probabilities; the trainer must return "
-                    "one per id."
-                )
-            if not all(map(math.isfinite, logprobs or ())):
-                raise BadLogprob(f"Turn {entry.turn} has a log-probability that is not finite.")
-            if entry.turn == self._turn and self._head != len(self):
-                raise LedgerOrder(f"Turn {entry.turn} was already sampled, and other text follows it.")
-        if isinstance(entry, TailEntry | ForkEntry) and (entry.keep < self._head) != isinstance(entry, ForkEntry):
+        _refuse_empty_prompt(len(ids))
+        self._extend(Segment(SegmentKind.PROMPT, 0, len(ids), turn=0), ids)
+
+    def _apply_sampled(self, entry: SampledEntry, ids: "array[int]", logprobs: "array[float]") -> None:
+        turn = entry.turn
+        self._refuse_earlier(turn)
+        if len(ids) != len(logprobs):
+            raise TokenCountMismatch(
+                f"Turn {turn} has {len(ids)} sampled ids and {len(logprobs)} log-probabilities; the trainer must "
+                "return one per id."
+            )
+        if not all(map(math.isfinite, logprobs)):
+            raise BadLogprob(f"Turn {turn} has a log-probability that is not finite.")
+        if turn == self._turn and self._head != len(self):
+            raise LedgerOrder(f"Turn {turn} was already sampled, and other text follows it.")
+        segment = Segment(
+            SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs), entry.policy_version, entry.train
+        )
+        self._extend(segment, ids)
+        if ids:
+            self._last = ids[-1]
+        elif turn != self._turn:
+            self._last = None
+        self._head, self._head_hash, self._turn = len(self), self._hash.copy(), turn
+
+    def _apply_tail(self, entry: TailEntry, ids: "array[int]") -> None:
+        if entry.keep < self._head:
             raise LedgerOrder(f"It keeps {entry.keep} ids, where {self._head} were seen or sampled.")
-        if not isinstance(entry, SampledEntry) and not ids and getattr(entry, "keep", 0) == 0:
-            raise LedgerError("The prompt is empty: no policy samples from nothing. Check the trainer's reply.")
+        _refuse_empty_prompt(entry.keep + len(ids))
+        turn = self._segments[-1].turn
+        self._truncate(entry.keep)
+        # Before anything is sampled there is only a prompt, and the tail is a part of it.
+        kind = SegmentKind.GLUE if self._head else SegmentKind.PROMPT
+        self._extend(Segment(kind, len(self), len(ids), turn), ids)
+
+    def _apply_fork(self, entry: ForkEntry, ids: "array[int]") -> None:
+        keep = entry.keep
+        if keep >= self._head:
+            raise LedgerOrder(f"It keeps {keep} ids, where {self._head} were seen or sampled.")
+        _refuse_empty_prompt(keep + len(ids))
+        self._closed.append(self._close())
+        turn = self._segments[-1].turn
+        self._head, self._head_hash = 0, id_hash()
+        self._truncate(keep)
+        self._shared, self._segments = keep, []
+        self._extend(Segment(SegmentKind.PROMPT, 0, keep + len(ids), turn), ids)
+
+    def _refuse_earlier(self, turn: int) -> None:
+        if self._turn is not None and turn < self._turn:
+            raise LedgerOrder(f"Turn {turn} comes after turn {self._turn}.")
 
     def _append_text(
         self,
-        kind: Literal[SegmentKind.GLUE, SegmentKind.SYNTH_CLOSE, SegmentKind.PREFILL],
+        kind: Literal[SegmentKind.GLUE, SegmentKind.SYNTH_CLOSE],
         ids: Sequence[int],
         turn: int,
     ) -> None:
@@ -348,8 +347,8 @@ class TokenLedger:
         if new:
             self._apply(TextEntry(kind=kind, ids=pack(new), after=self._after(new), turn=turn), new)
 
-    def _extend(self, ids: "array[int]", what: Segment | SegmentKind, turn: int = 0) -> None:
-        segment = what if isinstance(what, Segment) else Segment(what, len(self), len(ids), turn)
+    def _extend(self, segment: Segment, ids: "array[int]") -> None:
+        """Appends the ids; `segment` covers them, and after a fork what is kept before them as well."""
         self._ids.extend(ids)
         self._hash.update(id_bytes(ids))
         if segment.n:
@@ -361,11 +360,11 @@ class TokenLedger:
         self._segments = cut(self._segments, keep)
         self._shared = min(self._shared, keep)
 
-    def _seal(self) -> _Sealed:
-        return _Sealed(self._shared, self._ids[self._shared : self._head], tuple(cut(self._segments, self._head)))
+    def _close(self) -> ClosedSample:
+        return ClosedSample(self._shared, self._ids[self._shared : self._head], tuple(cut(self._segments, self._head)))
 
     def _hash_of(self, keep: int) -> "hashlib.blake2b":
-        """The running hash over the first `keep` ids; O(ids behind the head) where the head is kept."""
+        """The running hash over the first `keep` ids; takes O(ids after the head) where the head is kept."""
         if keep == len(self):
             return self._hash.copy()
         base, running = (self._head, self._head_hash.copy()) if keep >= self._head else (0, id_hash())
@@ -387,3 +386,8 @@ class TokenLedger:
             return EchoComparison(EchoKind.EQUAL, None)
         position = prefix + offset
         return EchoComparison(EchoKind.FORK if position < self._head else EchoKind.TAIL, position)
+
+
+def _refuse_empty_prompt(n: int) -> None:
+    if not n:
+        raise LedgerError("The prompt is empty: no policy samples from nothing. Check the trainer's reply.")

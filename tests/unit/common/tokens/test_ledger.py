@@ -6,20 +6,19 @@ from array import array
 
 import pytest
 
-from rolloutpool_common.tokens.ledger import (
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.entries import TokenizerFingerprint, parse_entry
+from rolloutpool_common.tokens.errors import (
     BadLogprob,
     BadTokenId,
-    EchoKind,
     LedgerCorrupt,
     LedgerError,
     LedgerMismatch,
     LedgerOrder,
-    SegmentKind,
     TokenCountMismatch,
-    TokenizerFingerprint,
-    TokenLedger,
-    parse_entry,
 )
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.segments import SegmentKind
 
 
 def two_turns() -> TokenLedger:
@@ -34,13 +33,13 @@ def two_turns() -> TokenLedger:
 
 def test_mask_is_one_exactly_where_the_policy_sampled() -> None:
     ledger = two_turns()
-    assert ledger.ids == ledger.context == [1, 2, 3, 10, 11, 99, 20, 21, 12]
+    assert ledger.ids == [1, 2, 3, 10, 11, 99, 20, 21, 12]
     assert ledger.mask == [0, 0, 0, 1, 1, 0, 0, 0, 1]
     (sample,) = ledger.samples()
-    assert sample.prompt_ids == (1, 2, 3)
-    assert sample.response_ids == (10, 11, 99, 20, 21, 12)
-    assert sample.response_mask == (1, 1, 0, 0, 0, 1)
-    assert sample.response_logprobs == (-0.5, -0.25, 0.0, 0.0, 0.0, -1.0)
+    assert sample.prompt_ids == [1, 2, 3]
+    assert sample.response_ids == [10, 11, 99, 20, 21, 12]
+    assert sample.response_mask == [1, 1, 0, 0, 0, 1]
+    assert sample.response_logprobs == [-0.5, -0.25, 0.0, 0.0, 0.0, -1.0]
     assert [(s.kind, s.start, s.n, s.turn) for s in sample.segments] == [
         (SegmentKind.SAMPLED, 0, 2, 1),
         (SegmentKind.SYNTH_CLOSE, 2, 1, 1),
@@ -63,17 +62,17 @@ def test_untrained_turn_keeps_its_ids_and_loses_its_mask() -> None:
     ledger.seed([1])
     ledger.append_sampled([5, 6], [-1.0, -2.0], turn=1, train=False)
     (sample,) = ledger.samples()
-    assert (sample.response_ids, sample.response_mask, sample.response_logprobs) == ((5, 6), (0, 0), (0.0, 0.0))
-    assert sample.segments[0].logprobs == (-1.0, -2.0)
+    assert (sample.response_ids, sample.response_mask, sample.response_logprobs) == ([5, 6], [0, 0], [0.0, 0.0])
+    assert ledger.segments[-1].logprobs == (-1.0, -2.0)
 
 
-def test_prefill_belongs_to_the_prompt_of_its_turn() -> None:
+def test_text_before_the_first_sampled_token_belongs_to_the_prompt() -> None:
     ledger = TokenLedger()
     ledger.seed([1])
-    ledger.append_prefill([7], turn=1)
+    ledger.append_glue([7], turn=1)
     ledger.append_sampled([8], [-1.0], turn=1)
     (sample,) = ledger.samples()
-    assert (sample.prompt_ids, sample.response_ids) == ((1, 7), (8,))
+    assert (sample.prompt_ids, sample.response_ids) == ([1, 7], [8])
 
 
 def test_digest_is_blake2b_of_little_endian_ids() -> None:
@@ -100,8 +99,8 @@ def test_echo_that_differs_behind_the_head_replaces_the_tail(tail: list[int]) ->
     assert verdict.kind is EchoKind.TAIL
     ledger.append_sampled([13], [-1.0], turn=3)
     (sample,) = ledger.samples()
-    assert sample.prompt_ids + sample.response_ids == (1, 2, 3, 10, 11, 99, 20, 21, 12, *tail, 13)
-    assert sample.response_mask == (1, 1, 0, 0, 0, 1, *([0] * len(tail)), 1)
+    assert sample.prompt_ids + sample.response_ids == [1, 2, 3, 10, 11, 99, 20, 21, 12, *tail, 13]
+    assert sample.response_mask == [1, 1, 0, 0, 0, 1, *([0] * len(tail)), 1]
 
 
 def test_echo_that_differs_before_the_head_forks() -> None:
@@ -113,8 +112,8 @@ def test_echo_that_differs_before_the_head_forks() -> None:
     ledger.append_sampled([13], [-1.5], turn=3)
     first, second = ledger.samples()
     assert first == two_turns().samples()[0]
-    assert second.prompt_ids == (1, 2, 3, 10, 12, 99, 20, 21, 12, 30)
-    assert (second.response_ids, second.response_mask) == ((13,), (1,))
+    assert second.prompt_ids == [1, 2, 3, 10, 12, 99, 20, 21, 12, 30]
+    assert (second.response_ids, second.response_mask) == ([13], [1])
 
 
 def test_echo_that_ends_early_forks() -> None:
@@ -133,7 +132,7 @@ def test_prompt_that_changes_before_anything_is_sampled_is_replaced() -> None:
     ledger.accept_echo([1, 2, 3, 10, 7, 7])
     assert ledger.accept_echo([1, 8]).kind is EchoKind.TAIL
     ledger.append_sampled([9], [0.0], turn=3)
-    assert ledger.samples()[1].prompt_ids == (1, 8)
+    assert ledger.samples()[1].prompt_ids == [1, 8]
     assert {s.kind for s in ledger.segments[:-1]} == {SegmentKind.PROMPT}
 
 

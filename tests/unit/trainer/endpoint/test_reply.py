@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rolloutpool_common.tokens.entries import id_digest
+from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens, turn_reply
 from rolloutpool_trainer.endpoint.request import parse_request

@@ -42,7 +42,7 @@ def test_an_unasked_session_is_empty() -> None:
     assert session.turns == session.ones == session.zeros == 0
     assert session.response_ids == session.response_mask == session.prompt_ids == []
     assert session.response_logprobs == []
-    assert session.samples == ()
+    assert session.samples == []
 
 
 def test_the_next_turn_is_sampled() -> None:

@@ -121,7 +121,7 @@ async def test_what_turn_1_must_prove(
     with pytest.raises(error, match=says) as caught:
         await tokens.ingest_reply(bad, QUESTION, 1, None, train=True)
     assert "Calculate" not in caught.value.message
-    assert tokens.ledger.samples() == ()
+    assert tokens.ledger.samples() == []
     if error is TokenizerMismatch:
         assert tokenizer.fingerprint.tokenizer_sha256[:12] in caught.value.message
 
@@ -227,7 +227,7 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
     assert await tokens.ingest_reply(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
-    assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == tuple(prompt)
+    assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == prompt
 
 
 @pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])

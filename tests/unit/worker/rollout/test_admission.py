@@ -11,7 +11,6 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.rollout.admission import check_result
-from rolloutpool_worker.rollout.result import samples_of
 
 VOCABULARY = 100
 
@@ -35,7 +34,7 @@ def result_of(ledger: TokenLedger, **changes: Any) -> RolloutResult:
         "index": 0,
         "status": RolloutStatus.COMPLETED,
         "finish_reason": FinishReason.STOP,
-        "samples": samples_of(ledger),
+        "samples": ledger.samples(),
         "response_tokens": 4,
     }
     return RolloutResult(**{**fields, **changes})
@@ -96,7 +95,7 @@ DAMAGES: dict[str, tuple[Callable[[Sample], list[Sample]], str]] = {
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES.keys())
 def test_what_is_damaged_does_not(ledger: TokenLedger, damage: Callable[[Sample], list[Sample]], said: str) -> None:
-    (sample,) = samples_of(ledger)
+    (sample,) = ledger.samples()
     with pytest.raises(ResultQuarantined, match=said):
         check(result_of(ledger).model_copy(update={"samples": damage(sample)}), ledger)
 
@@ -107,7 +106,7 @@ def test_the_turns_count_the_same_tokens(ledger: TokenLedger) -> None:
 
 
 def test_without_a_trained_token_it_has_to_be_allowed(ledger: TokenLedger) -> None:
-    (sample,) = samples_of(ledger)
+    (sample,) = ledger.samples()
     untrained = result_of(ledger, samples=damaged(sample, response_mask=[0] * 7))
     with pytest.raises(ResultQuarantined, match="allow_untrained"):
         check(untrained, ledger)
@@ -117,8 +116,8 @@ def test_without_a_trained_token_it_has_to_be_allowed(ledger: TokenLedger) -> No
 def test_forks_share_no_sampled_token(ledger: TokenLedger) -> None:
     ledger.accept_echo([1, 2, 3, 50])
     ledger.append_sampled([13], [-0.5], turn=3)
-    assert len(samples_of(ledger)) == 2
+    assert len(ledger.samples()) == 2
     check(result_of(ledger, response_tokens=5), ledger)
-    first, second = samples_of(ledger)
+    first, second = ledger.samples()
     with pytest.raises(ResultQuarantined, match="every sampled token"):
         check(result_of(ledger, response_tokens=5, samples=[second, first]), ledger)

@@ -63,7 +63,7 @@ class Prompter:
         if appended is None:
             ids = self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs)
             return Prompt(list(ids), None)
-        context = ledger.context
+        context = ledger.ids
         delta = self.tokenizer.render_delta(
             messages[len(messages) - appended :],
             last_sampled_id=context[-1],

@@ -14,7 +14,7 @@ import orjson
 
 from rolloutpool_common.protocol.completions import HEADER_ECHO_PREFIX, HEADER_POLICY_VERSION
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.tokens.entries import id_digest
+from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.request import TurnRequest
 

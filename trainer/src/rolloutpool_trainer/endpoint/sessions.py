@@ -17,7 +17,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_common.tokens.ledger import EchoKind, Sample, TokenLedger
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.samples import Sample
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.prompts import Prompt
@@ -25,6 +27,8 @@ from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens
 from rolloutpool_trainer.endpoint.request import TurnRequest
 
 __all__ = ["NextTurn", "RunningTurn", "Session", "Turn"]
+
+_NO_SAMPLE = Sample(prompt_ids=[], response_ids=[], response_mask=[], response_logprobs=[], segments=[])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +92,29 @@ class Session:
         return len(self._turns)
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> list[Sample]:
         """The training samples; every sampled token has mask 1 in exactly one of them."""
         return self.ledger.samples()
 
     @property
     def prompt_ids(self) -> list[int]:
         """What the policy saw before its first token of the last sample, [P]."""
-        return list(self._last.prompt_ids)
+        return self._last.prompt_ids
 
     @property
     def response_ids(self) -> list[int]:
         """From the first sampled token to the last one, [R]."""
-        return list(self._last.response_ids)
+        return self._last.response_ids
 
     @property
     def response_mask(self) -> list[int]:
         """1 where the policy sampled the token, else 0, [R]."""
-        return list(self._last.response_mask)
+        return self._last.response_mask
 
     @property
     def response_logprobs(self) -> list[float]:
         """0.0 where the mask is 0, [R]."""
-        return list(self._last.response_logprobs)
+        return self._last.response_logprobs
 
     @property
     def ones(self) -> int:
@@ -125,7 +129,7 @@ class Session:
     @property
     def _last(self) -> Sample:
         samples = self.ledger.samples()
-        return samples[-1] if samples else Sample((), (), (), (), ())
+        return samples[-1] if samples else _NO_SAMPLE
 
     def restarts_with(self, request: TurnRequest) -> bool:
         """Whether a caller without turn identity starts this rollout again: its first request, without a mask."""
@@ -201,8 +205,8 @@ class Session:
         first = turn.start - len(sample.prompt_ids)
         return TurnTokens(
             prompt_ids=[*sample.prompt_ids, *sample.response_ids[:first]],
-            token_ids=list(sample.response_ids[first : first + turn.n]),
-            logprobs=list(sample.response_logprobs[first : first + turn.n]),
+            token_ids=sample.response_ids[first : first + turn.n],
+            logprobs=sample.response_logprobs[first : first + turn.n],
         )
 
     def _check_attempt(self, request: TurnRequest) -> None:

@@ -22,7 +22,7 @@ from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.messages import Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnRecord
 from rolloutpool_common.store import Claim
-from rolloutpool_common.tokens.ledger import parse_entry
+from rolloutpool_common.tokens.entries import parse_entry
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind, impossible
 from rolloutpool_worker.conversation.tokens import UNVERIFIED, TokenTrack

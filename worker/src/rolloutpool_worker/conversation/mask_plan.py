@@ -14,7 +14,7 @@ from cachetools import LRUCache
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
-from rolloutpool_common.tokens.ledger import EchoKind
+from rolloutpool_common.tokens.comparison import EchoKind
 
 __all__ = ["MaskPlan", "TrainerKind", "TrainerKinds", "check_accepted", "impossible", "infer_kind", "plan"]
 

@@ -29,7 +29,9 @@ from rolloutpool_common.rendering import (
     classify,
     verify_prompt_contains,
 )
-from rolloutpool_common.tokens.ledger import EchoComparison, EchoKind, LedgerOrder, TokenLedger
+from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind
+from rolloutpool_common.tokens.errors import LedgerOrder
+from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
@@ -204,7 +206,7 @@ class TokenTrack:
     def _check_prefix(self, prefix: int, echo: Sequence[int], turn: int) -> None:
         if prefix not in (0, self._offered):
             raise TrainerProtocolError(f"turn {turn}: the reply leaves out {prefix} ids, which nobody offered")
-        if prefix and len(echo) >= prefix and echo[:prefix] == self.ledger.context[:prefix]:
+        if prefix and len(echo) >= prefix and echo[:prefix] == self.ledger.ids[:prefix]:
             raise TrainerProtocolError(f"turn {turn}: the reply says that it leaves out {prefix} ids, and has them")
 
     def _tolerate(self, label: DriftLabel, verdict: EchoComparison, turn: int) -> None:

@@ -2,6 +2,5 @@
 
 - `attempt` claims a rollout, runs it, and decides what becomes of it.
 - `services` is what a rollout needs of the process that runs it.
-- `result` turns the ledger's samples into the record's.
 - `admission` checks a result before it counts as completed.
 """

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from rolloutpool_common.errors import ResultQuarantined
 from rolloutpool_common.protocol.result import RolloutResult, Sample
-from rolloutpool_common.tokens.entries import SampledEntry, unpack
+from rolloutpool_common.tokens.arrays import unpack
+from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["check_result"]

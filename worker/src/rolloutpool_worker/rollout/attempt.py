@@ -32,7 +32,6 @@ from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_result
-from rolloutpool_worker.rollout.result import samples_of
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
@@ -250,7 +249,7 @@ class _Run:
             spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
             known = {
                 "messages": talk.messages,
-                "samples": samples_of(talk.tokens.ledger),
+                "samples": talk.tokens.ledger.samples(),
                 "alignment": talk.alignment,
                 "drift": dict(measures.drift),
                 "warnings": measures.warnings(),

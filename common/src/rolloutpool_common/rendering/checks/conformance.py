@@ -151,11 +151,11 @@ def _rerender(case: Case, tokenizer: ChatTokenizer) -> Iterator[str]:
     if len(samples) != case["expected_samples_if_server_rerenders"]:
         yield f"rerender: {len(samples)} samples, expected {case['expected_samples_if_server_rerenders']}"
     elif len(samples) == 2:
-        if (samples[0].prompt_ids, samples[0].response_ids) != (tuple(case["prompt_ids"]), tuple(first)):
+        if (samples[0].prompt_ids, samples[0].response_ids) != (case["prompt_ids"], first):
             yield "rerender: the first sample is not prompt and turn 1"
-        if (samples[1].prompt_ids, samples[1].response_ids) != (tuple(echo), tuple(second)):
+        if (samples[1].prompt_ids, samples[1].response_ids) != (echo, second):
             yield "rerender: the second sample is not the trainer's prompt and turn 2"
-    elif samples[0].prompt_ids + samples[0].response_ids != (*echo, *second):
+    elif samples[0].prompt_ids + samples[0].response_ids != [*echo, *second]:
         yield "rerender: the sample is not what the trainer saw"
     for fault in _coverage_faults(ledger, case["sampled_ids"]):
         yield f"rerender: {fault}"

@@ -1,0 +1,73 @@
+"""Token ids and log-probabilities as arrays, and as text for the journal.
+
+Ids are uint32 and log-probabilities float64, each as base64 of the little-endian bytes. A journal must give back the
+very numbers that the trainer sent, and numbers in JSON survive only in codecs that promise it. Base64 is also a third
+of the size, and about 20 times faster to read than a list of numbers.
+"""
+
+import hashlib
+import sys
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from rolloutpool_common.tokens.errors import BadLogprob, BadTokenId, LedgerCorrupt
+
+__all__ = ["float_array", "id_array", "id_bytes", "id_digest", "id_hash", "pack", "unpack"]
+
+Numbers = TypeVar("Numbers", "array[int]", "array[float]")
+
+
+def id_array(ids: Sequence[int]) -> "array[int]":
+    """The ids as uint32. Raises BadTokenId."""
+    try:
+        return array("I", ids)
+    except (OverflowError, TypeError) as error:
+        raise BadTokenId(f"A token id is not an integer in 0 … 2**32 - 1: {error}.") from None
+
+
+def id_hash(ids: Iterable[int] = ()) -> "hashlib.blake2b":
+    """The running hash of token ids: blake2b-128 of them as little-endian uint32."""
+    running = hashlib.blake2b(digest_size=16)
+    running.update(id_bytes(ids if isinstance(ids, array) else array("I", ids)))
+    return running
+
+
+def id_digest(ids: Iterable[int]) -> str:
+    """The digest (hex) by which the pool and a trainer tell that they hold the same ids."""
+    return id_hash(ids).hexdigest()
+
+
+def id_bytes(ids: "array[int]") -> bytes:
+    """Little-endian uint32, on every machine."""
+    return _little(ids).tobytes()
+
+
+def float_array(values: Sequence[float]) -> "array[float]":
+    """The log-probabilities as float64. Raises BadLogprob."""
+    try:
+        return array("d", values)
+    except TypeError as error:
+        raise BadLogprob(f"A log-probability is not a number: {error}.") from None
+
+
+def pack(values: Numbers) -> str:
+    """Base64 of the little-endian values."""
+    return b64encode(_little(values).tobytes()).decode("ascii")
+
+
+def unpack(text: str, into: Numbers) -> Numbers:
+    """The inverse of `pack`, read into an empty array of the right type. Raises LedgerCorrupt."""
+    try:
+        into.frombytes(b64decode(text, validate=True))
+    except ValueError as error:
+        raise LedgerCorrupt(f"The journal holds an entry whose numbers cannot be read: {error}.") from None
+    return _little(into)
+
+
+def _little(values: Numbers) -> Numbers:
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values

@@ -1,0 +1,96 @@
+"""Training samples: what a ledger gives, and what a result carries over the wire.
+
+A sample is the context up to its last sampled id. The prompt is everything before the first sampled id.
+
+    context   1 2 3   10 11   99        20 21   12      30
+    kind      prompt  sampled synth_... glue    sampled glue
+    sample    prompt  |<------- response ----------->|  (left out: the policy never answered it)
+    mask              1  1    0         0  0    1
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from pydantic import BaseModel, ConfigDict
+
+from rolloutpool_common.tokens.segments import Segment, SegmentKind, mask_of
+
+__all__ = ["ClosedSample", "Sample", "SampleSegment", "sample_of"]
+
+
+class SampleSegment(BaseModel):
+    """A run of response tokens with one origin."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    """sampled, glue or synth_close; see `SegmentKind`. Text, so that clients can read kinds that come later."""
+    start: int
+    """Offset into `response_ids`."""
+    n: int
+    """Number of ids."""
+    turn: int
+    """The model call that sampled it or after which it was appended, from 1."""
+    policy_version: str | None = None
+    """The trainer's name for the weights that sampled it."""
+
+
+class Sample(BaseModel):
+    """One training sequence: the policy saw `prompt_ids` + `response_ids` in this order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prompt_ids: list[int]
+    """[P]; mask 0 throughout."""
+    response_ids: list[int]
+    """[R]; from the first sampled token to the last."""
+    response_mask: list[int]
+    """[R]; 1 where the policy sampled the token and it is trained, else 0."""
+    response_logprobs: list[float]
+    """[R]; the sampling policy's log-probability (natural logarithm) where the mask is 1, else 0.0."""
+    segments: list[SampleSegment]
+    """Tile the response without gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSample:
+    """A sample that has ended, as the ledger keeps it: only what differs from the one before it.
+
+    Its ids are the previous sample's first `shared` ids, then `own`; forks share long prompts.
+    """
+
+    shared: int
+    own: "array[int]"
+    segments: tuple[Segment, ...]
+    """Tile the context up to the last sampled id."""
+
+
+def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
+    """The sample of a context.
+
+    Args:
+        ids: The context, [T].
+        segments: Tile the context; at least one of them is sampled.
+    """
+    sampled = [segment for segment in segments if segment.kind is SegmentKind.SAMPLED]
+    start, end = sampled[0].start, sampled[-1].end
+    response = [segment for segment in segments if start <= segment.start < end]
+    # Not validated: the ledger has checked every number, and a second look at 100,000 of them takes milliseconds.
+    return Sample.model_construct(
+        prompt_ids=ids[:start].tolist(),
+        response_ids=ids[start:end].tolist(),
+        response_mask=mask_of(response),
+        response_logprobs=list(chain.from_iterable(s.logprobs if s.trained else (0.0,) * s.n for s in response)),
+        segments=[
+            SampleSegment(
+                kind=segment.kind.value,
+                start=segment.start - start,
+                n=segment.n,
+                turn=segment.turn,
+                policy_version=segment.policy_version,
+            )
+            for segment in response
+        ],
+    )
