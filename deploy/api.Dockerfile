@@ -1,4 +1,4 @@
-# The API. Holds no tokenizer library: it knows nothing of tokens.
+# The API. The image has no tokenizer library, because the API knows nothing of tokens.
 # Build from the repository's root: docker build -f deploy/api.Dockerfile .
 FROM python:3.11-slim-bookworm AS build
 ARG VENV=/opt/rolloutpool

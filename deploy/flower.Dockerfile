@@ -1,4 +1,5 @@
-# Flower over the pool's tickets, read-only and behind a password. Holds neither a tokenizer library nor a web framework.
+# Flower, which shows the pool's tickets. It is read-only and asks for a password. The image has neither a tokenizer
+# library nor a web framework.
 # Build from the repository's root: docker build -f deploy/flower.Dockerfile .
 FROM python:3.11-slim-bookworm AS build
 ARG VENV=/opt/rolloutpool
@@ -7,7 +8,7 @@ COPY requirements.lock ./
 COPY deploy/slice_lock.py deploy/
 COPY common/pyproject.toml common/
 COPY worker/pyproject.toml worker/
-# Not the worker's own requirements: of its code only rolloutpool_worker.queue.flower runs here.
+# These are not the worker's requirements: of its code only rolloutpool_worker.queue.flower runs here.
 RUN python deploy/slice_lock.py uv hatchling > tools.txt && \
     python deploy/slice_lock.py 'rolloutpool-common[broker,service,store]' flower > pins.txt
 RUN python -m venv tools && tools/bin/pip install --quiet --require-hashes -r tools.txt

@@ -2,9 +2,9 @@
 
     python deploy/slice_lock.py 'rolloutpool-common[store]' rolloutpool-api uv > requirements.txt
 
-A root is one of our distributions, with extras in brackets, or the name of a pin. What a pin pulls in is read from
-the lock's own `# via` notes, which name every parent; so a slice may hold too much, never too little. Needs nothing
-but the standard library, because it runs before anything is installed.
+A root is one of our distributions, with extras in brackets, or the name of a pinned package. The lock's own `# via`
+notes say which package needs which; they name every parent, so a slice may hold too much, but never too little. This
+script needs only the standard library, because it runs before anything is installed.
 """
 
 import re
@@ -25,10 +25,14 @@ class UnknownRoot(Exception):
 
 
 def slice_lock(roots: Iterable[str], directory: Path = ROOT) -> str:
-    """The lines of the pins that these roots need, as `pip install --require-hashes` takes them.
+    """Returns the lines of the lock that these roots need, in the form that `pip install --require-hashes` takes.
+
+    Args:
+        roots: Names of our distributions (with extras in brackets) or of pinned packages.
+        directory: Where requirements.lock and the folders of our distributions are.
 
     Raises:
-        UnknownRoot: A root, or what our distributions ask for, has no pin.
+        UnknownRoot: A root, or a requirement of our distributions, is not in the lock.
     """
     pins = _pins((directory / "requirements.lock").read_text())
     wanted = _wanted(roots, directory)
@@ -41,7 +45,7 @@ def slice_lock(roots: Iterable[str], directory: Path = ROOT) -> str:
 
 
 def _pins(lock: str) -> dict[str, list[str]]:
-    """The lines of each name's pins; one name has several where versions differ by platform."""
+    """Returns each name's pins; a name has several if its version differs by platform."""
     pins: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=\S)", lock):
         if match := re.match(r"([\w.-]+)==", block):
@@ -50,12 +54,12 @@ def _pins(lock: str) -> dict[str, list[str]]:
 
 
 def _parents(blocks: list[str]) -> set[str]:
-    """What a name is in the lock for, by its `# via NAME` notes; many are listed below a bare `# via`."""
+    """Returns which packages need this one, by its `# via NAME` notes; several names follow a bare `# via`."""
     return {_name(note) for block in blocks for note in re.findall(r"^ +# +(?:via +)?([\w.-]+)", block, re.MULTILINE)}
 
 
 def _wanted(roots: Iterable[str], directory: Path) -> set[str]:
-    """The names that our distributions' manifests ask for directly, and the roots that are pins themselves."""
+    """Returns the names that our distributions require directly, and the roots that are pinned packages themselves."""
     names: set[str] = set()
     waiting = list(roots)
     seen: set[str] = set()

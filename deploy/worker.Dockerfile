@@ -1,5 +1,5 @@
-# One worker process; scale by running more containers, one per core. Holds no web framework.
-# Tokenizers are not in the image: mount them, or let the worker fetch them into HF_HOME (HF_HUB_OFFLINE=1 forbids that).
+# One worker process. To scale, run more containers, one per core. The image has no web framework and no tokenizers:
+# mount tokenizers, or have the worker fetch them into HF_HOME (HF_HUB_OFFLINE=1 forbids that).
 # Build from the repository's root: docker build -f deploy/worker.Dockerfile .
 FROM python:3.11-slim-bookworm AS build
 ARG VENV=/opt/rolloutpool
@@ -22,7 +22,7 @@ RUN mkdir huggingface
 FROM python:3.11-slim-bookworm
 ARG VENV=/opt/rolloutpool
 COPY --from=build $VENV $VENV
-# A volume that is mounted here takes over the owner, so that the worker can write to it.
+# A volume that is mounted here takes the owner of this folder, so that the worker can write to it.
 COPY --from=build --chown=10001:10001 /build/huggingface /var/cache/huggingface
 ENV PATH=$VENV/bin:$PATH
 ENV HF_HOME=/var/cache/huggingface

@@ -154,14 +154,18 @@ def _opening(tools: Any, batch: Any, accepted: httpx.Response) -> list[str]:
     return [
         "# A rollout, turn by turn",
         "",
-        "Written by `python scripts/record_walkthrough.py` from a real run: Redis, API, one worker, and a trainer",
-        "endpoint made by `callback_app` around the scripted policy. Random ids and times are replaced by fixed ones,",
-        f"fractions have three digits, and of long lists the first {SHOWN} values are shown and the rest is counted.",
+        "Every request and reply of one rollout: what your trainer sends, what it must answer, and what it gets back.",
+        "[protocol.md](protocol.md) explains each field, [masks.md](masks.md) the mask.",
+        "",
+        "`python scripts/record_walkthrough.py` writes this page from a real run of Redis, the API, one worker and a",
+        "trainer endpoint, which `callback_app` makes from the scripted policy. Random ids and times are replaced by",
+        f"fixed ones. Fractions have three digits. Long lists show their first {SHOWN} values and count the rest.",
         "Everything else is what went over the wire.",
         "",
         "## Before: the trainer learns the tools",
         "",
-        "Once, at its start. They go into the trainer's prompts; the pool never renders a first prompt itself.",
+        "The trainer asks for the tools once, at its start, and puts them into its prompts. The worker does not render",
+        "the first prompt; it takes the ids that the trainer reports.",
         "",
         *_block("GET /tools", {"tools": [tools["tools"][0], f"… {len(tools['tools']) - 1} more"]}),
         "",
@@ -174,8 +178,8 @@ def _opening(tools: Any, batch: Any, accepted: httpx.Response) -> list[str]:
             accepted.json(),
         ),
         "",
-        "The batch is on disk when this answer is sent. A ticket with its ids goes through Celery to a worker, which",
-        "claims the rollout and begins.",
+        "The batch is on disk when this answer is sent. A ticket, which holds only ids, goes through Celery to a",
+        "worker. The worker claims the rollout and begins.",
         "",
     ]
 
@@ -185,10 +189,10 @@ def _turn(number: int, calls: list[Call], tokenizer: ChatTokenizer) -> list[str]
     call = calls[-1]
     if number == 1:
         about = [
-            "`response_mask` is null: nothing lies between the prompt and the first sample. The trainer renders",
+            "`response_mask` is null, because nothing is between the prompt and the first sample. The trainer renders",
             f"the prompt with its tools ({call.prompt} tokens), samples {call.sampled} tokens, and returns both. The",
-            f"worker opens its ledger with these {call.prompt} ids and appends the {call.sampled} sampled ones",
-            "with mask 1, as they are.",
+            f"worker's ledger begins with these {call.prompt} ids. The worker appends the {call.sampled} sampled ids",
+            "unchanged, with mask 1.",
         ]
     else:
         about = _later_turn(calls[-2], call, tokenizer)
@@ -207,15 +211,15 @@ def _turn(number: int, calls: list[Call], tokenizer: ChatTokenizer) -> list[str]
 def _later_turn(last: Call, call: Call, tokenizer: ChatTokenizer) -> list[str]:
     held, zeros = last.prompt + last.sampled, len(call.asked["response_mask"])
     about = [
-        f"The tool has run. Its result and the template around it are {zeros} tokens; the worker renders them, and",
-        f"nothing else, and appends them with mask 0: hence {zeros} zeros. The prompt that the trainer echoes must be",
-        f"the {held} ids that the worker holds and these {zeros}: {held} + {zeros} = {call.prompt}. All of them are",
-        "compared before the turn is believed.",
+        f"The tool has run. Its result and the template around it are {zeros} tokens. The worker renders only these,",
+        f"and appends them with mask 0; so the request has {zeros} zeros. The prompt that the trainer echoes must be",
+        f"the {held} ids that the worker has and these {zeros}: {held} + {zeros} = {call.prompt}. The worker compares",
+        "all of them before it accepts the turn.",
     ]
     if call.prefix:
         about += [
             "",
-            f"Worker and trainer agree by digest on the first {call.prefix} of these ids; the reply leaves them out.",
+            f"The first {call.prefix} ids have the same digest at worker and trainer, so the reply leaves them out.",
         ]
     counted = (
         len(tokenizer.render_prompt(call.asked["messages"]))
@@ -225,9 +229,10 @@ def _later_turn(last: Call, call: Call, tokenizer: ChatTokenizer) -> list[str]:
     if counted != zeros:
         about += [
             "",
-            "The policy wrote the call of the turn before in its own way, which the parsed message no longer",
-            f"shows: sampled was `{_call_text(tokenizer.decode(last.reply['token_ids']))}`. Rendering the history",
-            f"again and subtracting lengths would give {counted} zeros instead of {zeros}.",
+            "In the turn before, the policy sampled the call as",
+            f"`{_call_text(tokenizer.decode(last.reply['token_ids']))}`. The parsed message no longer shows how the",
+            f"turn was written. Rendering the history again and subtracting lengths would give {counted} zeros",
+            f"instead of {zeros}.",
         ]
     return about
 
@@ -247,17 +252,17 @@ def _result(page: Any, status: Any, tokenizer: ChatTokenizer) -> list[str]:
     return [
         "## The result",
         "",
-        "The last turn called no tool, so the rollout is `completed`. `samples` is what is trained on.",
+        "The last turn called no tool, so the rollout is `completed`. Train on `samples`.",
         "",
         *_block("GET …/results?wait=30", page),
         "",
-        "The response, segment by segment, decoded:",
+        "This is the response, segment by segment, decoded:",
         "",
         "```",
         *rows,
         "```",
         "",
-        "And the batch as a whole:",
+        "This is the state of the whole batch:",
         "",
         *_block(f"GET /v1/batches/{status['batch_id']}", status),
         "",
@@ -268,8 +273,9 @@ def _v1(asked: Any, answer: Any) -> list[str]:
     return [
         "## The same over protocol v1",
         "",
-        "One request, answered when the rollout has ended, whatever the outcome. `top_k` is unknown to v1 and dropped",
-        "there, `debug_trace` asks for the trace. No ids travel back: on v1 they are in the trainer's own session.",
+        "There is one request, which is answered when the rollout has ended, with 200 for every outcome. v1 does not",
+        "know `top_k` and drops it. `debug_trace` asks for the trace. The answer holds no ids: on v1 they are in the",
+        "trainer's own session.",
         "",
         *_block("POST /rollout", asked),
         "",
