@@ -1,10 +1,10 @@
-"""What we use of aiohttp beyond its documented interface. An upgrade that removes it fails in `test_aiohttp_compat.py`.
+"""What the worker uses of aiohttp beyond its documented interface, so that an upgrade breaks this file alone.
 
-| internal | why |
-| --- | --- |
-| `ClientResponse.start(connection)` | the one place where a reply's status is known and its connection still held |
-| `Connection.protocol` | the handle of the socket, to close it |
-| `ResponseHandler.force_close()` | marks the connection so that it is not kept for another request |
+- `ClientResponse.start(connection)`: the one place where a reply's status is known and its connection is still held.
+- `Connection.protocol`: the handle of the socket.
+- `ResponseHandler.force_close()` and `.close()`: the connection is not kept for another request, or closed at once.
+
+`test_aiohttp_compat.py` fails where one of them is gone; `test_transport.py` shows that they do what we need.
 """
 
 import aiohttp

@@ -25,7 +25,9 @@ from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.worker import WorkerProcess
-from rolloutpool_worker.queue.pool import LoopConsumer, LoopPool, Slots
+from rolloutpool_worker.queue.celery_compat import LoopConsumer
+from rolloutpool_worker.queue.pool import LoopPool
+from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator

@@ -1,10 +1,18 @@
-"""Celery's pool and consumer, for tasks that run on the process's event loop and hold no thread meanwhile.
+"""LoopPool: Celery's pool for tasks that run on the process's event loop and hold no thread meanwhile.
 
 A task here returns a future. Celery hears of its start and its end as of any other task's, so that prefetch, `inspect`
-and Flower count it as active for as long as its rollouts run. All of Celery's callbacks run in the thread of its hub.
+and Flower count it as active for as long as its rollouts run. Two threads take part, Celery's and the event loop's:
 
-It terminates nothing: Celery would call that for a revoked task and for a cold shutdown alike, and lose what is in
-flight (docs/decisions/0009).
+1. Celery reserves a message while `Slots` has room, and calls `on_apply` in its thread.
+2. `on_apply` tells Celery that the task has started, calls the task, and keeps the future. It waits for nothing.
+3. The rollouts run on the event loop. Each that ends gives its slot back; when there is room for a message again,
+   `Slots.on_room` wakes Celery's hub, which then reserves the next one.
+4. When all rollouts of the message have ended, the future is done. This happens in the event loop's thread, so `_note`
+   only queues the end and wakes the hub.
+5. `_settle` runs in Celery's thread and tells Celery of each end. All of Celery's callbacks run there.
+
+The pool terminates nothing: Celery would ask for that both for a revoked task and for a cold shutdown, and would lose
+what is in flight (docs/decisions/0009).
 """
 
 import logging
@@ -16,81 +24,50 @@ from os import getpid
 from time import monotonic
 from typing import Any
 
-from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool
-from celery.worker.consumer import Consumer
-from kombu.serialization import loads
 
-__all__ = ["LoopConsumer", "LoopPool", "Slots"]
+from rolloutpool_worker.queue.celery_compat import PoolTask, TaskCallback, report_failure, report_success
+from rolloutpool_worker.queue.slots import Slots
+
+__all__ = ["LoopPool"]
 
 _log = logging.getLogger(__name__)
-
-FLUSH_SECONDS = 0.1
-"""How long an event may wait for others: each publish costs as much as the rest of what Celery does for a ticket."""
 
 
 @dataclass(frozen=True)
 class _Ended:
-    callback: Callable[[tuple[bool, object, float]], None]
+    callback: TaskCallback
     future: Future[object]
     seconds: float
 
     def tell(self) -> None:
-        """Lets Celery know, in the form of its tracer."""
         try:
             result = self.future.result()
         except Exception as error:
-            # Its text could quote what a message carried.
+            # Only the type: the error's text could quote what a message carried.
             _log.error("a task failed with %s", type(error).__name__)
-            self.callback((True, ExceptionInfo(), self.seconds))
+            report_failure(self.callback, self.seconds)
         else:
-            self.callback((False, result, self.seconds))
-
-
-class Slots:
-    """How many rollouts a process may still take; each holds one, so that a slow one keeps no other's place."""
-
-    def __init__(self, total: int, ticket: int) -> None:
-        """`ticket`: rollouts that one message may bring."""
-        self._total = total
-        self._ticket = ticket
-        # Two counters, because two threads count: Celery's takes, the loop's gives back.
-        self._taken = self._given = 0
-        self.on_room: Callable[[], object] = lambda: None
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a whole ticket may come."""
-        return self._taken - self._given + self._ticket <= self._total
-
-    def take(self, count: int) -> None:
-        """In Celery's thread."""
-        self._taken += count
-
-    def give(self) -> None:
-        """In the loop's thread."""
-        had_room = self.has_room
-        self._given += 1
-        if self.has_room and not had_room:
-            self.on_room()
+            report_success(self.callback, result, self.seconds)
 
 
 class LoopPool(TaskPool):
     """Starts tasks that return a `concurrent.futures.Future`."""
 
     slots: Slots
+    """Set by the process before the worker starts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Celery makes it, with `app`."""
+        """Called by Celery, with `app`."""
         super().__init__(*args, **kwargs)
         self._hub: Any = None
         self._running: set[Future[object]] = set()
         self._ended: deque[_Ended] = deque()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """Part of Celery's interface."""
+        """Called by Celery with its hub."""
         self._hub = loop
-        # The hub looks whether there is room each time it turns.
+        # Each turn of the hub asks whether there is room, so it is enough to wake it.
         self.slots.on_room = lambda: loop.call_soon(self._settle)
 
     def on_apply(
@@ -98,24 +75,32 @@ class LoopPool(TaskPool):
         target: Callable[..., Any],
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
-        callback: Callable[..., Any] | None = None,
-        accept_callback: Callable[..., Any] | None = None,
+        callback: TaskCallback | None = None,
+        accept_callback: Callable[[int, float], None] | None = None,
         **_: Any,
     ) -> None:
-        """Starts the task of one message. `target` is Celery's tracer, which would wait for it."""
+        """Starts the task of one message.
+
+        Args:
+            target: Celery's tracer. It is not called, because it would wait for the task.
+            args: a `PoolTask`.
+            kwargs: of the tracer.
+            callback: hears of the task's end.
+            accept_callback: hears of its start.
+        """
         assert args is not None
         assert callback is not None
         assert accept_callback is not None
-        name, _task_id, _request, body, content_type, encoding = args
+        task = PoolTask(*args)
         start = monotonic()
         accept_callback(getpid(), start)
         future: Future[object]
         try:
-            (arguments, named, _embed) = loads(body, content_type, encoding, accept={"application/json"})
-            future = self.app.tasks[name].run(*arguments, **named)
+            arguments, named = task.arguments()
+            future = self.app.tasks[task.name].run(*arguments, **named)
             if not isinstance(future, Future):
-                # One of Celery's own, which nobody here sends.
-                raise TypeError(f"task {name} returns no future")
+                # One of Celery's own tasks, which this pool's API never sends.
+                raise TypeError(f"task {task.name} returns no future")
         except Exception as error:
             future = Future()
             future.set_exception(error)
@@ -136,34 +121,7 @@ class LoopPool(TaskPool):
                 _log.exception("Celery was not told of a ticket's end")
 
     def on_stop(self) -> None:
-        """Waits for what runs."""
+        """Waits for the tasks that still run, and tells Celery of their ends."""
         wait(tuple(self._running))
         self._settle()
         super().on_stop()
-
-
-class LoopConsumer(Consumer):
-    """Sends events some at a time, and reserves messages by what they bring."""
-
-    event_dispatcher: Any
-    task_consumer: Any
-    _due = 0.0
-
-    def on_send_event_buffered(self) -> Any:
-        """Celery would send them at once."""
-        now = monotonic()
-        # By the clock: a lost connection may take the timer's entry along.
-        if now >= self._due:
-            self._due = now + FLUSH_SECONDS
-            self.timer.call_after(FLUSH_SECONDS, self._send_events)
-
-    def _send_events(self) -> None:
-        if self.event_dispatcher:
-            self.event_dispatcher.flush()
-
-    def on_ready(self) -> None:
-        """Celery counts messages; here each takes as many slots as it brings rollouts."""
-        super().on_ready()
-        qos, slots = self.task_consumer.channel.qos, self.pool.slots
-        may_reserve = qos.can_consume
-        qos.can_consume = lambda: slots.has_room and may_reserve()

@@ -1,0 +1,81 @@
+"""What the worker uses of Celery beyond its documented interface, so that an upgrade breaks this file alone.
+
+- `BasePool.on_apply` gets the arguments of Celery's tracer, in the order of `PoolTask`. We run the task without the
+  tracer, which would hold a thread until the task ends.
+- A pool's callback takes `(failed, result, seconds)`, as the tracer returns them, with a `billiard.einfo.ExceptionInfo`
+  for a failure. We report ends in this form.
+- `Consumer.on_send_event_buffered`, with `timer` and `event_dispatcher`: we send events together, not one by one.
+- `Consumer.on_ready`, with `pool` and `task_consumer`: we reserve messages by the rollouts that they bring.
+
+`test_celery_compat.py` runs each of them against the installed Celery.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias
+
+from billiard.einfo import ExceptionInfo
+from celery.worker.consumer import Consumer
+from kombu.serialization import loads
+
+from rolloutpool_worker.queue.kombu_compat import reserve_only_while
+
+__all__ = ["LoopConsumer", "PoolTask", "TaskCallback", "report_failure", "report_success"]
+
+TaskCallback: TypeAlias = Callable[[tuple[bool, object, float]], None]
+"""Hears of a task's end: whether it failed, its result or an `ExceptionInfo`, and its seconds."""
+
+FLUSH_SECONDS = 0.1
+"""How long an event may wait for others: each publish costs as much as the rest of what Celery does for a ticket."""
+
+
+class PoolTask(NamedTuple):
+    """What Celery hands a pool for one message, in its order."""
+
+    name: str
+    id: str
+    request: dict[str, Any]
+    body: Any
+    content_type: str
+    encoding: str
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Decodes the task's arguments; raises whatever a body that is not JSON, or not Celery's, makes kombu raise."""
+        arguments, named, _embed = loads(self.body, self.content_type, self.encoding, accept={"application/json"})
+        return arguments, named
+
+
+def report_success(callback: TaskCallback, result: object, seconds: float) -> None:
+    """Tells Celery that a task has ended."""
+    callback((False, result, seconds))
+
+
+def report_failure(callback: TaskCallback, seconds: float) -> None:
+    """Tells Celery that a task has failed with the exception that is being handled."""
+    callback((True, ExceptionInfo(), seconds))
+
+
+class LoopConsumer(Consumer):
+    """A consumer that sends events together, and reserves messages while there are slots for their rollouts."""
+
+    event_dispatcher: Any
+    task_consumer: Any
+    _due = 0.0
+
+    def on_send_event_buffered(self) -> Any:
+        """Sends what is buffered a moment later; Celery would send it at once."""
+        now = monotonic()
+        # By the clock, not by a flag: a lost connection may discard the timer's entry.
+        if now >= self._due:
+            self._due = now + FLUSH_SECONDS
+            self.timer.call_after(FLUSH_SECONDS, self._send_events)
+
+    def on_ready(self) -> None:
+        """Limits reservations; the channel is new after each connection."""
+        super().on_ready()
+        slots = self.pool.slots
+        reserve_only_while(self.task_consumer.channel, lambda: slots.has_room)
+
+    def _send_events(self) -> None:
+        if self.event_dispatcher:
+            self.event_dispatcher.flush()
