@@ -111,7 +111,7 @@ def running_pool(
     env = {
         **ENVIRONMENT,
         "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),
-        "ROLLOUTPOOL_TICKETS_OF": str(tickets_of),
+        "ROLLOUTPOOL_ROLLOUTS_PER_TICKET": str(tickets_of),
         "ROLLOUTPOOL_PLUGINS": "benchmarks.lookup_plugin",
     }
     (ROOT / "build").mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 from rolloutpool_api.__main__ import ApiServer
 from rolloutpool_api.app import create_app
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 
 __all__ = ["Api", "client_of", "running_api"]
 
@@ -25,7 +25,7 @@ class Api:
     server: ApiServer
     serving: asyncio.Task[None]
     url: str
-    settings: Settings
+    settings: ApiSettings
 
     async def stop(self) -> None:
         """As SIGTERM does."""
@@ -36,8 +36,8 @@ class Api:
 @contextlib.asynccontextmanager
 async def running_api(redis_url: str, **settings: Any) -> AsyncIterator[Api]:
     """The API on a free port, which keeps secrets and lets any host be called."""
-    usual = {"rolloutpool_allowed_targets": "*,0.0.0.0/0,::/0", "rolloutpool_secrets_file": secrets_file()}
-    configured = Settings(rolloutpool_redis_url=redis_url, **{**usual, **settings})
+    usual = {"allowed_targets": "*,0.0.0.0/0,::/0", "secrets_file": secrets_file()}
+    configured = ApiSettings(redis_url=redis_url, **{**usual, **settings})
     listener = socket.create_server(("127.0.0.1", 0))
     server = ApiServer(create_app(configured))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

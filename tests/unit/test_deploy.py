@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from pydantic_settings import BaseSettings
 from tests.support.dockerfile import Stage, stages
 
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 IMAGES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
-SETTINGS: dict[str, type[BaseSettings]] = {"api": Settings, "worker": WorkerSettings, "flower": FlowerSettings}
+SETTINGS: dict[str, type[BaseSettings]] = {"api": ApiSettings, "worker": WorkerSettings, "flower": FlowerSettings}
 # The others are pinned for other platforms.
 INSTALLED = {canonicalize_name(distribution.name) for distribution in distributions()}
 # Read by huggingface_hub, not by us.

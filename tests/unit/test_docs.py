@@ -13,7 +13,7 @@ from benchmarks.length_difference import count
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.outcomes import Category, FinishReason
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
 from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
@@ -38,7 +38,7 @@ PAPERS = [
 ]
 DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-SETTINGS: dict[str, type[BaseSettings]] = {"API": Settings, "Worker": WorkerSettings, "Flower": FlowerSettings}
+SETTINGS: dict[str, type[BaseSettings]] = {"API": ApiSettings, "Worker": WorkerSettings, "Flower": FlowerSettings}
 
 
 def section(document: str, heading: str) -> str:
@@ -116,7 +116,7 @@ def test_ports_are_those_of_the_settings() -> None:
     ports = {row[0] for row in rows(section(README, "## On more machines"))}
     assert f"{CALLBACK_PORTS.start}\N{EN DASH}{CALLBACK_PORTS.stop - 1}" in ports
     assert f"{TrainerPorts.model_fields['base_port'].default} + i" in ports
-    assert str(Settings.model_fields["rollout_server_port"].default) in ports
+    assert str(ApiSettings.model_fields["rollout_server_port"].default) in ports
     assert str(FlowerSettings.model_fields["flower_port"].default) in ports
 
 

@@ -17,10 +17,10 @@ from fastapi import FastAPI
 
 from rolloutpool_api.app import create_app
 from rolloutpool_api.header_limit import BoundedHead
-from rolloutpool_api.settings import Settings, SettingsInvalid
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
-from rolloutpool_common.process.logs import configure_logs
+from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store
 
 __all__ = ["ApiServer", "BindFailed", "main"]
@@ -60,9 +60,9 @@ class ApiServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: ApiSettings) -> socket.socket:
     """A socket at the configured address; raises `BindFailed`, whose message names the port and the setting."""
-    host, port = settings.rolloutpool_api_host, settings.rollout_server_port
+    host, port = settings.api_host, settings.rollout_server_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -90,14 +90,13 @@ async def refuse_foreign_schema(redis_url: str) -> None:
 def main() -> int:
     """Runs the API; returns its exit code."""
     try:
-        settings = Settings.from_environment()
+        settings = ApiSettings.from_environment()
         app = create_app(settings)
-        asyncio.run(refuse_foreign_schema(settings.rolloutpool_redis_url))
+        asyncio.run(refuse_foreign_schema(settings.redis_url.get_secret_value()))
         listener = listen(settings)
     except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, BindFailed) as error:
-        print(f"rolloutpool api: {error.message}", file=sys.stderr)
-        return 2
-    configure_logs(settings.rolloutpool_log_level, settings.rolloutpool_log_format)
+        return refuse_start("api", error)
+    settings.start_logging()
     server = ApiServer(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises a signal again once it has stopped, and the default would turn that into a failure.

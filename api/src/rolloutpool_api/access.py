@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
 from rolloutpool_common.security.targets import as_address, is_loopback
 
@@ -65,11 +65,11 @@ _V1_GUEST = Principal(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 class AuthMiddleware:
     """Lets nobody pass who is no caller."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, *, settings: ApiSettings) -> None:
         self._app = app
         self._keys = settings.api_keys
-        self._at_home = is_loopback(settings.rolloutpool_api_host)
-        self._networks = settings.rolloutpool_v1_networks
+        self._at_home = is_loopback(settings.api_host)
+        self._networks = settings.v1_networks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Notes the caller in the request's state."""

@@ -23,7 +23,7 @@ from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes import batches, health, metrics, operations, rollouts, tools
 from rolloutpool_api.services import ApiServices
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
@@ -41,7 +41,7 @@ Errors of the pool's own API have one shape, `{"error": {"message": ..., ...}}`;
 """
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ApiSettings) -> FastAPI:
     """The API of one process; `app.state.services` is the `ApiServices` behind it. Needs no Redis to start."""
     services = ApiServices(settings)
 
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
     app.state.services = services
-    app.add_middleware(BodyLimit, max_bytes=settings.rolloutpool_max_body_mb * 1_000_000)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 1_000_000)
     # Added last, so the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]

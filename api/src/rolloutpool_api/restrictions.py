@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_api.fault_list import FaultList, path
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.protocol.batch import TrainerPorts
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.v1.request import RolloutRequest
@@ -31,12 +31,12 @@ class Restrictions:
     max_messages: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Restrictions":
+    def of(cls, settings: ApiSettings) -> "Restrictions":
         """As an API process is configured."""
         return cls(
             targets=settings.targets,
-            keeps_secrets=settings.rolloutpool_secrets_file is not None,
-            max_messages=settings.rolloutpool_max_messages,
+            keeps_secrets=settings.secrets_file is not None,
+            max_messages=settings.max_messages,
         )
 
     def check_batch(self, document: dict[str, Any], rollouts: list[Any], faults: FaultList) -> None:

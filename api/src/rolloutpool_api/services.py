@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
-from rolloutpool_api.settings import Settings
+from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, TooManyOpen, Watch
@@ -25,14 +25,12 @@ __all__ = ["ApiServices", "ServicesDep"]
 class ApiServices:
     """The pool behind this process: its store, its chores, its slots for synchronous rollouts."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
         self.restrictions = Restrictions.of(settings)
-        self.store = Store.open(
-            settings.rolloutpool_redis_url, secrets=SecretStore.load(settings.rolloutpool_secrets_file)
-        )
+        self.store = Store.open(settings.redis_url.get_secret_value(), secrets=SecretStore.load(settings.secrets_file))
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
-        self._publisher = Publisher(self.store, settings.broker_url, per_message=settings.rolloutpool_tickets_of)
+        self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._reconciler = Reconciler(self.store, self._publisher)
         self._stopping = asyncio.Event()
 
@@ -64,12 +62,12 @@ class ApiServices:
         settings = self.settings
         capacity = await self.store.batches.capacity()
         if capacity.max_bytes:
-            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.rolloutpool_reserve_kb * 1024
+            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.reserve_kb * 1024
             if capacity.used_bytes + promised > capacity.max_bytes:
                 raise MemoryShort
         try:
             submitted = await self.store.batches.submit(
-                new, max_open=settings.rolloutpool_max_open, retention_s=settings.rolloutpool_retention_hours * 3600
+                new, max_open=settings.max_open, retention_s=settings.retention_hours * 3600
             )
         except TooManyOpen as full:
             raise QueueFull(full.message) from None

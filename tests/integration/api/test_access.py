@@ -30,7 +30,7 @@ KEYS = {
     }.items()
 }
 ENTRIES = "\n".join(entry.entry() for _, entry in KEYS.values())
-ELSEWHERE = {"rolloutpool_api_host": "0.0.0.0", "rolloutpool_api_keys": ENTRIES}
+ELSEWHERE = {"api_host": "0.0.0.0", "api_keys_text": ENTRIES}
 """As an API that others reach is configured; the tests reach it on loopback all the same."""
 
 
@@ -179,13 +179,13 @@ async def test_v1_is_closed_elsewhere_and_open_to_listed_networks(redis_url: str
         assert (await client.get("/tools")).status_code == 401
         assert (await client.get("/tools", headers=auth("team-submit"))).status_code == 200
     async with (
-        running_api(redis_url, **ELSEWHERE, rolloutpool_v1_networks="10.0.0.0/8,fd00::/8") as api,
+        running_api(redis_url, **ELSEWHERE, v1_networks="10.0.0.0/8,fd00::/8") as api,
         client_of(api) as client,
     ):
         assert (await client.get("/tools", headers=forged)).status_code == 401
         assert (await client.post("/rollout", json=v1_request(), headers=forged)).status_code == 401
     async with (
-        running_api(redis_url, **ELSEWHERE, rolloutpool_v1_networks="127.0.0.1") as api,
+        running_api(redis_url, **ELSEWHERE, v1_networks="127.0.0.1") as api,
         client_of(api) as client,
     ):
         assert (await client.get("/tools")).status_code == 200
@@ -209,7 +209,7 @@ async def test_v1_with_a_key_is_its_owners(client: httpx.AsyncClient, store: Sto
 
 
 async def test_keys_on_loopback_close_all_but_v1(redis_url: str, worker: ScriptedWorker) -> None:
-    async with running_api(redis_url, rolloutpool_api_keys=ENTRIES) as api, client_of(api) as client:
+    async with running_api(redis_url, api_keys_text=ENTRIES) as api, client_of(api) as client:
         assert (await client.get("/tools")).status_code == 200
         assert (await client.get("/v1/workers")).status_code == 401
         assert (await client.get("/v1/workers", headers=auth("boss"))).status_code == 200

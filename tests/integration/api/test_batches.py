@@ -216,7 +216,7 @@ async def test_purge_needs_an_ended_batch(client: httpx.AsyncClient) -> None:
 
 async def test_an_ended_batch_is_kept_for_the_retention_and_no_longer(redis_url: str) -> None:
     async with (
-        running_api(redis_url, rolloutpool_retention_hours=1e-6) as api,
+        running_api(redis_url, retention_hours=1e-6) as api,
         running_api(redis_url) as patient,
         client_of(api) as client,
         client_of(patient) as other,
@@ -301,7 +301,7 @@ async def test_many_faults_are_counted(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_body_beyond_the_limit(redis_url: str) -> None:
-    async with running_api(redis_url, rolloutpool_max_body_mb=1) as api, client_of(api) as client:
+    async with running_api(redis_url, max_body_mb=1) as api, client_of(api) as client:
         large = orjson.dumps(batch(1, labels={"x": "y" * 1_000_000}))
 
         async def pieces() -> Any:

@@ -145,7 +145,7 @@ async def test_where_there_are_keys_a_reader_s_is_needed(redis_url: str) -> None
     reader, reads = make_key("prometheus", [KeyScope.READ])
     submitter, submits = make_key("job", [KeyScope.SUBMIT])
     keys = f"{reads.entry()} {submits.entry()}"
-    async with running_api(redis_url, rolloutpool_api_keys=keys) as api, client_of(api) as client:
+    async with running_api(redis_url, api_keys_text=keys) as api, client_of(api) as client:
         assert (await client.get("/metrics")).status_code == 401
         refused = await client.get("/metrics", headers={"authorization": f"Bearer {submitter}"})
         assert refused.status_code == 403

@@ -12,7 +12,7 @@ from rolloutpool_common.store import Store
 
 
 async def test_beyond_the_queue_limit_is_429(redis_url: str) -> None:
-    async with running_api(redis_url, rolloutpool_max_open=5) as api, client_of(api) as client:
+    async with running_api(redis_url, max_open=5) as api, client_of(api) as client:
         first = await client.post("/v1/batches", json=batch(3))
         refused = await client.post("/v1/batches", json=batch(3))
         assert refused.status_code == 429

@@ -200,7 +200,7 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     now = 0.0
     dead = f"http://127.0.0.1:{free_port()}"
     async with (
-        inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1, port_patience=15) as worker,
+        inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1, trainer_down_timeout=15) as worker,
         scripted_trainer(tokenizer, Say()) as trainer,
     ):
         worker.services.breakers = Breakers(lambda: now)

@@ -1,10 +1,11 @@
-"""Settings come from the environment, and say what is wrong with it."""
+"""ApiSettings come from the environment, and say what is wrong with it."""
 
 from pathlib import Path
 
 import pytest
 
-from rolloutpool_api.settings import Settings, SettingsInvalid
+from rolloutpool_api.settings import ApiSettings
+from rolloutpool_common.process.settings import SettingsInvalid
 
 
 @pytest.fixture
@@ -14,14 +15,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_defaults(environment: pytest.MonkeyPatch) -> None:
-    settings = Settings.from_environment()
+    settings = ApiSettings.from_environment()
     assert settings.rollout_server_port == 9000
-    assert settings.rolloutpool_api_host == "127.0.0.1"
+    assert settings.api_host == "127.0.0.1"
     assert settings.max_concurrent_rollouts == 100
     assert settings.rollout_timeout_seconds == 600.0
-    assert settings.rolloutpool_max_body_mb == 256
-    assert settings.rolloutpool_retention_hours == 24
-    assert settings.broker_url == "redis://:hush@127.0.0.1:6379/0"
+    assert settings.max_body_mb == 256
+    assert settings.retention_hours == 24
+    assert settings.celery_url == "redis://:hush@127.0.0.1:6379/0"
 
 
 def test_every_variable_is_read(environment: pytest.MonkeyPatch) -> None:
@@ -30,34 +31,34 @@ def test_every_variable_is_read(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("ROLLOUT_TIMEOUT_SECONDS", "30")
     environment.setenv("ROLLOUTPOOL_BROKER_URL", "rediss://other")
     environment.setenv("ROLLOUTPOOL_LOG_FORMAT", "json")
-    settings = Settings.from_environment()
+    settings = ApiSettings.from_environment()
     assert settings.rollout_server_port == 9100
     assert settings.max_concurrent_rollouts == 7
     assert settings.rollout_timeout_seconds == 30.0
-    assert settings.broker_url == "rediss://other"
-    assert settings.rolloutpool_log_format == "json"
+    assert settings.celery_url == "rediss://other"
+    assert settings.log_format == "json"
 
 
 def test_the_redis_url_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "")
     with pytest.raises(SettingsInvalid, match="ROLLOUTPOOL_REDIS_URL is not set: export it, for example"):
-        Settings.from_environment()
+        ApiSettings.from_environment()
 
 
 def test_every_fault_is_named_and_no_secret(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("ROLLOUTPOOL_REDIS_URL", "http://:hush@127.0.0.1")
     environment.setenv("ROLLOUT_SERVER_PORT", "70000")
     with pytest.raises(SettingsInvalid) as raised:
-        Settings.from_environment()
+        ApiSettings.from_environment()
     lines = str(raised.value).splitlines()
     assert lines == [
-        "ROLLOUT_SERVER_PORT: Input should be less than or equal to 65535",
         "ROLLOUTPOOL_REDIS_URL: must start with one of redis://, rediss://, unix://",
+        "ROLLOUT_SERVER_PORT: Input should be less than or equal to 65535",
     ]
 
 
 def test_the_representation_holds_no_password(environment: pytest.MonkeyPatch) -> None:
-    assert "hush" not in repr(Settings.from_environment())
+    assert "hush" not in repr(ApiSettings.from_environment())
 
 
 ENTRY = f"job7:submit+read:{'ab' * 32}"
@@ -67,12 +68,12 @@ ENTRY = f"job7:submit+read:{'ab' * 32}"
 def test_beyond_loopback_keys_are_required(environment: pytest.MonkeyPatch, host: str, tmp_path: Path) -> None:
     environment.setenv("ROLLOUTPOOL_API_HOST", host)
     with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_API_KEYS is not set.*rolloutpool make-key NAME"):
-        Settings.from_environment()
+        ApiSettings.from_environment()
     environment.setenv("ROLLOUTPOOL_API_KEYS", ENTRY)
     with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_SECRETS_FILE is not set.*make-secrets-key"):
-        Settings.from_environment()
+        ApiSettings.from_environment()
     environment.setenv("ROLLOUTPOOL_SECRETS_FILE", str(tmp_path / "keys"))
-    assert [key.name for key in Settings.from_environment().api_keys] == ["job7"]
+    assert [key.name for key in ApiSettings.from_environment().api_keys] == ["job7"]
 
 
 def test_keys_come_from_both_variables(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_keys_come_from_both_variables(environment: pytest.MonkeyPatch, tmp_path
     file.write_text(f"# the team's\n{ENTRY.replace('job7', 'team')}\n")
     environment.setenv("ROLLOUTPOOL_API_KEYS", ENTRY)
     environment.setenv("ROLLOUTPOOL_API_KEYS_FILE", str(file))
-    settings = Settings.from_environment()
+    settings = ApiSettings.from_environment()
     assert [key.name for key in settings.api_keys] == ["job7", "team"]
     assert "ab" * 32 not in repr(settings)
 
@@ -98,7 +99,7 @@ def test_keys_come_from_both_variables(environment: pytest.MonkeyPatch, tmp_path
 def test_what_cannot_be_used_is_named(environment: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
     environment.setenv(name, value)
     with pytest.raises(SettingsInvalid) as raised:
-        Settings.from_environment()
+        ApiSettings.from_environment()
     assert str(raised.value).startswith(said)
     assert "MARKER" not in str(raised.value)
 
@@ -106,9 +107,9 @@ def test_what_cannot_be_used_is_named(environment: pytest.MonkeyPatch, name: str
 def test_by_default_only_loopback_may_be_called_and_from_elsewhere_nothing(
     environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert Settings.from_environment().targets.refuse_url("http://127.0.0.1:8081") is None
-    assert Settings.from_environment().targets.refuse_url("http://10.0.0.1:8081") is not None
+    assert ApiSettings.from_environment().targets.refuse_url("http://127.0.0.1:8081") is None
+    assert ApiSettings.from_environment().targets.refuse_url("http://10.0.0.1:8081") is not None
     environment.setenv("ROLLOUTPOOL_API_HOST", "0.0.0.0")
     environment.setenv("ROLLOUTPOOL_API_KEYS", ENTRY)
     environment.setenv("ROLLOUTPOOL_SECRETS_FILE", str(tmp_path / "keys"))
-    assert Settings.from_environment().targets.refuse_url("http://127.0.0.1:8081") is not None
+    assert ApiSettings.from_environment().targets.refuse_url("http://127.0.0.1:8081") is not None

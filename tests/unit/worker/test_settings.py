@@ -45,7 +45,7 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     "env",
     [
         {"ROLLOUTPOOL_WORKER_SLOTS": "0"},
-        {"ROLLOUTPOOL_TICKETS_OF": "17"},
+        {"ROLLOUTPOOL_ROLLOUTS_PER_TICKET": "17"},
         {"ROLLOUTPOOL_DRAIN_SECONDS": "-1"},
         {"TOKENIZER_CACHE_SIZE": "0"},
         {"HTTP_CLIENT_TIMEOUT": "0"},
@@ -62,3 +62,9 @@ def test_redis_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROLLOUTPOOL_REDIS_URL", raising=False)
     with pytest.raises(ValidationError, match="redis_url"):
         WorkerSettings()
+
+
+def test_the_old_name_of_the_trainer_down_timeout_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "redis://h")
+    monkeypatch.setenv("ROLLOUTPOOL_PORT_PATIENCE", "7.5")
+    assert WorkerSettings.from_environment().trainer_down_timeout == 7.5

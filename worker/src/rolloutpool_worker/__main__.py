@@ -9,25 +9,19 @@ import signal
 import sys
 import threading
 
-from pydantic import ValidationError
-
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
-from rolloutpool_common.process.logs import configure_logs
+from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_worker.settings import WorkerSettings
 
 
 def main() -> None:
     """Runs a Celery worker; exits with a line that says what is wrong with the settings."""
     try:
-        settings = WorkerSettings()
-    except ValidationError as error:
-        for fault in error.errors(include_url=False, include_input=False):
-            name = str(fault["loc"][0])
-            shown = name.upper() if name.isupper() else f"ROLLOUTPOOL_{name.upper()}"
-            print(f"rolloutpool worker: {shown}: {fault['msg'].removeprefix('Value error, ')}", file=sys.stderr)
-        sys.exit(2)
-    configure_logs(settings.log_level, settings.log_format)
+        settings = WorkerSettings.from_environment()
+    except SettingsInvalid as error:
+        sys.exit(refuse_start("worker", error))
+    settings.start_logging()
     # Texts come one by one, and the other cores have workers of their own.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Imports transformers, which takes a second or two: only now that the settings hold.
@@ -44,8 +38,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: asked.set())
         process = CeleryWorker(settings)
     except RolloutPoolError as error:
-        print(f"rolloutpool worker: {error.message}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(refuse_start("worker", error))
     try:
         # Until Celery takes the signal over.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

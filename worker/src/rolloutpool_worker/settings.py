@@ -1,16 +1,12 @@
-"""What a worker can be told from outside: environment variables, each with its default and meaning.
-
-Protocol v1's own variables keep their names; the pool's begin with ROLLOUTPOOL_.
-"""
+"""A worker's settings. Names without the prefix ROLLOUTPOOL_ are protocol v1's own and mean what they mean there."""
 
 import math
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
 
-from rolloutpool_common.process.logs import LogFormat
+from rolloutpool_common.process.settings import ActorSettings
 from rolloutpool_common.security.targets import Targets
 
 __all__ = ["WorkerSettings"]
@@ -19,23 +15,11 @@ Names = Annotated[tuple[str, ...], NoDecode]
 """A comma-separated list."""
 
 
-class WorkerSettings(BaseSettings):
-    """Settings of one worker process."""
+class WorkerSettings(ActorSettings):
+    """How one worker process runs. Unset `allowed_targets` mean loopback."""
 
-    model_config = SettingsConfigDict(env_prefix="ROLLOUTPOOL_", env_file=None, populate_by_name=True)
-
-    redis_url: SecretStr
-    """Where the pool's Redis is."""
-    broker_url: SecretStr | None = None
-    """Celery's Redis, where it is another one; API, workers and Flower must agree."""
     worker_slots: int = Field(default=256, ge=1, le=2000)
     """Rollouts that this process runs at once."""
-    secrets_file: Path | None = None
-    """Keys that open callers' secrets; the same as the API's."""
-    allowed_targets: str = ""
-    """Hosts that may be called, see `rolloutpool_common.security.targets`; unset: those on loopback."""
-    tickets_of: int = Field(default=8, ge=1, le=16)
-    """Rollouts per Celery message at the most, when this worker publishes from the outbox."""
     drain_seconds: float = Field(default=30.0, ge=0)
     """How long model calls in flight are awaited after SIGTERM."""
     tokenizers: Names = ()
@@ -47,31 +31,23 @@ class WorkerSettings(BaseSettings):
     tokenizer_cache_size: int = Field(default=5, ge=1, validation_alias="TOKENIZER_CACHE_SIZE")
     tokenizer_trust_remote_code: bool = Field(default=False, validation_alias="TOKENIZER_TRUST_REMOTE_CODE")
     http_client_timeout: float = Field(default=300.0, gt=0, validation_alias="HTTP_CLIENT_TIMEOUT")
-    """Seconds for one model call."""
+    """Longest wait for one model call, seconds."""
     max_reply_mb: float = Field(default=64.0, gt=0)
     """Largest reply of a trainer that is read."""
     tool_timeout: float = Field(default=60.0, gt=0)
-    """Seconds for one tool call."""
+    """Longest wait for one tool call, seconds."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     infra_retries: int = Field(default=3, ge=0, le=100)
     """Times that a rollout is put back into the queue after a failure that the policy cannot cause (batch API only)."""
-    port_patience: float = Field(default=600.0, ge=0)
-    """Seconds that a rollout waits for a trainer's port that refuses connections, before it fails (batch API only)."""
+    trainer_down_timeout: float = Field(default=600.0, ge=0)
+    """Seconds that a rollout waits in all for a trainer whose port refuses connections (batch API only)."""
     plugins: Names = ()
     """Modules that register tools, agents or termination strategies when they are imported."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(
         default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
     )
-    """The calculator waits so long at random, `0` or `10-100`, to stand in for slow tools."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: LogFormat = "auto"
-    """`auto`: console on a terminal, JSON elsewhere. The API takes the same words: a pool has one environment."""
-
-    @property
-    def celery_url(self) -> str:
-        """Where tickets wait."""
-        return (self.broker_url or self.redis_url).get_secret_value()
+    """A random delay of the calculator in milliseconds, `0` or `10-100`; it stands in for slow tools."""
 
     @field_validator("tokenizers", "allowed_tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod
@@ -82,17 +58,6 @@ class WorkerSettings(BaseSettings):
     def targets(self) -> Targets:
         """Hosts that this worker may be made to call."""
         return Targets.parse(self.allowed_targets) if self.allowed_targets else Targets.loopback()
-
-    @field_validator("secrets_file", mode="before")
-    @classmethod
-    def _empty_is_unset(cls, value: object) -> object:
-        return value or None
-
-    @field_validator("allowed_targets")
-    @classmethod
-    def _are_targets(cls, value: str) -> str:
-        Targets.parse(value)
-        return value
 
     @field_validator("calculator_delay_ms", mode="before")
     @classmethod

@@ -8,7 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall"]
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+
+# Plug-ins written for 0.1 import the two from here.
+__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction"]
 
 ROLES = ("assistant", "function", "system", "tool", "user")
 

@@ -78,7 +78,7 @@ class Targets:
     """An allow-list of hosts."""
 
     def __init__(self, names: Iterable[_Name], networks: Iterable[_Net]) -> None:
-        """Use `parse`, `loopback` or `nobody`."""
+        """Use `parse`, `loopback` or `none`."""
         self._names = tuple(names)
         self._networks = tuple(networks)
 
@@ -107,7 +107,7 @@ class Targets:
         return cls.parse(LOOPBACK)
 
     @classmethod
-    def nobody(cls) -> Self:
+    def none(cls) -> Self:
         """No host at all."""
         return cls((), ())
 

@@ -44,7 +44,7 @@ def test_loopback_is_this_machine_alone() -> None:
     here = Targets.loopback()
     assert all(passes(here, url) for url in ("http://localhost:1", "http://127.9.9.9", "http://[::1]:8081"))
     assert not any(passes(here, url) for url in ("http://8.8.8.8", "http://10.0.0.1", "http://example.com"))
-    assert not passes(Targets.nobody(), "http://localhost")
+    assert not passes(Targets.none(), "http://localhost")
 
 
 NEVER = [

@@ -50,7 +50,7 @@ class WorkerProcess:
         self.services = Services(settings, isolated=isolated)
         self._settings = self.services.settings
         self._store = self.services.store
-        self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.tickets_of)
+        self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
         self._background: list[asyncio.Task[None]] = []

@@ -46,7 +46,9 @@ class CeleryWorker:
         load_plugins(settings)
         self._stopped = self._draining = False
         self._settings = settings
-        self._slots = Slots(settings.worker_slots, most_per_message(settings.worker_slots, settings.tickets_of))
+        self._slots = Slots(
+            settings.worker_slots, most_per_message(settings.worker_slots, settings.rollouts_per_ticket)
+        )
         # For messages that bring more than there is room for: they were made when all workers were larger.
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)

@@ -166,7 +166,7 @@ class _Run:
         try:
             return await self._talk()
         except TrainerDown as down:
-            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.port_patience:
+            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.trainer_down_timeout:
                 raise
             raise TrainerUnreachable(down.message, retryable=False) from None
 

@@ -1,0 +1,149 @@
+"""What every process of the pool can be told from outside: environment variables, read once, when it starts.
+
+1. A field `max_open` is read from ROLLOUTPOOL_MAX_OPEN. Protocol v1's own variables keep their names by an alias.
+2. `from_environment` reads all of them, or raises `SettingsInvalid`, which names every variable that can't be used.
+3. `refuse_start` prints such an error for people, one line per variable, and gives the exit code.
+4. A variable that got a better name still works under its old one for a release. The log then names the new one.
+
+Values never appear in an error: a URL may hold a password.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import structlog
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.process.logs import LogFormat, configure_logs
+from rolloutpool_common.security.targets import Targets
+
+__all__ = ["OLD_NAMES", "ActorSettings", "ProcessSettings", "SettingsInvalid", "refuse_start"]
+
+PREFIX = "ROLLOUTPOOL_"
+OLD_NAMES = {
+    "ROLLOUTPOOL_TICKETS_OF": "rollouts_per_ticket",
+    "ROLLOUTPOOL_PORT_PATIENCE": "trainer_down_timeout",
+}
+"""Variables of 0.1 that have better names now, with the field that reads them."""
+
+_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+class SettingsInvalid(RolloutPoolError):
+    """The environment does not configure this process."""
+
+
+class ProcessSettings(BaseSettings):
+    """What every process needs: where Redis is."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, populate_by_name=True, frozen=True, hide_input_in_errors=True, env_file=None
+    )
+
+    redis_url: SecretStr = Field(examples=["redis://127.0.0.1:6379/0"])
+    """Where the pool's Redis is."""
+    broker_url: SecretStr | None = None
+    """Celery's Redis, where it is another one. API, workers and Flower must agree."""
+
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _is_redis(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(_SCHEMES):
+            raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
+        return value
+
+    @property
+    def celery_url(self) -> str:
+        """Where tickets wait."""
+        return (self.broker_url or self.redis_url).get_secret_value()
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the environment.
+
+        Raises:
+            SettingsInvalid: A variable is missing or can't be used. Each line of the message names one variable and
+                says what it should be.
+        """
+        given: dict[str, Any] = {
+            field: os.environ[old]
+            for old, field in OLD_NAMES.items()
+            if field in cls.model_fields and old in os.environ and _variable(field) not in os.environ
+        }
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            lines = [cls._explain(item["loc"], item["type"], item["msg"]) for item in error.errors()]
+            raise SettingsInvalid("\n".join(lines)) from None
+
+    @classmethod
+    def _explain(cls, at: Sequence[int | str], kind: str, message: str) -> str:
+        text = message.removeprefix("Value error, ")
+        if not at:
+            return text
+        name = _variable(str(at[0]))
+        if kind == "missing":
+            (example,) = cls.model_fields[str(at[0])].examples or ("VALUE",)
+            return f"{name} is not set: export it, for example {name}={example}"
+        return f"{name}: {text}"
+
+
+class ActorSettings(ProcessSettings):
+    """What API and workers both need."""
+
+    rollouts_per_ticket: int = Field(default=8, ge=1, le=16)
+    """Most rollouts per Celery message; API and workers need the same."""
+    allowed_targets: str = ""
+    """Hosts that the pool may be made to call, see `rolloutpool_common.security.targets`."""
+    secrets_file: Path | None = None
+    """Keys that encrypt callers' secrets in Redis; API and workers need the same."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "auto"
+    """`auto`: console on a terminal, JSON elsewhere."""
+
+    @field_validator("allowed_targets")
+    @classmethod
+    def _are_targets(cls, value: str) -> str:
+        Targets.parse(value)
+        return value
+
+    @field_validator("secrets_file", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return value or None
+
+    def start_logging(self) -> None:
+        """Send this process's logs to standard error, and warn of variables that have a better name."""
+        configure_logs(self.log_level, self.log_format)
+        for old, field in OLD_NAMES.items():
+            if old in os.environ and field in type(self).model_fields:
+                structlog.stdlib.get_logger(__name__).warning(
+                    "this variable has a better name; the old one goes with the next release",
+                    old=old,
+                    new=_variable(field),
+                )
+
+
+def refuse_start(actor: str, error: RolloutPoolError) -> int:
+    """Print why a process can't start.
+
+    Args:
+        actor: `api`, `worker` or `flower`; each line begins with it.
+        error: What is wrong; each line of its message becomes a line.
+
+    Returns:
+        2, the exit code for settings that can't be used.
+    """
+    for line in error.message.splitlines():
+        print(f"rolloutpool {actor}: {line}", file=sys.stderr)
+    return 2
+
+
+def _variable(field: str) -> str:
+    """The environment variable of a field, or of an alias, which is the variable itself."""
+    return field if field.isupper() else f"{PREFIX}{field.upper()}"

@@ -1,0 +1,64 @@
+"""Settings of any process: required variables, old names, and what is printed about an environment that is wrong."""
+
+import pytest
+
+from rolloutpool_common.process.settings import OLD_NAMES, ActorSettings, SettingsInvalid, refuse_start
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "redis://:hush@127.0.0.1:6379/0")
+    return monkeypatch
+
+
+def test_celery_uses_the_same_redis_unless_it_has_its_own(environment: pytest.MonkeyPatch) -> None:
+    assert ActorSettings.from_environment().celery_url == "redis://:hush@127.0.0.1:6379/0"
+    environment.setenv("ROLLOUTPOOL_BROKER_URL", "rediss://other")
+    assert ActorSettings.from_environment().celery_url == "rediss://other"
+
+
+def test_every_bad_variable_is_a_line_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLLOUTPOOL_BROKER_URL", "http://:hush@h")
+    monkeypatch.setenv("ROLLOUTPOOL_ALLOWED_TARGETS", "http://x")
+    with pytest.raises(SettingsInvalid) as raised:
+        ActorSettings.from_environment()
+    assert refuse_start("worker", raised.value) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "rolloutpool worker: ROLLOUTPOOL_REDIS_URL is not set: export it, for example "
+        "ROLLOUTPOOL_REDIS_URL=redis://127.0.0.1:6379/0",
+        "rolloutpool worker: ROLLOUTPOOL_BROKER_URL: must start with one of redis://, rediss://, unix://",
+    ]
+    bad = "rolloutpool worker: ROLLOUTPOOL_ALLOWED_TARGETS: 'http://x' is neither a host nor a network"
+    assert lines[2].startswith(bad)
+    assert len(lines) == 3
+
+
+def test_an_old_name_still_works_and_the_log_names_the_new_one(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
+    settings = ActorSettings.from_environment()
+    assert settings.rollouts_per_ticket == 3
+    settings.start_logging()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ROLLOUTPOOL_TICKETS_OF" in line
+    assert "ROLLOUTPOOL_ROLLOUTS_PER_TICKET" in line
+
+
+def test_the_new_name_wins_over_the_old_one(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
+    environment.setenv("ROLLOUTPOOL_ROLLOUTS_PER_TICKET", "5")
+    assert ActorSettings.from_environment().rollouts_per_ticket == 5
+
+
+def test_a_bad_value_under_an_old_name_is_refused(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "17")
+    with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_ROLLOUTS_PER_TICKET: "):
+        ActorSettings.from_environment()
+
+
+def test_old_names_are_no_variables_of_their_own() -> None:
+    assert not {name.removeprefix("ROLLOUTPOOL_").lower() for name in OLD_NAMES} & ActorSettings.model_fields.keys()
