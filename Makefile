@@ -25,7 +25,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench bench-guard bench-tokens clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos bench bench-guard bench-tokens clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -66,9 +66,13 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
-check: $(STAMP) ## Run ruff, mypy and import-linter; all of them, even if one fails
+generate: $(STAMP) ## Write the blocking client again, from the client for asyncio
+	$(BIN)/python scripts/generate_sync_client.py
+
+check: $(STAMP) ## Run ruff, mypy, import-linter and the generator's check; all of them, even if one fails
 	@failed=0; \
-	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
+	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo" \
+	  "python scripts/generate_sync_client.py --check"; do \
 	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
 	done; \
 	exit $$failed

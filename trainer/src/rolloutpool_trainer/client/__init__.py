@@ -1,6 +1,6 @@
 """The clients of the pool's API.
 
-- `aio` and `sync` are the two clients, alike but for `await`.
+- `aio` is the client for asyncio; `sync`, the blocking one, is generated from it (`make generate`).
 - `calls` describes each call of the API once, for both.
 - `results` reads a batch's results, each once; `progress` shows how far it is.
 - `retry` decides how long to go on asking; `transport` how to connect.

@@ -1,7 +1,8 @@
-"""The pool as a trainer sees it, for asyncio: `client` with `await`. What both send is in `calls`.
+"""The client of a pool for asyncio. `sync.py` is generated from this file (`make generate`), so edit only this one.
 
-A client belongs to one event loop and may be shared by its tasks. It keeps one HTTP client per request in flight,
-for the reason that `client` gives.
+A client belongs to one event loop and may be shared by its tasks. What it sends is in `calls`. It keeps one HTTP
+client per request in flight: httpx looks through all connections of a client at each request, which costs ten times
+the request itself at 100 in flight.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ __all__ = ["AsyncBatch", "AsyncRolloutClient"]
 
 
 class AsyncBatch:
-    """A submitted batch; see `Batch`."""
+    """A submitted batch: its results, its state, and how to end it."""
 
     def __init__(self, client: "AsyncRolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
         self._client = client
@@ -52,16 +53,16 @@ class AsyncBatch:
         """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
 
     async def results(self, cursor: str = "0", *, progress: bool = False) -> AsyncIterator[FinishedRollout]:
-        """Each rollout as it ends, once; returns when all have ended.
+        """Yield each rollout once, in the order in which they end, until all have ended.
 
         Args:
-            cursor: Where to go on; `result.cursor` of the last result that was taken. From before a restart of Redis it
-                is the start, and results come again that were taken then.
+            cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
+                older cursor means the start, so that results come again.
             progress: Show a bar on the terminal.
 
         Raises:
             NotFound: The batch is unknown or its results have expired.
-            PoolUnavailable: The pool did not answer for the client's time-out; reading can go on by cursor.
+            PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
         """
         reader = ResultStream(self.batch_id, cursor)
         total = await self._total() if progress else 0
@@ -72,22 +73,28 @@ class AsyncBatch:
                     yield result
 
     async def status(self) -> BatchStatus:
-        """Counts by state, progress, rates."""
+        """Ask where the batch stands: counts by state, progress, rates."""
         return await self._client.ask(calls.status(self.batch_id))
 
     async def groups(self) -> list[Group]:
-        """Groups and their verdicts; empty without a group policy."""
+        """Ask for the groups and their verdicts, in order of name; empty without a group policy."""
         return await self._client.ask(calls.groups(self.batch_id))
 
     async def cancel(self) -> None:
-        """End every rollout of it that has not ended; their results say `cancelled`."""
+        """End every rollout of the batch that has not ended; their results say `cancelled`."""
         await self._client.ask(calls.cancel(self.batch_id))
 
     async def wait(self, timeout: float | None = None) -> BatchStatus:
-        """Returns when all rollouts have ended.
+        """Wait until all rollouts have ended.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Returns:
+            The state of the ended batch.
 
         Raises:
-            TimeoutError: They have not within `timeout` seconds; they go on.
+            TimeoutError: Some have not ended within `timeout` seconds. They go on.
         """
         started = time.monotonic()
         for delay in status_delays():
@@ -103,19 +110,19 @@ class AsyncBatch:
         return self.accepted.total if self.accepted else (await self.status()).total
 
     def __repr__(self) -> str:
-        return f"AsyncBatch({self.batch_id!r})"
+        return f"{type(self).__name__}({self.batch_id!r})"
 
 
 class AsyncRolloutClient:
-    """A connection to a pool. Close it, or use it as an async context manager."""
+    """A connection to a pool. Close it, or use it as a context manager."""
 
     def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Nothing is sent yet.
+        """Make a client; nothing is sent yet.
 
         Args:
             base_url: Where the pool's API is, e.g. `http://pool:9000`.
-            api_key: Sent as bearer token; ROLLOUTPOOL_API_KEY where None.
-            timeout: Seconds for which a pool that does not answer is asked again.
+            api_key: Sent as bearer token; None means the value of ROLLOUTPOOL_API_KEY.
+            timeout: Seconds for which the client asks a pool again that does not answer.
         """
         self.base_url = base_url.rstrip("/")
         self._timeout = timeout
@@ -136,7 +143,7 @@ class AsyncRolloutClient:
         group: GroupPolicy | Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncBatch:
-        """Hand over a batch; when this returns, it is durable.
+        """Submit a batch. Once this returns, the batch is durable.
 
         Args:
             rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
@@ -148,8 +155,11 @@ class AsyncRolloutClient:
             run: Which training run it belongs to; runs share the workers by `weight`.
             weight: How many of its rollouts start for each one of a run with weight 1.
             group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
-            idempotency_key: The same key with the same batch gives the same batch. Made up where absent, so that a
-                request that was lost on the way is sent again without running twice.
+            idempotency_key: The same key with the same batch gives the same batch. None means a random key, so that a
+                request that is lost on the way can be sent again without running twice.
+
+        Returns:
+            The batch, with the uids of its rollouts in `accepted`.
 
         Raises:
             BatchRejected: Something in it is wrong; `faults` lists all of it.
@@ -171,52 +181,58 @@ class AsyncRolloutClient:
         return AsyncBatch(self, accepted.batch_id, accepted)
 
     def batch(self, batch_id: str) -> AsyncBatch:
-        """A batch that was submitted before, by this process or another. Nothing is asked yet."""
+        """Name a batch that was submitted before, by this process or another. Nothing is sent yet."""
         return AsyncBatch(self, batch_id)
 
     async def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
-        """Run one rollout by protocol v1; returns when it has ended, however it did."""
+        """Run one rollout by protocol v1 and wait for its end, which `status` tells from an error."""
         return await self.ask(calls.rollout_v1(request))
 
     async def get_rollout(self, rollout_id: str) -> RolloutView:
-        """State of one rollout by its uid or by the caller's own id, with its result once it has ended."""
+        """Ask for one rollout by its uid or by the caller's own id. Its `result` is there once it has ended."""
         return await self.ask(calls.rollout_view(rollout_id))
 
     async def cancel_rollout(self, rollout_id: str) -> bool:
         """End one rollout, by its uid or by the caller's own id.
 
-        False where nobody has submitted that id: the first rollout that comes under it within 10 minutes is cancelled.
+        Returns:
+            False if no rollout has that id yet: the first that comes under it within 10 minutes is cancelled.
         """
         return await self.ask(calls.cancel_rollout(rollout_id))
 
     async def tools(self) -> list[ToolDefinition]:
-        """The tools that the pool's workers have, as the trainer renders them into its prompts."""
+        """Ask which tools the workers have, as a trainer renders them into its prompts."""
         return await self.ask(calls.tools())
 
     async def workers(self) -> list[Worker]:
-        """What each worker announces of itself."""
+        """Ask what each worker announces of itself, oldest worker first."""
         return await self.ask(calls.workers())
 
     async def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
-        """Whether a worker reaches these callback endpoints, one check per URL."""
+        """Have a worker try these callback endpoints; the answer has one check per URL, in the same order."""
         return await self.ask(calls.preflight(server_urls))
 
     async def dead_letters(self) -> DeadLetters:
-        """Uids of rollouts that killed their workers, and of pushes that were given up."""
+        """Ask for the uids of rollouts that killed their workers, and of pushes that were given up."""
         return await self.ask(calls.dead_letters())
 
     async def requeue(self, uid: str) -> AsyncBatch:
-        """Runs a dead rollout once more, as a batch of its own."""
+        """Run a dead rollout once more, as a batch of its own."""
         accepted = await self.ask(calls.requeue(uid))
         return AsyncBatch(self, accepted.batch_id, accepted)
 
     async def health(self) -> Health:
-        """Answers as soon as the API runs, whatever else does."""
+        """Ask whether the API answers, whatever the state of Redis and workers."""
         return await self.ask(calls.health())
 
     async def ask(self, call: calls.Call[calls.T]) -> calls.T:
-        """Send one call and read its answer; asks again while the pool is away."""
-        patience = RetryPolicy(call, self.base_url, self._timeout)
+        """Send one call and read its answer. Ask again while the pool is away, until the client's time-out.
+
+        Raises:
+            PoolUnavailable: The pool did not answer within the time-out.
+            ClientError: The pool refused; the class says why.
+        """
+        retries = RetryPolicy(call, self.base_url, self._timeout)
         while True:
             try:
                 async with self._connection() as http:
@@ -229,9 +245,9 @@ class AsyncRolloutClient:
                         timeout=timeouts(call),
                     )
             except httpx.TransportError as error:
-                delay: float | None = patience.after_error(error)
+                delay: float | None = retries.after_error(error)
             else:
-                delay = patience.after_answer(response)
+                delay = retries.after_answer(response)
                 if delay is None:
                     return call.result(response)
             await asyncio.sleep(delay or 0.0)
