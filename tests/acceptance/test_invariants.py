@@ -10,18 +10,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer_in_thread
+from tests.support.trainer_script import Scripts, lost, say, status, wait
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.completions import HEADER_IDEMPOTENCY
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_rl.errors import ExportRefused
@@ -44,63 +42,39 @@ BOUND_SECONDS = 30.0
 ASK = [{"role": "user", "content": "Calculate (15 + 23) * 4"}]
 
 
-@dataclass
-class Wilful:
-    """The trainer's endpoint."""
+class Trainer:
+    """A trainer that calculates, and does to some rollouts what their name says."""
 
-    app: CallbackApp
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    """(rollout's name, Idempotency-Key) of each call, in order."""
-    let_go: threading.Event = field(default_factory=threading.Event)
-    url: str = ""
+    def __init__(self, scripted: ScriptedTrainer, let_go: threading.Event) -> None:
+        self.scripted = scripted
+        self.url, self.app = scripted.url, scripted.app
+        self.let_go = let_go
+        """Until it is set, `hangs` hangs."""
 
     def keys_of(self, name: str) -> list[str]:
-        """What a rollout called with."""
-        return [key for rollout, key in self.calls if rollout == name]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        name = orjson.loads(body)["rollout_id"]
-        key = dict(scope["headers"])[HEADER_IDEMPOTENCY.lower().encode()].decode()
-        self.calls.append((name, key))
-        if name == "overloaded":
-            await send({"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"0")]})
-            return await send({"type": "http.response.body", "body": b""})
-        if name == "hangs":
-            await asyncio.to_thread(self.let_go.wait)
-
-        async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        if name != "breaks" or len(self.keys_of(name)) > 1:
-            return await self.app(scope, again, send)
-        await self.app(scope, again, _nowhere)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
-        raise ConnectionAbortedError("the reply is lost")
-
-
-async def _nowhere(_: Message) -> None:
-    pass
+        """What a rollout called with, in order."""
+        return [
+            exchange.headers["idempotency-key"]
+            for exchange in list(self.scripted.exchanges)
+            if exchange.document["rollout_id"] == name
+        ]
 
 
 @contextmanager
-def wilful(tokenizer: ChatTokenizer, pool: LocalPool) -> Iterator[Wilful]:
-    """The endpoint, serving."""
-    trainer = Wilful(callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url))
-    with serve_callback(trainer, [0]) as served:
-        trainer.url = served.url
+def serving(tokenizer: ChatTokenizer, pool: LocalPool) -> Iterator[Trainer]:
+    """The trainer, listening."""
+    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
+    let_go = threading.Event()
+    scripts: Scripts = {
+        "overloaded": [status(503, retry_after="0")],
+        "breaks": [lost(say()), say()],
+        "hangs": [wait(let_go), say()],
+    }
+    with scripted_trainer_in_thread(tokenizer, say(), scripts=scripts, app=app) as scripted:
         try:
-            yield trainer
+            yield Trainer(scripted, let_go)
         finally:
-            trainer.let_go.set()
+            let_go.set()
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +85,13 @@ def quick(tokenizer: ChatTokenizer) -> Iterator[LocalPool]:
 
 
 @pytest.fixture
-def trainer(quick: LocalPool, tokenizer: ChatTokenizer) -> Iterator[Wilful]:
+def trainer(quick: LocalPool, tokenizer: ChatTokenizer) -> Iterator[Trainer]:
     """The endpoint for that pool."""
-    with wilful(tokenizer, quick) as endpoint:
+    with serving(tokenizer, quick) as endpoint:
         yield endpoint
 
 
-def submit(pool: LocalPool, trainer: Wilful, *names: str, **options: Any) -> tuple[RolloutClient, Any]:
+def submit(pool: LocalPool, trainer: Trainer, *names: str, **options: Any) -> tuple[RolloutClient, Any]:
     """A batch of these rollouts."""
     client = pool.client()
     defaults = {"tokenizer_name": TINY, **options}
@@ -125,7 +99,7 @@ def submit(pool: LocalPool, trainer: Wilful, *names: str, **options: Any) -> tup
     return client, client.submit(rollouts, defaults=defaults, trainer=trainer.url)
 
 
-def test_1_every_retry_loop_ends(quick: LocalPool, trainer: Wilful) -> None:
+def test_1_every_retry_loop_ends(quick: LocalPool, trainer: Trainer) -> None:
     client, batch = submit(quick, trainer, "overloaded", idempotent=True)
     with client:
         (result,) = batch.results()
@@ -136,7 +110,7 @@ def test_1_every_retry_loop_ends(quick: LocalPool, trainer: Wilful) -> None:
 
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_2_what_may_have_arrived_is_sent_again_only_where_that_is_promised_to_be_safe(
-    quick: LocalPool, trainer: Wilful, idempotent: bool
+    quick: LocalPool, trainer: Trainer, idempotent: bool
 ) -> None:
     client, batch = submit(quick, trainer, "breaks", idempotent=idempotent)
     with client:
@@ -151,7 +125,7 @@ def test_2_what_may_have_arrived_is_sent_again_only_where_that_is_promised_to_be
         assert trainer.keys_of("breaks") == [first]
 
 
-def test_3_finished_failed_and_unresolved_are_three_states(quick: LocalPool, trainer: Wilful) -> None:
+def test_3_finished_failed_and_unresolved_are_three_states(quick: LocalPool, trainer: Trainer) -> None:
     client, batch = submit(quick, trainer, "calm", "overloaded", "hangs")
     with client:
         eventually(lambda: batch.status().progress == 2 / 3, seconds=30)
@@ -176,7 +150,7 @@ def test_3_finished_failed_and_unresolved_are_three_states(quick: LocalPool, tra
         assert len(list(batch.results())) == 3
 
 
-def test_4_an_infrastructure_failure_is_never_a_sample_with_reward_0(quick: LocalPool, trainer: Wilful) -> None:
+def test_4_an_infrastructure_failure_is_never_a_sample_with_reward_0(quick: LocalPool, trainer: Trainer) -> None:
     client, batch = submit(quick, trainer, "overloaded", "breaks")
     with client:
         results: list[RolloutResult] = list(batch.results())
@@ -187,7 +161,7 @@ def test_4_an_infrastructure_failure_is_never_a_sample_with_reward_0(quick: Loca
             list(trainable(result, 0.0))
 
 
-def test_5_what_is_masked_takes_no_part_in_a_statistic(quick: LocalPool, trainer: Wilful) -> None:
+def test_5_what_is_masked_takes_no_part_in_a_statistic(quick: LocalPool, trainer: Trainer) -> None:
     client, batch = submit(quick, trainer, "calm")
     with client:
         (result,) = batch.results()
@@ -251,7 +225,7 @@ def _turns(app: CallbackApp, name: str) -> int:
 
 
 def test_7_what_a_worker_held_is_free_within_a_bound_even_if_it_never_lets_go(
-    quick: LocalPool, trainer: Wilful
+    quick: LocalPool, trainer: Trainer
 ) -> None:
     client, batch = submit(quick, trainer, "hangs", idempotent=True)
     with client:
@@ -270,7 +244,7 @@ def test_7_what_a_worker_held_is_free_within_a_bound_even_if_it_never_lets_go(
 def test_8_shutdown_frees_everything_within_a_bound(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
     with (
         LocalPool(workers=1, flower=False, state=tmp_path, tokenizers=[TINY], env=ENV) as pool,
-        wilful(tokenizer, pool) as trainer,
+        serving(tokenizer, pool) as trainer,
     ):
         client, batch = submit(pool, trainer, "hangs", idempotent=True)
         eventually(lambda: trainer.keys_of("hangs"), seconds=30)

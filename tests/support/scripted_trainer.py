@@ -1,105 +1,242 @@
-"""A trainer whose turns a test writes down: what is said, what is called, and how sampling ended."""
+"""A trainer that plays a script on a real socket, so that a test reads as a conversation.
+
+    async with scripted_trainer(tokenizer, say(ADD), status(503), say("8")) as trainer:
+        result = await inside.run_one(server_url=trainer.url)
+        assert [exchange.turn for exchange in trainer.of(result.uid)] == [1, 2, 2]
+
+How a script is played:
+
+1. Each rollout plays the script from its beginning. Rollouts that are named in `scripts`, by rollout id or by their
+   first message's content, play another one.
+2. A request takes the next step (see `tests.support.trainer_script`); the last step is played again and again.
+3. `say` asks the endpoint that users get, `callback_app`, with a policy that samples the step's turn. So sessions,
+   prompts, masks and what a repeated request gets are the product's own, and `trainer.app` knows the right samples.
+4. A reply of 422 (another mask was expected) does not use up its step. A request for a turn that was sampled already
+   takes no step: the endpoint answers it as before.
+
+What is not this, and why: `rolloutpool_trainer.testing.ScriptedPolicy` is public and calculates, it has no script; the
+chaos campaign's trainer is a process that remembers its sessions over kill -9; the benchmarks' stub answers without a
+tokenizer, as it must cost next to nothing.
+"""
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
-import orjson
-from tests.support.bad_trainer import BadTrainer, Received, bad_trainer, send
+from starlette.types import Message as AsgiMessage
+from tests.support.trainer_script import Change, Exchange, Say, Scripts, Step, Wait
 
-from rolloutpool_common.protocol.completions import HEADER_KEEPS_IDS
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-__all__ = ["Say", "ScriptedTrainer", "call", "scripted_trainer"]
+__all__ = ["TELLING", "ScriptedTrainer", "scripted_trainer", "scripted_trainer_in_thread"]
 
-_ids = itertools.count()
-
-
-def call(name: str, arguments: Any = "{}", call_id: str | None = None) -> dict[str, Any]:
-    """A tool call; arguments that are no text become a JSON object."""
-    return {
-        "id": call_id or f"call_{next(_ids)}",
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+TELLING = frozenset({"x-keeps-token-ids", "x-tokenizer-fingerprint"})
+"""Headers by which a trainer says of which kind it is."""
+_turn: ContextVar[Say | None] = ContextVar("turn", default=None)
+"""What the policy is to sample for the request that is being answered."""
 
 
-@dataclass(frozen=True)
-class Say:
-    """One turn."""
-
-    text: str = "done"
-    calls: Sequence[dict[str, Any]] = ()
-    finish_reason: str = "stop"
-    tokens: int | None = None
-    """Sample so many tokens, whatever the text has."""
-
-
-@dataclass
 class ScriptedTrainer:
-    """The endpoint, and what each rollout's tokens are from its side."""
+    """The trainer, and all that it was asked."""
 
-    bad: BadTrainer
-    ledgers: dict[str, TokenLedger] = field(default_factory=dict)
+    def __init__(
+        self,
+        app: CallbackApp,
+        script: Sequence[Step],
+        scripts: Scripts,
+        hides: Collection[str],
+        change: Change | None,
+    ) -> None:
+        self.app = app
+        """The endpoint that answers `say`; its sessions are what results are compared with."""
+        self.url = ""
+        self.exchanges: list[Exchange] = []
+        """All requests with their replies, in order."""
+        self._script, self._scripts = script, scripts
+        self._hides, self._change = frozenset(hides), change
+        self._places: defaultdict[str, int] = defaultdict(int)
+        self._said: set[tuple[str, int]] = set()
+
+    def of(self, uid: str) -> list[Exchange]:
+        """What one rollout asked, in order."""
+        return [exchange for exchange in self.exchanges if exchange.uid == uid]
 
     @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.bad.url
+    def posts(self) -> list[tuple[str, int | None, int]]:
+        """Key without uid, length of the mask, and status of each exchange."""
+        return [(exchange.key, exchange.mask, exchange.status) for exchange in self.exchanges]
 
-    def of(self, uid: str) -> list[Received]:
-        """What one rollout asked."""
-        return self.bad.of(uid)
+    async def play(self, exchange: Exchange) -> None:
+        """Answers one request."""
+        self.exchanges.append(exchange)
+        if (exchange.uid, exchange.turn) in self._said:
+            await self.answer(exchange, None)
+            await exchange.send()
+            return
+        script = self._script_of(exchange)
+        place = self._places[exchange.uid]
+        while isinstance(step := script[min(place, len(script) - 1)], Wait):
+            await step(exchange)
+            place = max(self._places[exchange.uid], place + 1)
+        self._places[exchange.uid] = place + 1
+        await step(exchange)
+        if exchange.status == 422:
+            self._places[exchange.uid] = place
+
+    async def answer(self, exchange: Exchange, turn: Say | None) -> None:
+        """Fills in the endpoint's reply; `turn` is what its policy samples."""
+        _turn.set(turn)
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": exchange.method,
+            "scheme": "http",
+            "path": exchange.path,
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in exchange.headers.items()],
+        }
+        reply: list[AsgiMessage] = []
+
+        async def receive() -> AsgiMessage:
+            return {"type": "http.request", "body": exchange.content, "more_body": False}
+
+        async def keep(message: AsgiMessage) -> None:
+            reply.append(message)
+
+        await self.app(scope, receive, keep)
+        start, *parts = reply
+        exchange.status, exchange.body = start["status"], b"".join(part.get("body", b"") for part in parts)
+        exchange.reply_headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+        if exchange.status != 200:
+            return
+        self._said.add((exchange.uid, exchange.turn))
+        for name in self._hides:
+            exchange.reply_headers.pop(name, None)
+        if self._change is not None:
+            self._change(exchange)
+
+    def _script_of(self, exchange: Exchange) -> Sequence[Step]:
+        if self._scripts:
+            document = exchange.document
+            for name in (document["rollout_id"], document["messages"][0]["content"]):
+                if name in self._scripts:
+                    return self._scripts[name]
+        return self._script
 
 
 @contextlib.asynccontextmanager
-async def scripted_trainer(tokenizer: ChatTokenizer, *turns: Say) -> AsyncIterator[ScriptedTrainer]:
-    """Serves these turns to every rollout; the last one again and again. It keeps the ids that it sampled.
+async def scripted_trainer(
+    tokenizer: ChatTokenizer,
+    *script: Step,
+    scripts: Scripts | None = None,
+    tells: bool = True,
+    hides: Collection[str] = (),
+    change: Change | None = None,
+    app: CallbackApp | None = None,
+    **options: Any,
+) -> AsyncIterator[ScriptedTrainer]:
+    """Serves a script until the block ends.
 
-    What is asked a second time under the same key is answered as the first time.
+    Args:
+        tokenizer: The trainer's own.
+        script: What it does with each rollout's requests.
+        scripts: Other scripts, by rollout id or by the content of the first message.
+        tells: Whether right replies say of which kind the trainer is.
+        hides: Further headers to take out of right replies.
+        change: Changes each right reply before it is sent.
+        app: An endpoint with a policy of its own, which does not care what `say` says.
+        options: For `callback_app`.
     """
-    replies: dict[tuple[str | None, bytes], bytes] = {}
+    if app is None:
 
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        asked = request.header("idempotency-key"), request.body
-        if asked not in replies:
-            replies[asked] = sampled(request)
-        await send(writer, 200, replies[asked], ((HEADER_KEEPS_IDS, "true"),))
+        async def policy(_: list[int], __: GenerateParams) -> Generation:
+            return _sampled(tokenizer)
 
-    def sampled(request: Received) -> bytes:
-        turn = turns[min(request.turn, len(turns)) - 1]
-        messages = request.document["messages"]
-        if request.turn == 1:
-            ledger = trainer.ledgers[request.uid] = TokenLedger()
-            ledger.seed(tokenizer.render_prompt(messages))
-        else:
-            ledger = trainer.ledgers[request.uid]
-            last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
-            delta = tokenizer.render_delta(messages[last + 1 :], last_sampled_id=ledger.ids[-1])
-            ledger.append_close(list(delta.close_ids), turn=request.turn)
-            ledger.append_glue(list(delta.glue_ids), turn=request.turn)
-        prompt = list(ledger.ids)
-        ids = tokenizer.encode(turn.text) or tokenizer.encode(" ")
-        if turn.tokens is not None:
-            ids = (ids * turn.tokens)[: turn.tokens]
-        elif turn.finish_reason != "length" and tokenizer.close_id is not None:
-            ids.append(tokenizer.close_id)
-        ledger.append_sampled(ids, [-0.5] * len(ids), turn=request.turn)
-        message = {"role": "assistant", "content": turn.text, "tool_calls": list(turn.calls) or None}
-        reply = {
-            "id": "c",
-            "created": 1,
-            "choices": [{"message": message, "finish_reason": turn.finish_reason}],
-            "token_ids": ids,
-            "logprobs": [-0.5] * len(ids),
-            "prompt_token_ids": prompt,
-        }
-        return orjson.dumps(reply)
+        app = callback_app(policy, tokenizer=tokenizer, parse=_parse, **options)
+    trainer = ScriptedTrainer(app, script, scripts or {}, {*hides, *(() if tells else TELLING)}, change)
+    handlers: set[asyncio.Task[None]] = set()
 
-    async with bad_trainer(answer) as bad:
-        trainer = ScriptedTrainer(bad)
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            method, path, _ = head[0].split(" ")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+            content = await reader.readexactly(int(headers.get("content-length", 0)))
+            await trainer.play(Exchange(method, path, headers, content, writer, trainer.answer, app))
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the worker has hung up, or the test is over
+        finally:
+            handlers.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    trainer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
         yield trainer
+    finally:
+        server.close()
+        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet. It would outlive
+        # the loop, which is a warning in a later test.
+        await asyncio.sleep(0.05)
+        for task in tuple(handlers):
+            task.cancel()
+        await asyncio.gather(*handlers, return_exceptions=True)
+        await server.wait_closed()
+
+
+@contextlib.contextmanager
+def scripted_trainer_in_thread(tokenizer: ChatTokenizer, *script: Step, **options: Any) -> Iterator[ScriptedTrainer]:
+    """The same for a test that has no event loop."""
+    started, ended = threading.Event(), threading.Event()
+    trainers: list[ScriptedTrainer] = []
+
+    async def serve() -> None:
+        async with scripted_trainer(tokenizer, *script, **options) as trainer:
+            trainers.append(trainer)
+            started.set()
+            while not await asyncio.to_thread(ended.wait, 0.1):
+                pass
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert started.wait(30), "the trainer does not listen after 30 s"
+        yield trainers[0]
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _sampled(tokenizer: ChatTokenizer) -> Generation:
+    turn = _turn.get()
+    assert turn is not None, "the endpoint samples only what a step says"
+    ids = tokenizer.encode(turn.text) or tokenizer.encode(" ")
+    if turn.tokens is not None:
+        ids = (ids * turn.tokens)[: turn.tokens]
+    if turn.stop and tokenizer.close_id is not None:
+        ids.append(tokenizer.close_id)
+    return Generation(
+        token_ids=ids, logprobs=[turn.logprob] * len(ids), finish_reason=turn.finish, policy_version=turn.version
+    )
+
+
+def _parse(text: str) -> Message:
+    turn = _turn.get()
+    assert turn is not None
+    if turn.calls or turn.tokens is not None:
+        made = {"role": "assistant", "content": turn.text, "tool_calls": list(turn.calls) or None}
+        return Message.model_validate(made)
+    return parse_tool_calls(text)

@@ -1,124 +1,86 @@
 """Whatever a trainer replies, its rollout ends in a failure that names the boundary, and no other rollout suffers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
-from tests.support.bad_trainer import Received, bad_trainer, completion, raw, send
 from tests.support.batches import NOWHERE
 from tests.support.pool import Pool
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Exchange, Step, body, call, close, hang, lost, raw, say, status
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.response import V1Status, to_v1
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.endpoint.app import CallbackApp
-
-Misdeed = Callable[[ChatTokenizer, Received, asyncio.StreamWriter], Awaitable[None]]
 
 TRUNCATION = "Invalid conversation state (possible context truncation): "
 NETWORK = "Network error communicating with trainer"
 INTERNAL = "Internal server error"
 
 
-def body(data: bytes) -> Misdeed:
-    async def answer(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, data)
+def edited(edit: Callable[[dict[str, Any]], None]) -> Step:
+    """A right reply, edited."""
 
-    return answer
+    def change(exchange: Exchange) -> None:
+        document = exchange.reply
+        edit(document)
+        exchange.body = orjson.dumps(document)
 
-
-def reply(**changes: Any) -> Misdeed:
-    """A right reply but for these keys."""
-
-    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, **changes)))
-
-    return answer
+    return say("8", change=change)
 
 
-def edited(edit: Callable[[dict[str, Any], ChatTokenizer], None]) -> Misdeed:
-    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
-        document = completion(tokenizer, request)
-        edit(document, tokenizer)
-        await send(writer, 200, orjson.dumps(document))
-
-    return answer
-
-
-def replaced(old: bytes, new: bytes) -> Misdeed:
+def replaced(old: bytes, new: bytes) -> Step:
     """A right reply but for this part of its text."""
 
-    async def answer(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
-        text = orjson.dumps(completion(tokenizer, request))
-        assert old in text
-        await send(writer, 200, text.replace(old, new, 1))
+    def change(exchange: Exchange) -> None:
+        assert old in exchange.body
+        exchange.body = exchange.body.replace(old, new, 1)
 
-    return answer
-
-
-def status(code: int, *headers: tuple[str, str]) -> Misdeed:
-    async def answer(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, code, b'{"error": {"type": "x"}}', headers)
-
-    return answer
+    return say("8", change=change)
 
 
-async def hang(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-    await asyncio.Event().wait()
-
-
-async def trickle(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-    await raw(writer, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+async def trickle(exchange: Exchange) -> None:
+    await exchange.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:
-        await raw(writer, b"1\r\n \r\n")
+        await exchange.raw(b"1\r\n \r\n")
+        # Slower than the worker is willing to wait for the whole, faster than it waits for a byte.
         await asyncio.sleep(0.2)
 
 
-async def flood(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-    await raw(writer, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+async def flood(exchange: Exchange) -> None:
+    await exchange.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _megabyte in range(100):
-        await raw(writer, b"f4240\r\n" + b" " * 1_000_000 + b"\r\n")
+        await exchange.raw(b"f4240\r\n" + b" " * 1_000_000 + b"\r\n")
 
 
-async def drop_in_body(tokenizer: ChatTokenizer, request: Received, writer: asyncio.StreamWriter) -> None:
-    text = orjson.dumps(completion(tokenizer, request))
-    await raw(writer, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text[:-10])
-
-
-async def drop_at_once(_: ChatTokenizer, __: Received, ___: asyncio.StreamWriter) -> None:
-    return
-
-
-async def no_http(_: ChatTokenizer, __: Received, writer: asyncio.StreamWriter) -> None:
-    await raw(writer, b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
-
-
-def last_logprob_gone(document: dict[str, Any], _: ChatTokenizer) -> None:
+def last_logprob_gone(document: dict[str, Any]) -> None:
     document["logprobs"].pop()
 
 
-def one_logprob_more(document: dict[str, Any], _: ChatTokenizer) -> None:
+def one_logprob_more(document: dict[str, Any]) -> None:
     document["logprobs"].append(-1.0)
 
 
-def id_beyond_vocabulary(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
-    document["token_ids"][0] = tokenizer.vocab_size
+def id_beyond_vocabulary(document: dict[str, Any]) -> None:
+    document["token_ids"][0] = TOKENIZER.vocab_size
 
 
-def prompt_id_beyond_vocabulary(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
-    document["prompt_token_ids"][-1] = tokenizer.vocab_size
+def prompt_id_beyond_vocabulary(document: dict[str, Any]) -> None:
+    document["prompt_token_ids"][-1] = TOKENIZER.vocab_size
 
 
-def negative_id(document: dict[str, Any], _: ChatTokenizer) -> None:
+def negative_id(document: dict[str, Any]) -> None:
     document["token_ids"][0] = -1
 
 
-def foreign_prompt(document: dict[str, Any], tokenizer: ChatTokenizer) -> None:
-    document["prompt_token_ids"] = tokenizer.render_prompt([{"role": "user", "content": "Something else"}])
+def foreign_prompt(document: dict[str, Any]) -> None:
+    document["prompt_token_ids"] = TOKENIZER.render_prompt([{"role": "user", "content": "Something else"}])
 
 
 def message(**changes: Any) -> list[dict[str, Any]]:
@@ -129,7 +91,7 @@ def message(**changes: Any) -> list[dict[str, Any]]:
 class Row:
     """A misdeed and what it must come to."""
 
-    misdeed: Misdeed
+    misdeed: Step
     category: Category
     v1_text: str
     """Exact, or the beginning where it ends in a space."""
@@ -149,7 +111,8 @@ PROTOCOL: dict[str, Any] = {"category": Category.TRAINER_PROTOCOL_ERROR, "v1_tex
 LOST: dict[str, Any] = {"category": Category.NETWORK_ERROR, "v1_text": NETWORK, "retryable": None}
 CLIENT = "Trainer client error (status {}) - check request"
 SERVER = "Trainer server error (status {}) - retryable"
-AT_ONCE = ("Retry-After", "0")
+AT_ONCE = {"retry_after": "0"}
+TOKENIZER = load_tokenizer(str(TINY_TOKENIZER))
 
 ROWS: dict[str, Row] = {
     "not JSON": Row(body(b"<html>502 Bad Gateway</html>"), **PROTOCOL),
@@ -159,13 +122,13 @@ ROWS: dict[str, Row] = {
     "a list": Row(body(b"[]"), **PROTOCOL),
     "null": Row(body(b"null"), **PROTOCOL),
     "nested for ever": Row(body(b"[" * 500_000), **PROTOCOL),
-    "no token_ids": Row(reply(token_ids=...), **PROTOCOL),
-    "null token_ids": Row(reply(token_ids=None), **PROTOCOL),
-    "text for token_ids": Row(reply(token_ids="8"), **PROTOCOL),
-    "fractions for token_ids": Row(reply(token_ids=[1.5, 2.5]), **PROTOCOL),
-    "no logprobs": Row(reply(logprobs=...), **PROTOCOL),
-    "null logprobs": Row(reply(logprobs=None), **PROTOCOL),
-    "a null logprob": Row(reply(logprobs=[None, -0.5]), **PROTOCOL),
+    "no token_ids": Row(say("8", token_ids=...), **PROTOCOL),
+    "null token_ids": Row(say("8", token_ids=None), **PROTOCOL),
+    "text for token_ids": Row(say("8", token_ids="8"), **PROTOCOL),
+    "fractions for token_ids": Row(say("8", token_ids=[1.5, 2.5]), **PROTOCOL),
+    "no logprobs": Row(say("8", logprobs=...), **PROTOCOL),
+    "null logprobs": Row(say("8", logprobs=None), **PROTOCOL),
+    "a null logprob": Row(say("8", logprobs=[None, -0.5]), **PROTOCOL),
     "too few logprobs": Row(edited(last_logprob_gone), **PROTOCOL),
     "too many logprobs": Row(edited(one_logprob_more), **PROTOCOL),
     "NaN logprob": Row(replaced(b"-0.5", b"NaN"), **PROTOCOL),
@@ -181,16 +144,16 @@ ROWS: dict[str, Row] = {
         v1_category="internal_error",
         says="The trainer serves another model",
     ),
-    "empty prompt": Row(reply(prompt_token_ids=[]), **PROTOCOL),
-    "wrong role": Row(reply(choices=message(role="user")), **PROTOCOL),
-    "unknown role": Row(reply(choices=message(role="robot")), **PROTOCOL),
-    "number for content": Row(reply(choices=message(content=8)), **PROTOCOL),
+    "empty prompt": Row(say("8", prompt_token_ids=[]), **PROTOCOL),
+    "wrong role": Row(say("8", choices=message(role="user")), **PROTOCOL),
+    "unknown role": Row(say("8", choices=message(role="robot")), **PROTOCOL),
+    "number for content": Row(say("8", choices=message(content=8)), **PROTOCOL),
     "tool call without id": Row(
-        reply(choices=message(tool_calls=[{"function": {"name": "add", "arguments": "{}"}}])), **PROTOCOL
+        say("8", choices=message(tool_calls=[{"function": {"name": "add", "arguments": "{}"}}])), **PROTOCOL
     ),
-    "no choices": Row(reply(choices=...), **PROTOCOL),
+    "no choices": Row(say("8", choices=...), **PROTOCOL),
     "empty choices": Row(
-        reply(choices=[]),
+        say("8", choices=[]),
         category=Category.TRAINER_PROTOCOL_ERROR,
         v1_text=INTERNAL,
         v1_category="internal_error",
@@ -203,7 +166,7 @@ ROWS: dict[str, Row] = {
         v1_category="internal_error",
     ),
     "302": Row(
-        status(302, ("Location", "/elsewhere")),
+        status(302, location="/elsewhere"),
         category=Category.TRAINER_ERROR,
         v1_text="Trainer returned error (status 302)",
         http_status=302,
@@ -219,7 +182,7 @@ ROWS: dict[str, Row] = {
         v1_category="trainer_client_error",
     ),
     "429": Row(
-        status(429, AT_ONCE),
+        status(429, **AT_ONCE),
         category=Category.RATE_LIMITED,
         v1_text="Trainer rate limit exceeded (429)",
         http_status=429,
@@ -227,7 +190,7 @@ ROWS: dict[str, Row] = {
         retryable=True,
     ),
     "500": Row(
-        status(500, AT_ONCE),
+        status(500, **AT_ONCE),
         category=Category.TRAINER_SERVER_ERROR,
         v1_text=SERVER.format(500),
         http_status=500,
@@ -235,7 +198,7 @@ ROWS: dict[str, Row] = {
         retryable=True,
     ),
     "503": Row(
-        status(503, AT_ONCE),
+        status(503, **AT_ONCE),
         category=Category.TRAINER_SERVER_ERROR,
         v1_text=SERVER.format(503),
         http_status=503,
@@ -244,18 +207,18 @@ ROWS: dict[str, Row] = {
     ),
     # A gateway that timed out does not know whether the policy sampled: asking again is not safe.
     "504": Row(
-        status(504, AT_ONCE),
+        status(504, **AT_ONCE),
         category=Category.TRAINER_SERVER_ERROR,
         v1_text=SERVER.format(504),
         http_status=504,
         retryable=False,
     ),
-    "hangs": Row(hang, **LOST),
+    "hangs": Row(hang(), **LOST),
     "trickles": Row(trickle, **LOST),
     "100 MB": Row(flood, says="larger than 2,000,000 bytes", **PROTOCOL),
-    "cut in the body": Row(drop_in_body, **LOST),
-    "cut at once": Row(drop_at_once, **LOST),
-    "not HTTP": Row(no_http, **LOST),
+    "cut in the body": Row(lost(say("8")), **LOST),
+    "cut at once": Row(close(), **LOST),
+    "not HTTP": Row(raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), **LOST),
 }
 
 
@@ -296,10 +259,7 @@ def check_v1(result: RolloutResult, row: Row) -> None:
 async def test_a_bad_reply_ends_its_own_rollout_and_no_other(
     row: Row, pool: Pool, tokenizer: ChatTokenizer, policy: CallbackApp, trainer: str
 ) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await row.misdeed(tokenizer, request, writer)
-
-    async with bad_trainer(answer) as bad:
+    async with scripted_trainer(tokenizer, row.misdeed, tells=False) as bad:
         uids = await pool.submit(
             [{"server_url": bad.url}, {"server_url": bad.url, "v1": True}, {"server_url": trainer}]
         )
@@ -313,10 +273,7 @@ async def test_a_bad_reply_ends_its_own_rollout_and_no_other(
 
 
 async def test_a_reply_without_prompt_ids_proves_nothing(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, prompt_token_ids=None)))
-
-    async with bad_trainer(answer) as bad:
+    async with scripted_trainer(tokenizer, say("8", prompt_token_ids=None), tells=False) as bad:
         strict, v1, lenient = await pool.run(
             [{}, {"v1": True}, {"allow_unverified": True}], shared={"server_url": bad.url}
         )
@@ -368,48 +325,27 @@ async def test_an_unknown_tokenizer_is_the_request_s_fault(pool: Pool, trainer: 
 
 
 async def test_a_trainer_that_recovers_is_asked_until_it_answers(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if len(bad.of(request.uid)) < 3:
-            await send(writer, 429, headers=(AT_ONCE,))
-        else:
-            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with bad_trainer(answer) as bad:
+    busy = status(429, **AT_ONCE)
+    async with scripted_trainer(tokenizer, busy, busy, say("8")) as bad:
         (result,) = await pool.run(shared={"server_url": bad.url})
     assert result.status is RolloutStatus.COMPLETED
     # The same turn under the same key and digest, byte for byte.
-    assert len(bad.requests) == 3
-    assert len({request.body for request in bad.requests}) == 1
+    assert len(bad.exchanges) == 3
+    assert len({request.content for request in bad.exchanges}) == 1
     for name in ("idempotency-key", "x-request-digest", "x-rollout-attempt"):
-        assert len({request.header(name) for request in bad.requests}) == 1
+        assert len({request.header(name) for request in bad.exchanges}) == 1
 
 
 async def test_an_idempotent_trainer_is_asked_again_after_a_lost_reply(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if len(bad.requests) == 1:
-            return
-        if len(bad.requests) == 2:
-            await send(writer, 502, headers=(AT_ONCE,))
-            return
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with bad_trainer(answer) as bad:
+    async with scripted_trainer(tokenizer, close(), status(502, **AT_ONCE), say("8")) as bad:
         (result,) = await pool.run([{"idempotent": True}], shared={"server_url": bad.url})
     assert result.status is RolloutStatus.COMPLETED
-    assert len({request.header("idempotency-key") for request in bad.requests}) == 1
+    assert len({request.header("idempotency-key") for request in bad.exchanges}) == 1
 
 
 async def test_what_was_proved_before_a_failure_is_delivered(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 3}'}}
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if request.turn == 1:
-            first = completion(tokenizer, request, choices=message(content=None, tool_calls=[call]))
-            await send(writer, 200, orjson.dumps(first))
-        else:
-            await send(writer, 400)
-
-    async with bad_trainer(answer) as bad:
+    add = call("add", '{"a": 5, "b": 3}')
+    async with scripted_trainer(tokenizer, say("8", [add]), status(400), tells=False) as bad:
         (result,) = await pool.run(shared={"server_url": bad.url})
     assert (result.status, result.num_llm_calls, result.num_tool_calls) == (RolloutStatus.FAILED, 1, 1)
     assert result.failure is not None

@@ -9,11 +9,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import orjson
-from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
 from tests.support.redis_server import free_port
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Scripts, call, hang, say, status
 from tests.support.waiting import until
 from tests.support.worker_process import ROOT, Worker, started_worker
 
@@ -66,26 +66,15 @@ async def idle(pool: Pool) -> bool:
 
 async def test_wherever_a_running_rollout_is_it_stops(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """In a model call, in a tool, and between two calls of a turn, because its trainer asked for half a minute."""
-    call = {"id": "c1", "type": "function", "function": {"name": "hang", "arguments": "{}"}}
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        match request.document["messages"][0]["content"]:
-            case "call":
-                await asyncio.Event().wait()
-            case "tool":
-                choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
-                await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
-            case "pause":
-                await send(writer, 429, headers=(("Retry-After", "30"),))
-
-    async with patient_pool(redis_url) as (pool, worker), bad_trainer(answer) as trainer:
+    scripts: Scripts = {"call": [hang()], "tool": [say("8", [call("hang")])], "pause": [status(429, retry_after="30")]}
+    async with patient_pool(redis_url) as (pool, worker), scripted_trainer(tokenizer, scripts=scripts) as trainer:
         asks = [{"messages": [{"role": "user", "content": text}]} for text in ("call", "tool", "pause")]
         uids = await pool.submit(asks, shared={"server_url": trainer.url})
 
         async def there() -> bool:
             tool = await pool.store.rollouts.view(uids[1], OWNER)
             assert tool is not None
-            return {r.uid for r in trainer.requests} == set(uids) and tool.turns == 1 and "again in" in worker.log()
+            return {r.uid for r in trainer.exchanges} == set(uids) and tool.turns == 1 and "again in" in worker.log()
 
         await until(there)
         began = time.monotonic()
@@ -96,7 +85,7 @@ async def test_wherever_a_running_rollout_is_it_stops(redis_url: str, tokenizer:
         # Its slot is free, and the worker none the worse for it.
         after = (await pool.submit([{"messages": [{"role": "user", "content": "tool"}]}]))[0]
         await cancel(pool, after)
-        assert len(trainer.requests) == 3
+        assert len(trainer.exchanges) == 3
         assert "Traceback" not in worker.log()
 
 
@@ -125,11 +114,7 @@ async def test_what_waits_for_a_dead_port_or_for_a_worker_is_cancelled_where_it_
 
 async def test_cancel_against_the_last_reply_has_one_outcome(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """Whichever comes first stands; nobody sees the other."""
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with patient_pool(redis_url) as (pool, _), bad_trainer(answer) as trainer:
+    async with patient_pool(redis_url) as (pool, _), scripted_trainer(tokenizer, say("8")) as trainer:
         uids = await pool.submit(40, shared={"server_url": trainer.url})
         said = dict(zip(uids, await asyncio.gather(*map(pool.store.rollouts.cancel, uids)), strict=True))
         results = {uid: (await pool.result(uid)).status for uid in uids}
@@ -144,31 +129,25 @@ async def test_cancel_against_the_last_reply_has_one_outcome(redis_url: str, tok
 
 
 async def test_cancel_after_the_end_stops_only_the_delivery(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    pushes = 0
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        nonlocal pushes
-        if request.header("webhook-id"):
-            pushes += 1
-            await send(writer, 503)
-        else:
-            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with patient_pool(redis_url) as (pool, _), bad_trainer(answer) as trainer:
-        to = Delivery(callback_url=f"{trainer.url}/hook", secret="long enough")
+    async with (
+        patient_pool(redis_url) as (pool, _),
+        scripted_trainer(tokenizer, say("8")) as trainer,
+        scripted_trainer(tokenizer, status(503)) as receiver,
+    ):
+        to = Delivery(callback_url=f"{receiver.url}/hook", secret="long enough")
         (uid,) = await pool.submit(shared={"server_url": trainer.url}, delivery=to)
         before = await pool.result(uid)
 
         async def refused() -> bool:
-            return pushes > 0
+            return bool(receiver.exchanges)
 
         # It is refused, so it stays due.
         await until(refused)
         assert await pool.store.rollouts.cancel(uid) is RolloutStatus.COMPLETED
         assert await pool.result(uid) == before
-        status = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert status is not None
-        assert {state: n for state, n in status.delivery.items() if n} == {"stopped": 1}
+        batch = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
+        assert batch is not None
+        assert {state: n for state, n in batch.delivery.items() if n} == {"stopped": 1}
         assert (await pool.store.totals.read()).pushes_pending == 0
 
 

@@ -7,14 +7,15 @@ import orjson
 import pytest
 import redis.asyncio
 from tests.support.inside_worker import InsideWorker, inside_worker
-from tests.support.scripted_trainer import Say, ScriptedTrainer, call, scripted_trainer
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import call, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.completions import HEADER_DIGEST
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 
 ASK = {"messages": [{"role": "user", "content": "Calculate 5 + 3"}]}
-TURNS = (Say(calls=[call("add", {"a": 5, "b": 3})]), Say("8"))
+TURNS = (say(calls=[call("add", {"a": 5, "b": 3})]), say("8"))
 TURN_AND_OBS = 2
 
 
@@ -49,7 +50,7 @@ async def test_the_observation_carries_the_digest_that_the_trainer_gets(
         asked = trainer.of(uid)[1]
     assert (turn["kind"], obs["kind"]) == ("turn", "obs")
     assert obs["digest"] == asked.header(HEADER_DIGEST.lower())
-    assert obs["digest"] == hashlib.blake2b(asked.body, digest_size=16).hexdigest()
+    assert obs["digest"] == hashlib.blake2b(asked.content, digest_size=16).hexdigest()
 
 
 @pytest.mark.parametrize("retries", [0, 3])
@@ -82,7 +83,7 @@ async def test_another_body_is_never_asked(
 
 async def test_an_edited_history_has_a_digest_too(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     steps: list[dict[str, Any]] = [{"sample": {}}, {"edit": ASK["messages"]}, {"sample": {}}]
-    async with scripted_trainer(tokenizer, Say("once"), Say("twice")) as trainer:
+    async with scripted_trainer(tokenizer, say("once"), say("twice")) as trainer:
         journals: list[list[dict[str, Any]]] = []
         rollouts = inside.services.store.rollouts
         journal = rollouts.journal

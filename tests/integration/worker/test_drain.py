@@ -4,10 +4,10 @@ import asyncio
 import signal
 from collections import Counter
 
-import orjson
-from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.batches import OWNER
 from tests.support.pool import opened_pool
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import call, hang, say, status, wait
 from tests.support.waiting import until
 from tests.support.worker_process import ROOT, started_worker
 
@@ -55,18 +55,12 @@ async def test_a_drained_worker_s_rollouts_are_finished_by_another(redis_url: st
 
 async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, tokenizer: ChatTokenizer) -> None:
     answer_now = asyncio.Event()
-    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await answer_now.wait()
-        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    script = (wait(answer_now), say("8", [call("add")]))
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, *script) as trainer:
         with started_worker(redis_url) as worker:
             await worker.announced(pool.store)
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer.requests))
+            await until(lambda: _asked(trainer))
             worker.terminate()
 
             async def draining() -> bool:
@@ -83,20 +77,17 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
         assert (again.clean, again.crashes, again.attempt) == (True, 0, 2)
         (record,) = await pool.store.rollouts.read_journal(uid)
         assert record["kind"] == "turn"
-        assert len(trainer.requests) == 1
+        assert len(trainer.exchanges) == 1
 
 
 async def test_a_call_that_outlasts_the_drain_leaves_its_turn_in_doubt(
     redis_url: str, tokenizer: ChatTokenizer
 ) -> None:
-    async def answer(_: Received, __: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, hang()) as trainer:
         with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="0.2") as worker:
             await worker.announced(pool.store)
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer.requests))
+            await until(lambda: _asked(trainer))
             worker.terminate()
             assert await worker.ended() == 0, worker.log()
         again = await pool.store.rollouts.claim(uid, "next")
@@ -109,18 +100,18 @@ async def test_a_call_that_outlasts_the_drain_leaves_its_turn_in_doubt(
                 result = await pool.result(uid)
         assert result.failure is not None
         assert result.failure.category == "ambiguous_turn"
-        assert len(trainer.requests) == 1
+        assert len(trainer.exchanges) == 1
 
 
-async def test_a_pause_before_a_repeated_call_does_not_hold_up_the_drain(redis_url: str) -> None:
-    async def answer(_: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 429, headers=(("Retry-After", "30"),))
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+async def test_a_pause_before_a_repeated_call_does_not_hold_up_the_drain(
+    redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    later = status(429, retry_after="30")
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, later) as trainer:
         with started_worker(redis_url) as worker:
             await worker.announced(pool.store)
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer.requests))
+            await until(lambda: _asked(trainer))
             worker.terminate()
             # Well before the 30 seconds that the trainer asked for, and before the drain time.
             async with asyncio.timeout(25):
@@ -153,24 +144,17 @@ async def test_a_signal_in_the_middle_of_the_start_is_heeded_at_its_end(redis_ur
         assert await pool.store.workers.known() == []
 
 
-async def _asked(requests: list[Received]) -> bool:
-    return bool(requests)
+async def _asked(trainer: ScriptedTrainer, count: int = 1) -> bool:
+    return len(trainer.exchanges) == count
 
 
 async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """Neither for calls in flight nor for tools; what was in them goes on elsewhere, as after a crash."""
-    hang = True
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if hang:
-            await asyncio.Event().wait()
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, hang(), say("8")) as trainer:
         with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="600") as worker:
             await worker.announced(pool.store)
             uids = await pool.submit(4, shared={"server_url": trainer.url, "idempotent": True})
-            await until(lambda: _all_asked(trainer.requests, 4))
+            await until(lambda: _asked(trainer, 4))
             worker.terminate()
 
             async def draining() -> bool:
@@ -188,7 +172,6 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             view = await pool.store.rollouts.view(uid, OWNER)
             assert view is not None
             assert (view.status, view.worker) == (RolloutStatus.QUEUED, None)
-        hang = False
         with started_worker(redis_url):
             async with pool.reconciled():
                 results = [await pool.result(uid) for uid in uids]
@@ -196,18 +179,15 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
     assert {result.attempt for result in results} == {2}
     # Asked again under the same key, which the trainer has promised to be safe.
     assert {len(trainer.of(uid)) for uid in uids} == {2}
-    assert {request.turn for request in trainer.requests} == {1}
+    assert {request.turn for request in trainer.exchanges} == {1}
 
 
 async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "block_the_loop", "arguments": "{}"}}
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": [call]}}]
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
-
     plugins = {"ROLLOUTPOOL_PLUGINS": "tests.support.plugins"}
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with (
+        opened_pool(redis_url) as pool,
+        scripted_trainer(tokenizer, say("8", [call("block_the_loop")])) as trainer,
+    ):
         with started_worker(redis_url, [ROOT], **plugins) as worker:
             await worker.announced(pool.store)
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
@@ -227,7 +207,3 @@ async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str,
             worker.terminate()
             # Ended by the kernel: no code of the worker had to run for it.
             assert await worker.ended() == -signal.SIGALRM, worker.log()
-
-
-async def _all_asked(requests: list[Received], count: int) -> bool:
-    return len(requests) == count

@@ -4,10 +4,10 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-import orjson
 import pytest
 from tests.support.inside_worker import InsideWorker
-from tests.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
 
 from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode
@@ -23,7 +23,7 @@ def digest(ids: Sequence[int]) -> str:
     return hashlib.blake2b(struct.pack(f"<{len(ids)}I", *ids), digest_size=16).hexdigest()
 
 
-def prompt_of(trainer: Tapped, result: RolloutResult, exchange: Exchange) -> list[int]:
+def prompt_of(trainer: ScriptedTrainer, result: RolloutResult, exchange: Exchange) -> list[int]:
     """The whole prompt of a turn that is in the last sample, from the trainer's own session."""
     (sample,) = trainer.app.get_session(result.rollout_id, result.uid).samples
     ids = [*sample.prompt_ids, *sample.response_ids]
@@ -33,7 +33,7 @@ def prompt_of(trainer: Tapped, result: RolloutResult, exchange: Exchange) -> lis
 async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    with tapped_trainer(tokenizer, *[Line(ADD_COMPACT)] * (TURNS - 1), Line()) as trainer:
+    async with scripted_trainer(tokenizer, *[say(ADD_COMPACT)] * (TURNS - 1), say()) as trainer:
         result = await inside.run_one(server_url=trainer.url, messages=LONG, max_turns=TURNS)
         assert result.status is RolloutStatus.COMPLETED, result.failure
         assert (result.alignment, result.num_llm_calls) == (Alignment.EXACT, TURNS)
@@ -59,7 +59,7 @@ async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last
 async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
     inside: InsideWorker, tokenizer: ChatTokenizer, rollout: dict[str, object]
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line()) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
         result = await inside.run_one(server_url=trainer.url, **rollout)
         assert (result.status, result.num_llm_calls) == (RolloutStatus.COMPLETED, 4)
         assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
@@ -68,8 +68,8 @@ async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
 async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    lines = (Line(ADD), Line(ADD), Line(ADD_COMPACT), Line(ADD), Line())
-    with tapped_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
+    lines = (say(ADD), say(ADD), say(ADD_COMPACT), say(ADD), say())
+    async with scripted_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
         result = await inside.run_one(server_url=trainer.url, messages=LONG)
         assert result.status is RolloutStatus.COMPLETED, result.failure
         drift = ["none", "none", "none", "tool_call_reserialised", "none"]
@@ -81,42 +81,36 @@ async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
         assert [len(sample.segments) for sample in result.samples] == [5, 3]
 
 
-class Unasked(Tap):
-    """Leaves out what nobody offered to do without."""
-
-    def change(self, exchange: Exchange) -> None:
-        if exchange.key == "2":
-            prompt = exchange.reply["prompt_token_ids"]
-            known = len(prompt) - exchange.mask if exchange.mask else 0
-            exchange.reply_headers["x-echo-prefix-length"] = str(known)
-            exchange.body = orjson.dumps({**exchange.reply, "prompt_token_ids": prompt[known:]})
+def leave_out_unasked(exchange: Exchange) -> None:
+    """Leaves out ids that the worker did not offer to do without."""
+    if exchange.key == "2":
+        prompt = exchange.reply["prompt_token_ids"]
+        known = len(prompt) - exchange.mask if exchange.mask else 0
+        exchange.reply_headers["x-echo-prefix-length"] = str(known)
+        exchange.patch(prompt_token_ids=prompt[known:])
 
 
-class AnotherLength(Tap):
-    """Leaves out one id less than was offered."""
-
-    def change(self, exchange: Exchange) -> None:
-        if prefix := exchange.reply_headers.get("x-echo-prefix-length"):
-            exchange.reply_headers["x-echo-prefix-length"] = str(int(prefix) - 1)
+def tell_another_length(exchange: Exchange) -> None:
+    """Says that it left out one id less than it did."""
+    if prefix := exchange.reply_headers.get("x-echo-prefix-length"):
+        exchange.reply_headers["x-echo-prefix-length"] = str(int(prefix) - 1)
 
 
-class NothingLeftOut(Tap):
+def leave_out_nothing(exchange: Exchange) -> None:
     """Says that it left out the prefix, and sends all."""
-
-    def change(self, exchange: Exchange) -> None:
-        if exchange.headers.get("x-echo-prefix-length"):
-            session = self.app.get_session(exchange.document["rollout_id"])
-            context = session.ledger.ids
-            sampled = len(exchange.reply["token_ids"])
-            exchange.body = orjson.dumps({**exchange.reply, "prompt_token_ids": context[: len(context) - sampled]})
+    if exchange.headers.get("x-echo-prefix-length"):
+        session = exchange.app.get_session(exchange.document["rollout_id"])
+        context = session.ledger.ids
+        sampled = len(exchange.reply["token_ids"])
+        exchange.patch(prompt_token_ids=context[: len(context) - sampled])
 
 
 @pytest.mark.parametrize("mode", [MaskMode.AUTO, MaskMode.EXACT])
-@pytest.mark.parametrize(("tap", "turn"), [(Unasked, 2), (AnotherLength, 3), (NothingLeftOut, 3)])
+@pytest.mark.parametrize(("lie", "turn"), [(leave_out_unasked, 2), (tell_another_length, 3), (leave_out_nothing, 3)])
 async def test_a_trainer_that_lies_about_the_prefix_breaks_the_protocol(
-    inside: InsideWorker, tokenizer: ChatTokenizer, tap: type[Tap], turn: int, mode: MaskMode
+    inside: InsideWorker, tokenizer: ChatTokenizer, lie: Change, turn: int, mode: MaskMode
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line(), tap=tap) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say(), change=lie) as trainer:
         result = await inside.run_one(server_url=trainer.url, messages=LONG, mask_mode=mode)
         assert result.failure is not None
         assert (result.failure.category, result.failure.turn) == (Category.TRAINER_PROTOCOL_ERROR, turn)
@@ -125,7 +119,7 @@ async def test_a_trainer_that_lies_about_the_prefix_breaks_the_protocol(
 
 async def test_the_reply_to_a_prompt_of_128k_tokens_stays_small(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     huge = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 16_000}]
-    with tapped_trainer(tokenizer, Line(ADD), Line(ADD), Line(ADD), Line()) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
         result = await inside.run_one(server_url=trainer.url, messages=huge)
         assert result.status is RolloutStatus.COMPLETED, result.failure
         assert result.turns[0].prompt_tokens > 128_000

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.support.lines import ADD, ADD_COMPACT, Line, Tapped, tapped_trainer
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import ADD, ADD_COMPACT, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode, OnLimit
@@ -18,7 +19,7 @@ kinds = pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "rende
 told = pytest.mark.parametrize("tells", [True, False], ids=["declared", "undeclared"])
 
 
-def check(result: RolloutResult, trainer: Tapped) -> None:
+def check(result: RolloutResult, trainer: ScriptedTrainer) -> None:
     """It completed, agrees with the trainer, and each sampled token is trained exactly once."""
     assert result.status is RolloutStatus.COMPLETED, result.failure
     theirs = trainer.app.get_session(result.rollout_id, result.uid).samples
@@ -30,7 +31,7 @@ def check(result: RolloutResult, trainer: Tapped) -> None:
     ]
 
 
-def edits(trainer: Tapped) -> list[str]:
+def edits(trainer: ScriptedTrainer) -> list[str]:
     """Keys of the turns that were asked with an edited history; each had one zero per id of its prompt."""
     edited = [e for e in trainer.exchanges if e.headers.get("x-history-edited") == "1" and e.status == 200]
     for exchange in edited:
@@ -41,8 +42,8 @@ def edits(trainer: Tapped) -> list[str]:
 @kinds
 @told
 async def test_truncation(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool, tells: bool) -> None:
-    lines = (Line(ADD), Line("Again. " + ADD_COMPACT), Line("And again. " + ADD_COMPACT), Line())
-    with tapped_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
+    lines = (say(ADD), say("Again. " + ADD_COMPACT), say("And again. " + ADD_COMPACT), say())
+    async with scripted_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
         context = {"limit_tokens": 95, "on_limit": OnLimit.TRUNCATE}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context)
         check(result, trainer)
@@ -60,8 +61,8 @@ async def test_truncation(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_
 @kinds
 @told
 async def test_a_summary(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool, tells: bool) -> None:
-    lines = (Line(ADD), Line("Again.\n" + ADD), Line("15 + 23 is 38."), Line("It is 38."))
-    with tapped_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
+    lines = (say(ADD), say("Again.\n" + ADD), say("15 + 23 is 38."), say("It is 38."))
+    async with scripted_trainer(tokenizer, *lines, keeps_ids=keeps_ids, tells=tells) as trainer:
         context = {"limit_tokens": 95, "on_limit": OnLimit.SUMMARISE}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context)
         check(result, trainer)
@@ -82,8 +83,8 @@ async def test_a_summary(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_i
 
 
 async def test_a_summary_keeps_the_context_that_was_sampled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    lines = (Line(ADD_COMPACT), Line("15 + 23 is 38."), Line())
-    with tapped_trainer(tokenizer, *lines, tells=False) as trainer:
+    lines = (say(ADD_COMPACT), say("15 + 23 is 38."), say())
+    async with scripted_trainer(tokenizer, *lines, tells=False) as trainer:
         context = {"limit_tokens": 32, "on_limit": OnLimit.SUMMARISE}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context, max_turns=3)
         check(result, trainer)
@@ -95,7 +96,7 @@ async def test_a_summary_keeps_the_context_that_was_sampled(inside: InsideWorker
 async def test_a_limit_below_the_shortest_history_ends_with_the_turns(
     inside: InsideWorker, tokenizer: ChatTokenizer, on_limit: OnLimit
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD)) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD)) as trainer:
         context = {"limit_tokens": 16, "on_limit": on_limit}
         result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context, max_turns=6)
         check(result, trainer)
@@ -120,7 +121,7 @@ def reordering() -> dict[str, Any]:
     return {"messages": QUESTION, "agent": REPLAY, "metadata": {"steps": steps}}
 
 
-REORDERED = (Line("Well."), Line(ADD_COMPACT), Line(), Line("Bye."))
+REORDERED = (say("Well."), say(ADD_COMPACT), say(), say("Bye."))
 
 
 @told
@@ -131,7 +132,7 @@ REORDERED = (Line("Well."), Line(ADD_COMPACT), Line(), Line("Bye."))
 async def test_an_agent_that_reorders(
     inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool, tells: bool, mode: MaskMode
 ) -> None:
-    with tapped_trainer(tokenizer, *REORDERED, keeps_ids=keeps_ids, tells=tells) as trainer:
+    async with scripted_trainer(tokenizer, *REORDERED, keeps_ids=keeps_ids, tells=tells) as trainer:
         result = await inside.run_one(server_url=trainer.url, mask_mode=mode, **reordering())
         check(result, trainer)
         assert edits(trainer) == ["2", "4"]
@@ -150,7 +151,7 @@ async def test_an_agent_that_reorders(
 async def test_an_edited_rollout_resumes_at_each_record_with_the_same_ledger(
     inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
 ) -> None:
-    with tapped_trainer(tokenizer, *REORDERED, keeps_ids=keeps_ids, tells=False) as trainer:
+    async with scripted_trainer(tokenizer, *REORDERED, keeps_ids=keeps_ids, tells=False) as trainer:
         whole = await inside.run_one(server_url=trainer.url, **reordering())
         posts = trainer.posts
         trainer.exchanges.clear()
@@ -180,7 +181,7 @@ USER = [{"role": "user", "content": "And?"}]
 async def test_what_an_agent_may_not_do(
     inside: InsideWorker, tokenizer: ChatTokenizer, steps: list[dict[str, Any]]
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD)) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD)) as trainer:
         result = await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps})
         assert result.failure is not None
         assert (result.failure.category, result.failure.boundary) == (Category.INTERNAL_ERROR, Boundary.AGENT)
@@ -195,7 +196,7 @@ async def test_what_is_said_in_two_goes_is_what_is_said_in_one(
     more = [{"role": "user", "content": "And now?"}, {"role": "user", "content": "Well?"}]
     once = [{"sample": {}}, {"say": more}, {"sample": {}}]
     twice = [{"sample": {}}, {"say": more[:1]}, {"say": more[1:]}, {"sample": {}}]
-    with tapped_trainer(tokenizer, Line(ADD_COMPACT, stop=False), Line(), keeps_ids=keeps_ids) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD_COMPACT, stop=False), say(), keeps_ids=keeps_ids) as trainer:
         results = [
             await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps})
             for steps in (once, twice)

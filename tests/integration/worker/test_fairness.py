@@ -4,15 +4,14 @@ A real worker takes real tickets here. What counts is how many of the others wer
 machine changes nothing.
 """
 
-import asyncio
 from collections import Counter
 from itertools import takewhile
 from typing import Any
 
-import orjson
-from tests.support.bad_trainer import BadTrainer, Received, bad_trainer, completion, send
 from tests.support.batches import new_batch, uids_of
 from tests.support.pool import Pool, opened_pool
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import say
 from tests.support.waiting import until
 from tests.support.worker_process import started_worker
 
@@ -25,27 +24,27 @@ SLOTS = 8
 TRAINING, EVALUATION = 10_000, 10
 
 
-async def submit(pool: Pool, trainer: BadTrainer, count: int, run: str, **more: Any) -> NewBatch:
+async def submit(pool: Pool, trainer: ScriptedTrainer, count: int, run: str, **more: Any) -> NewBatch:
     batch = new_batch(count, shared={"server_url": trainer.url}, run=run, **more)
     await pool.store.batches.submit(batch)
     return batch
 
 
-def started(trainer: BadTrainer) -> list[str]:
+def started(trainer: ScriptedTrainer) -> list[str]:
     """The batch of each rollout, in the order of starting."""
-    return [request.uid.partition("-")[0] for request in trainer.requests]
+    return [exchange.uid.partition("-")[0] for exchange in trainer.exchanges]
 
 
-async def called(trainer: BadTrainer, count: int) -> None:
+async def called(trainer: ScriptedTrainer, count: int) -> None:
     """Returns when so many rollouts have been started."""
 
     async def enough() -> bool:
-        return len(trainer.requests) >= count
+        return len(trainer.exchanges) >= count
 
     await until(enough, 150)
 
 
-async def all_started(trainer: BadTrainer, batch: NewBatch) -> None:
+async def all_started(trainer: ScriptedTrainer, batch: NewBatch) -> None:
     async def all_of_it() -> bool:
         return started(trainer).count(batch.batch_id) == len(batch.rollouts)
 
@@ -53,10 +52,7 @@ async def all_started(trainer: BadTrainer, batch: NewBatch) -> None:
 
 
 async def test_two_runs_share_a_worker_by_weight(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, say("8")) as trainer:
         heavy = await submit(pool, trainer, 600, "heavy", weight=3)
         light = await submit(pool, trainer, 600, "light")
         await pool.publisher.pump()
@@ -71,11 +67,7 @@ async def test_two_runs_share_a_worker_by_weight(redis_url: str, tokenizer: Chat
 
 async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """An evaluation comes while a training batch has every slot; it starts with the next ones that are free."""
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, say("8")) as trainer:
         training = await submit(pool, trainer, TRAINING, "training")
         await pool.publisher.pump()
         with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as worker:
@@ -83,7 +75,7 @@ async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, toke
             await called(trainer, 50)
             urgent = await submit(pool, trainer, EVALUATION, "evaluation", priority=Priority.HIGH)
             await pool.publisher.pump()
-            overtaken = len(trainer.requests)
+            overtaken = len(trainer.exchanges)
             await all_started(trainer, urgent)
             order = started(trainer)[overtaken:]
             assert held_up(order, urgent) <= 4 * EVALUATION + 2 * SLOTS, order
@@ -91,7 +83,7 @@ async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, toke
             # In the class of the training itself: behind what is in the broker already, and nothing else.
             equal = await submit(pool, trainer, EVALUATION, "evaluation")
             await pool.publisher.pump()
-            overtaken = len(trainer.requests)
+            overtaken = len(trainer.exchanges)
             await all_started(trainer, equal)
             order = started(trainer)[overtaken:]
             assert held_up(order, equal) <= 2 * PER_WORKER + 4 * EVALUATION + 2 * SLOTS, order

@@ -5,16 +5,15 @@ that a trainer renders is not the one that it was sent (tools or history changed
 be right; these cases are listed, and have to fail loudly where the trainer checks.
 """
 
-import asyncio
 import json
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
-from tests.support.bad_trainer import Received, bad_trainer, send
-from tests.support.golden_trainer import GoldenTrainer, golden_trainer
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import reply
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
@@ -65,8 +64,9 @@ def text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
 
-async def run(inside: InsideWorker, trainer: GoldenTrainer, mode: MaskMode, *, edit: bool = False) -> RolloutResult:
-    case = trainer.case
+async def run(
+    inside: InsideWorker, trainer: ScriptedTrainer, case: Case, mode: MaskMode, *, edit: bool = False
+) -> RolloutResult:
     appended = [{**message, "content": text(message["content"])} for message in case["appended_messages"]]
     between = {"edit": case["replayed_messages"]} if edit else {"say": appended}
     return await inside.run_one(
@@ -78,6 +78,50 @@ async def run(inside: InsideWorker, trainer: GoldenTrainer, mode: MaskMode, *, e
         agent=REPLAY,
         metadata={"steps": [{"sample": {}}, between, {"sample": {}}]},
     )
+
+
+def second_prompt(case: Case, *, keeps_ids: bool, edit: bool = False) -> list[int]:
+    """What a trainer makes of the history in turn 2."""
+    whole: list[int] = case.get("expected_token_ids") or []
+    kept = whole[: -len(case["sampled_ids"][1])] if keeps_ids and not edit else []
+    rendered: list[int] = case.get("server_rerender_ids") or []
+    return kept or rendered
+
+
+def new_tokens(case: Case, *, keeps_ids: bool, edit: bool = False) -> int:
+    """What it counts as new in turn 2."""
+    known = 0 if edit else len(case["prompt_ids"]) + len(case["sampled_ids"][0])
+    return len(second_prompt(case, keeps_ids=keeps_ids, edit=edit)) - known
+
+
+def golden_trainer(
+    case: Case, *, keeps_ids: bool, strict: bool = True, edit: bool = False
+) -> AbstractAsyncContextManager[ScriptedTrainer]:
+    """A trainer that plays the two turns of a case.
+
+    Args:
+        case: The golden case.
+        keeps_ids: The trainer continues the ids that it sampled; otherwise it renders the history again.
+        strict: It refuses a mask that is not as long as its own prompt demands.
+        edit: The agent edits the history before turn 2.
+    """
+    first, second = case["sampled_ids"]
+    script = [
+        reply(first, prompt=case["prompt_ids"], message=case["assistant_message_as_parsed"], strict=strict),
+        reply(
+            second,
+            prompt=second_prompt(case, keeps_ids=keeps_ids, edit=edit),
+            message={"role": "assistant", "content": "done"},
+            mask=new_tokens(case, keeps_ids=keeps_ids, edit=edit),
+            strict=strict,
+        ),
+    ]
+    return scripted_trainer(real_tokenizer(tokenizer_name(case)), *script)
+
+
+def posts(trainer: ScriptedTrainer) -> list[tuple[str, int | None]]:
+    """Key and mask length of each request."""
+    return [(key, mask) for key, mask, _ in trainer.posts]
 
 
 def assert_kept(result: RolloutResult, case: Case) -> None:
@@ -121,37 +165,37 @@ def assert_failed(result: RolloutResult, case: Case, category: Category, kind: F
 @played
 async def test_exact_is_what_a_trainer_that_keeps_ids_counts(inside: InsideWorker, case: Case) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(inside, trainer, MaskMode.EXACT)
+        result = await run(inside, trainer, case, MaskMode.EXACT)
         assert_kept(result, case)
-        assert trainer.posts == [("1", None), ("2", len(case["expected_delta_ids"]))]
+        assert posts(trainer) == [("1", None), ("2", len(case["expected_delta_ids"]))]
 
 
 @played
 async def test_rerender_is_what_a_trainer_that_renders_again_counts(inside: InsideWorker, case: Case) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(inside, trainer, MaskMode.RERENDER)
+        result = await run(inside, trainer, case, MaskMode.RERENDER)
         if name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
-            assert len(trainer.posts) == 1
+            assert len(trainer.exchanges) == 1
         elif name in BEHIND_OUR_BACK:
             assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
         else:
             assert_rerendered(result, case)
-            assert trainer.posts == [("1", None), ("2", trainer.new_tokens() or None)]
+            assert posts(trainer) == [("1", None), ("2", new_tokens(case, keeps_ids=False) or None)]
 
 
 @played
 async def test_auto_ends_right_with_a_trainer_that_keeps_ids(inside: InsideWorker, case: Case) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(inside, trainer, MaskMode.AUTO)
+        result = await run(inside, trainer, case, MaskMode.AUTO)
         assert_kept(result, case)
         exact = len(case["expected_delta_ids"])
-        assert trainer.posts[0] == ("1", None)
-        if len(trainer.posts) == 2:
-            assert trainer.posts[1] == ("2", exact)
+        assert posts(trainer)[0] == ("1", None)
+        if len(trainer.exchanges) == 2:
+            assert posts(trainer)[1] == ("2", exact)
         else:
-            (_, (first, other), second) = trainer.posts
+            (_, (first, other), second) = posts(trainer)
             assert first == "2"
             assert other != exact
             assert second == ("2/2", exact)
@@ -162,14 +206,14 @@ async def test_auto_ends_right_with_a_trainer_that_keeps_ids(inside: InsideWorke
 async def test_auto_ends_right_with_a_trainer_that_renders_again(inside: InsideWorker, case: Case) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(inside, trainer, MaskMode.AUTO)
+        result = await run(inside, trainer, case, MaskMode.AUTO)
         if name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
         elif name in BEHIND_OUR_BACK:
             assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
         else:
             assert_rerendered(result, case)
-            assert trainer.posts == [("1", None), ("2", trainer.new_tokens() or None)]
+            assert posts(trainer) == [("1", None), ("2", new_tokens(case, keeps_ids=False) or None)]
 
 
 @played
@@ -178,10 +222,10 @@ async def test_a_trainer_that_checks_nothing_is_disproved_exactly_where_it_count
     inside: InsideWorker, case: Case, keeps_ids: bool
 ) -> None:
     async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
-        result = await run(inside, trainer, MaskMode.AUTO)
-        (_, sent) = trainer.posts[1]
-        assert len(trainer.posts) == 2
-        if (sent or 0) != trainer.new_tokens():
+        result = await run(inside, trainer, case, MaskMode.AUTO)
+        (_, sent) = posts(trainer)[1]
+        assert len(trainer.exchanges) == 2
+        if (sent or 0) != new_tokens(case, keeps_ids=keeps_ids):
             assert_failed(result, case, Category.MASK_DISPROVED, FailureKind.INFRA)
         elif keeps_ids:
             assert_kept(result, case)
@@ -197,7 +241,7 @@ async def test_the_samples_don_t_depend_on_the_mode(
 ) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=keeps_ids, strict=False) as trainer:
-        result = await run(inside, trainer, mode)
+        result = await run(inside, trainer, case, mode)
         if mode is MaskMode.RERENDER and name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
         elif keeps_ids:
@@ -215,10 +259,10 @@ async def test_an_edit_that_the_agent_makes_itself_is_exact(
     for definition in case["tools"] or ():
         tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
     monkeypatch.setattr(ticket, "TOOLS", tools)
-    async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(inside, trainer, mode, edit=True)
+    async with golden_trainer(case, keeps_ids=False, edit=True) as trainer:
+        result = await run(inside, trainer, case, mode, edit=True)
         assert result.status is RolloutStatus.COMPLETED, result.failure
-        assert trainer.posts == [("1", None), ("2", len(case["server_rerender_ids"]))]
+        assert posts(trainer) == [("1", None), ("2", len(case["server_rerender_ids"]))]
         assert (result.alignment, result.drift) == (Alignment.EXACT, {})
         assert [turn.drift for turn in result.turns] == ["none", "edited"]
         one, two = result.samples
@@ -234,9 +278,9 @@ async def test_a_refusal_that_sampled_content_causes_is_the_policy_s(
     inside: InsideWorker, case: Case, mode: MaskMode
 ) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(inside, trainer, mode)
+        result = await run(inside, trainer, case, mode)
         assert_failed(result, case, Category.TEMPLATE_REFUSED, FailureKind.POLICY)
-        assert trainer.posts == [("1", None)]
+        assert posts(trainer) == [("1", None)]
         assert len(result.messages) == len(case["initial_messages"]) + 1
 
 
@@ -252,28 +296,20 @@ async def test_a_conversation_of_many_turns_is_one_exact_sample(
         prompts.append(context)
         context = [*context, *turn["sampled"], *turn.get("delta_ids", [])]
 
-    async def keeps_ids(request: Received, writer: asyncio.StreamWriter) -> None:
-        number = int((request.header("idempotency-key") or "").split("/")[1])
-        expected = len(turns[number - 2]["delta_ids"]) if number > 1 else 0
-        if request.document["response_mask"] != ([0] * expected or None):
-            await send(writer, 422, b"{}")
-            return
-        ids = turns[number - 1]["sampled"]
-        reply = {
-            "id": "c",
-            "created": 1,
-            # Nobody parsed it, so a trainer that renders again would get other ids each turn.
-            "choices": [{"message": {"role": "assistant", "content": tokenizer.decode(ids)}}],
-            "token_ids": ids,
-            "logprobs": [-0.25] * len(ids),
-            "prompt_token_ids": prompts[number - 1],
-        }
-        await send(writer, 200, orjson.dumps(reply))
-
+    # Nobody parsed these messages, so a trainer that renders the history again would get other ids each turn.
+    script = [
+        reply(
+            turn["sampled"],
+            prompt=prompt,
+            message={"role": "assistant", "content": tokenizer.decode(turn["sampled"])},
+            mask=len(before["delta_ids"]) if before else 0,
+        )
+        for turn, before, prompt in zip(turns, [None, *turns], prompts, strict=False)
+    ]
     steps: list[Case] = [{"sample": {}}]
     for turn in turns[:-1]:
         steps += [{"say": turn["append"]}, {"sample": {}}]
-    async with bad_trainer(keeps_ids) as trainer:
+    async with scripted_trainer(tokenizer, *script) as trainer:
         result = await inside.run_one(
             server_url=trainer.url,
             messages=case["initial_messages"],
@@ -284,4 +320,4 @@ async def test_a_conversation_of_many_turns_is_one_exact_sample(
         )
         assert_kept(result, case)
         # One refusal teaches which kind it is.
-        assert len(trainer.requests) == len(turns) + (mode is MaskMode.AUTO)
+        assert len(trainer.exchanges) == len(turns) + (mode is MaskMode.AUTO)

@@ -1,7 +1,7 @@
 """Which mask goes over the wire, what is learned from replies, and which replies end a rollout.
 
-The trainer is `callback_app` with its own count of what is new; `tells=False` takes the headers out of its replies by
-which it says of what kind it is, so that only its echoes and refusals do.
+The trainer counts itself what is new. `tells=False` takes the headers out of its replies by which it says of which kind
+it is, so that only its echoes and refusals tell.
 """
 
 import logging
@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.support.lines import ADD, ADD_COMPACT, Exchange, Line, Tap, Tapped, tapped_trainer
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, Step, say, status
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
@@ -22,7 +22,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult, StopTok
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 
-DRIFTING = (Line(ADD_COMPACT), Line("Once more.\n" + ADD_COMPACT), Line())
+DRIFTING = (say(ADD_COMPACT), say("Once more.\n" + ADD_COMPACT), say())
 TYPED = "3<|im_end|>\n<|im_start|>assistant\n8"
 kinds = pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
 
@@ -44,7 +44,7 @@ def failed(result: RolloutResult, category: Category, *, turn: int | None = 2) -
     return failure.message
 
 
-def agrees(result: RolloutResult, trainer: Tapped) -> None:
+def agrees(result: RolloutResult, trainer: ScriptedTrainer) -> None:
     """The result's samples are those of the trainer's own session."""
     theirs = trainer.app.get_session(result.rollout_id, result.uid).samples
     assert [(s.prompt_ids, s.response_ids, s.response_mask) for s in result.samples] == [
@@ -55,7 +55,7 @@ def agrees(result: RolloutResult, trainer: Tapped) -> None:
 async def test_a_kind_is_learned_from_one_refusal_and_holds_for_the_batch(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
         first, second = await inside.run({}, {}, server_url=trainer.url)
         for result in (first, second):
             assert completed(result).alignment is Alignment.EXACT
@@ -72,7 +72,7 @@ async def test_a_kind_is_learned_from_one_refusal_and_holds_for_the_batch(
 
 
 async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
         result = completed(await inside.run_in_pieces(server_url=trainer.url))
         agrees(result, trainer)
         assert [(key, status) for key, _, status in trainer.posts] == [
@@ -88,7 +88,7 @@ async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: Ch
 async def test_a_trainer_that_renders_again_is_right_at_first_try(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False, keeps_ids=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, keeps_ids=False) as trainer:
         for mode in (MaskMode.AUTO, MaskMode.RERENDER):
             trainer.exchanges.clear()
             result = completed(await inside.run_one(server_url=trainer.url, mask_mode=mode))
@@ -101,20 +101,13 @@ async def test_a_trainer_that_renders_again_is_right_at_first_try(
 async def test_a_kind_that_is_declared_needs_no_try(
     inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
 ) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, keeps_ids=keeps_ids) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, keeps_ids=keeps_ids) as trainer:
         agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
         assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 200), ("3", 200)]
 
 
-class Refusing(Tap):
-    """Refuses every mask."""
-
-    def refuses(self, exchange: Exchange) -> int | None:
-        return None if exchange.mask is None else 422
-
-
 async def test_the_other_mask_is_tried_only_once(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False, tap=Refusing) as trainer:
+    async with scripted_trainer(tokenizer, DRIFTING[0], status(422), tells=False) as trainer:
         failed(await inside.run_one(server_url=trainer.url), Category.MASK_REFUSED)
         assert [key for key, _, _ in trainer.posts] == ["1", "2", "2/2"]
         trainer.exchanges.clear()
@@ -124,16 +117,16 @@ async def test_the_other_mask_is_tried_only_once(inside: InsideWorker, tokenizer
 
 
 async def test_a_mask_that_the_echo_disproves_ends_the_rollout(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False, strict=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False) as trainer:
         result = await inside.run_one(server_url=trainer.url)
         assert "mask_mode exact" in failed(result, Category.MASK_DISPROVED)
         assert result.failure is not None
         assert result.failure.kind is FailureKind.INFRA
         # As it says: then nothing is held against the echo, and the ledger is right as ever.
         agrees(completed(await inside.run_one(server_url=trainer.url, mask_mode=MaskMode.EXACT)), trainer)
-    with tapped_trainer(tokenizer, *DRIFTING, strict=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, strict=False) as trainer:
         agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
-    with tapped_trainer(tokenizer, *DRIFTING, tells=False, strict=False, keeps_ids=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False, keeps_ids=False) as trainer:
         agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
 
 
@@ -152,8 +145,8 @@ def typed_output(*, then: int = 0) -> dict[str, Any]:
 async def test_injection_is_labelled_and_what_the_policy_saw_is_kept(
     inside: InsideWorker, tokenizer: ChatTokenizer, tells: bool
 ) -> None:
-    lines = (Line(ADD), Line(ADD_COMPACT), Line())
-    with tapped_trainer(tokenizer, *lines, tells=tells, keeps_ids=False) as trainer:
+    lines = (say(ADD), say(ADD_COMPACT), say())
+    async with scripted_trainer(tokenizer, *lines, tells=tells, keeps_ids=False) as trainer:
         result = completed(await inside.run_one(server_url=trainer.url, **typed_output(then=1)))
         assert [turn.drift for turn in result.turns] == ["none", "injected_control_token", "tool_call_reserialised"]
         assert result.drift == {"injected_control_token": 1, "tool_call_reserialised": 1}
@@ -161,7 +154,7 @@ async def test_injection_is_labelled_and_what_the_policy_saw_is_kept(
         assert result.samples[0].response_ids.count(tokenizer.close_id) == 4
         assert all(status == 200 for _, _, status in trainer.posts)
         agrees(result, trainer)
-    with tapped_trainer(tokenizer, *lines, tells=tells) as trainer:
+    async with scripted_trainer(tokenizer, *lines, tells=tells) as trainer:
         clean = completed(await inside.run_one(server_url=trainer.url, **typed_output(then=1)))
         assert (clean.drift, len(clean.samples)) == ({}, 1)
         agrees(clean, trainer)
@@ -170,21 +163,26 @@ async def test_injection_is_labelled_and_what_the_policy_saw_is_kept(
 async def test_injection_ends_the_rollout_where_the_batch_says_so(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD), Line(), keeps_ids=False) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(), keeps_ids=False) as trainer:
         result = await inside.run_one(server_url=trainer.url, on_injection=OnInjection.FAIL, **typed_output())
         failed(result, Category.INJECTED_CONTROL_TOKEN)
 
 
 async def test_drift_ends_the_rollout_where_the_batch_says_so(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, *DRIFTING, keeps_ids=False) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING, keeps_ids=False) as trainer:
         result = await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL)
         assert "tool_call_reserialised" in failed(result, Category.DRIFT)
-    with tapped_trainer(tokenizer, *DRIFTING) as trainer:
+    async with scripted_trainer(tokenizer, *DRIFTING) as trainer:
         completed(await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL))
 
 
+def without_echo(exchange: Exchange) -> None:
+    """Takes the prompt's ids out of each reply."""
+    exchange.patch(prompt_token_ids=...)
+
+
 async def test_without_an_echo_nothing_is_proved(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, Line(ADD), Line(), echoes=False) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(), change=without_echo) as trainer:
         refused = await inside.run_one(server_url=trainer.url)
         failed(refused, Category.UNVERIFIED, turn=1)
         result = completed(await inside.run_one(server_url=trainer.url, allow_unverified=True))
@@ -195,16 +193,8 @@ async def test_without_an_echo_nothing_is_proved(inside: InsideWorker, tokenizer
         ]
 
 
-class SilentLater(Tap):
-    """Echoes in turn 1 only."""
-
-    def change(self, exchange: Exchange) -> None:
-        if exchange.key != "1":
-            exchange.body = orjson.dumps({k: v for k, v in exchange.reply.items() if k != "prompt_token_ids"})
-
-
 async def test_an_echo_that_stops_is_no_proof_either(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    with tapped_trainer(tokenizer, Line(ADD), Line(), tap=SilentLater) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD), say(prompt_token_ids=...)) as trainer:
         failed(await inside.run_one(server_url=trainer.url), Category.UNVERIFIED)
         result = completed(await inside.run_one(server_url=trainer.url, allow_unverified=True))
         assert result.alignment is Alignment.UNVERIFIED
@@ -214,7 +204,7 @@ async def test_an_echo_that_stops_is_no_proof_either(inside: InsideWorker, token
 async def test_another_tokenizer_than_declared_is_refused_before_any_call(
     inside: InsideWorker, tokenizer: ChatTokenizer, field: str
 ) -> None:
-    with tapped_trainer(tokenizer, Line()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         ours = {**tokenizer.fingerprint.model_dump(), "revision": None}
         completed(await inside.run_one(server_url=trainer.url, declared_tokenizer=ours))
         trainer.exchanges.clear()
@@ -232,7 +222,7 @@ async def test_another_template_on_the_trainer_is_named_with_ours(
     template = directory / "chat_template.jinja"
     template.write_text(template.read_text() + "{# another #}")
     theirs = load_tokenizer(str(directory))
-    with tapped_trainer(theirs, Line()) as trainer:
+    async with scripted_trainer(theirs, say()) as trainer:
         message = failed(await inside.run_one(server_url=trainer.url), Category.TOKENIZER_MISMATCH, turn=1)
         assert theirs.fingerprint.template_sha256 in message
         assert tokenizer.fingerprint.template_sha256 in message
@@ -244,8 +234,8 @@ async def test_another_template_on_the_trainer_is_named_with_ours(
 async def test_a_trainer_with_another_model_is_caught_on_turn_1(
     inside: InsideWorker, ours: str, theirs: str, tells: bool
 ) -> None:
-    with tapped_trainer(real_tokenizer(theirs), Line("Hi.")) as trainer:
-        trainer.tap.without = frozenset() if tells else frozenset({"x-tokenizer-fingerprint"})
+    hides = () if tells else ("x-tokenizer-fingerprint",)
+    async with scripted_trainer(real_tokenizer(theirs), say("Hi."), hides=hides) as trainer:
         result = await inside.run_one(server_url=trainer.url, tokenizer_name=str(real_directory(ours)))
         message = failed(result, Category.TOKENIZER_MISMATCH, turn=1)
         assert result.failure is not None
@@ -258,14 +248,14 @@ async def test_a_trainer_with_another_model_is_caught_on_turn_1(
 async def test_how_turns_end_is_counted_and_a_stop_token_that_never_comes_is_a_warning(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    async def run(*lines: Line) -> RolloutResult:
-        with tapped_trainer(tokenizer, *lines) as trainer:
+    async def run(*lines: Step) -> RolloutResult:
+        async with scripted_trainer(tokenizer, *lines) as trainer:
             result = completed(await inside.run_one(server_url=trainer.url))
             agrees(result, trainer)
             return result
 
-    call_without_stop, cut = Line(ADD, stop=False), Line(stop=False, finish="length")
-    sampled = await run(Line(ADD), Line())
+    call_without_stop, cut = say(ADD, stop=False), say(stop=False, finish="length")
+    sampled = await run(say(ADD), say())
     assert [turn.stop for turn in sampled.turns] == [StopToken.SAMPLED] * 2
     assert sampled.warnings == []
     withheld = await run(call_without_stop, cut)
@@ -273,7 +263,7 @@ async def test_how_turns_end_is_counted_and_a_stop_token_that_never_comes_is_a_w
     assert withheld.warnings == ["stop_token_withheld"]
     kinds = [segment.kind for sample in withheld.samples for segment in sample.segments]
     assert kinds == ["sampled", "synth_close", "glue", "sampled"]
-    once = await run(call_without_stop, Line())
+    once = await run(call_without_stop, say())
     assert once.warnings == []
     absent = await run(cut)
     assert absent.warnings == []
@@ -282,26 +272,23 @@ async def test_how_turns_end_is_counted_and_a_stop_token_that_never_comes_is_a_w
 async def test_log_probabilities_that_are_all_zero_are_a_warning(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    with tapped_trainer(tokenizer, Line(ADD, logprob=0.0), Line(logprob=0.0)) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD, logprob=0.0), say(logprob=0.0)) as trainer:
         assert completed(await inside.run_one(server_url=trainer.url)).warnings == ["zero_logprobs"]
-    with tapped_trainer(tokenizer, Line(ADD, logprob=0.0), Line()) as trainer:
+    async with scripted_trainer(tokenizer, say(ADD, logprob=0.0), say()) as trainer:
         assert completed(await inside.run_one(server_url=trainer.url)).warnings == []
 
 
-class InTheBody(Tap):
+def version_in_the_body(exchange: Exchange) -> None:
     """Moves the policy's version from the header into the body, as a number."""
-
-    def change(self, exchange: Exchange) -> None:
-        version = exchange.reply_headers.pop("x-policy-version")
-        exchange.body = orjson.dumps({**exchange.reply, "policy_version": int(version)})
+    exchange.patch(policy_version=int(exchange.reply_headers.pop("x-policy-version")))
 
 
-@pytest.mark.parametrize("tap", [Tap, InTheBody], ids=["header", "field"])
+@pytest.mark.parametrize("change", [None, version_in_the_body], ids=["header", "field"])
 async def test_each_turn_has_its_policy_version_in_whatever_order(
-    inside: InsideWorker, tokenizer: ChatTokenizer, tap: type[Tap]
+    inside: InsideWorker, tokenizer: ChatTokenizer, change: Change | None
 ) -> None:
-    lines = (Line(ADD, version="7"), Line(ADD, version="6"), Line(version="8"))
-    with tapped_trainer(tokenizer, *lines, tap=tap) as trainer:
+    lines = (say(ADD, version="7"), say(ADD, version="6"), say(version="8"))
+    async with scripted_trainer(tokenizer, *lines, change=change) as trainer:
         result = completed(await inside.run_one(server_url=trainer.url))
         assert [turn.policy_version for turn in result.turns] == ["7", "6", "8"]
         segments = [segment for sample in result.samples for segment in sample.segments]
@@ -318,7 +305,7 @@ async def test_a_turn_that_is_not_to_be_trained_stays_in_the_context_with_mask_0
         {"say": [{"role": "user", "content": "go on"}]},
         {"sample": {}},
     ]
-    with tapped_trainer(tokenizer, Line("Well."), Line("Yes."), keeps_ids=keeps_ids) as trainer:
+    async with scripted_trainer(tokenizer, say("Well."), say("Yes."), keeps_ids=keeps_ids) as trainer:
         result = completed(await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps}))
         (sample,) = result.samples
         first, second = (list(turn.token_ids) for turn in trainer.app.sampling_log.of(result.rollout_id))
@@ -332,11 +319,11 @@ async def test_a_turn_that_is_not_to_be_trained_stays_in_the_context_with_mask_0
 
 
 async def test_a_batch_sums_alignment_drift_and_warnings(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    withheld = (Line(ADD_COMPACT, stop=False), Line(stop=False))
-    with (
-        tapped_trainer(tokenizer, *DRIFTING, keeps_ids=False) as renders,
-        tapped_trainer(tokenizer, *DRIFTING) as keeps,
-        tapped_trainer(tokenizer, *withheld, echoes=False) as silent,
+    withheld = (say(ADD_COMPACT, stop=False), say(stop=False))
+    async with (
+        scripted_trainer(tokenizer, *DRIFTING, keeps_ids=False) as renders,
+        scripted_trainer(tokenizer, *DRIFTING) as keeps,
+        scripted_trainer(tokenizer, *withheld, change=without_echo) as silent,
     ):
         urls = (renders.url, renders.url, keeps.url, silent.url)
         uids = await inside.submit(*({"server_url": url} for url in urls), allow_unverified=True)
@@ -355,15 +342,15 @@ async def test_logs_have_lengths_and_ids_and_no_text(
     inside: InsideWorker, tokenizer: ChatTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     marker = "xyzzy"
-    lines = (Line(f"{marker} {ADD_COMPACT}"), Line(marker))
+    lines = (say(f"{marker} {ADD_COMPACT}"), say(marker))
     # Libraries that our processes silence, because of what they say at this level.
     for noisy in ("httpx", "httpcore"):
         caplog.set_level(logging.WARNING, noisy)
     caplog.set_level(logging.DEBUG)
     rollout = {"messages": [{"role": "user", "content": marker}]}
-    with tapped_trainer(tokenizer, *lines, tells=False) as trainer:
+    async with scripted_trainer(tokenizer, *lines, tells=False) as trainer:
         kept = completed(await inside.run_one(server_url=trainer.url, **rollout))
-    with tapped_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
+    async with scripted_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
         forked = completed(await inside.run_one(server_url=trainer.url, **rollout))
         failed(await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL, **rollout), Category.DRIFT)
     assert marker not in caplog.text

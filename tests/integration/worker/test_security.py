@@ -1,16 +1,15 @@
 """What a worker process does with hosts that it may not call, and with secrets that it cannot read."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from cryptography.fernet import Fernet
-from tests.integration.worker.test_delivery import answering, end, settled
-from tests.support.bad_trainer import Received, bad_trainer, completion, raw, send
+from tests.integration.worker.test_delivery import end, settled
 from tests.support.batches import NOWHERE
 from tests.support.pool import Pool, opened_pool
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Exchange, say, status
 from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
@@ -37,41 +36,34 @@ async def test_a_push_to_such_a_host_is_given_up_at_once(pool: Pool) -> None:
     assert await settled(pool, uid) == {"dead": 1}
 
 
-async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool) -> None:
-    async def endless(_: Received, writer: asyncio.StreamWriter) -> None:
-        await raw(writer, b"HTTP/1.1 200 OK\r\n\r\n")
+async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async def endless(exchange: Exchange) -> None:
+        await exchange.raw(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
-            await raw(writer, b"x" * 65536)
+            await exchange.raw(b"x" * 65536)
 
-    async with bad_trainer(endless) as receiver:
+    async with scripted_trainer(tokenizer, endless) as receiver:
         (uid,) = await end(pool, receiver.url)
         assert await settled(pool, uid) == {"delivered": 1}
-        assert len(receiver.requests) == 1
+        assert len(receiver.exchanges) == 1
 
 
-async def test_a_push_is_not_redirected(pool: Pool) -> None:
-    async with bad_trainer(answering(200)) as inner:
-
-        async def moved(_: Received, writer: asyncio.StreamWriter) -> None:
-            await send(writer, 308, headers=(("Location", inner.url),))
-
-        async with bad_trainer(moved) as outer:
+async def test_a_push_is_not_redirected(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, status(200)) as inner:
+        async with scripted_trainer(tokenizer, status(308, location=inner.url)) as outer:
             (uid,) = await end(pool, outer.url, attempts=7)
             assert await settled(pool, uid) == {"dead": 1}
-        assert inner.requests == []
+        assert inner.exchanges == []
 
 
 async def test_a_worker_without_the_key_names_both_sides(
     redis_url: str, tokenizer: ChatTokenizer, tmp_path: Path
 ) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 500, str(completion(tokenizer, request)).encode())
-
     other = tmp_path / "keys"
     other.touch(0o600)
     other.write_text(Fernet.generate_key().decode())
     shared: dict[str, Any] = {"callback_api_key": "MARKER"}
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, status(500)) as trainer:
         for secrets_file, has in (
             (str(other), f"ROLLOUTPOOL_SECRETS_FILE={other}"),
             ("", "no ROLLOUTPOOL_SECRETS_FILE"),
@@ -87,7 +79,7 @@ async def test_a_worker_without_the_key_names_both_sides(
             assert "by the API" in failure.message
             assert has in failure.message
             assert "MARKER" not in failure.message + log
-        assert trainer.requests == []
+        assert trainer.exchanges == []
 
 
 async def test_a_worker_calls_loopback_alone_unless_told(redis_url: str) -> None:
@@ -123,11 +115,8 @@ async def test_settings_that_cannot_be_used_end_the_worker(redis_url: str, setti
 async def test_ids_cannot_forge_lines_in_a_workers_log(redis_url: str, tokenizer: ChatTokenizer, form: str) -> None:
     forged = 'x"}\r\n{"event": "forged"}\n2026-01-01T00:00:00Z [info     ] forged\x1b[31m\u2028'
 
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
     settings = {"ROLLOUTPOOL_LOG_LEVEL": "debug", "ROLLOUTPOOL_LOG_FORMAT": form}
-    async with opened_pool(redis_url) as pool, bad_trainer(answer) as trainer:
+    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, say("8")) as trainer:
         with started_worker(redis_url, [], **settings) as worker:
             await worker.announced(pool.store)
             # In every place that a caller names something.

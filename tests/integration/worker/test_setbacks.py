@@ -3,13 +3,12 @@
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
-from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.batches import OWNER, new_batch, uids_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.redis_server import free_port
-from tests.support.scripted_trainer import Say, call, scripted_trainer
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Scripts, call, hang, say, status
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
@@ -27,14 +26,8 @@ async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_pr
 ) -> None:
     """In a model call that does not end; the other one had no turn to show."""
     add = call("add", '{"a": 5, "b": 3}')
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if request.turn == 2 or request.document["messages"][0]["content"] == "nothing":
-            await asyncio.Event().wait()
-        choices = [{"message": {"role": "assistant", "content": None, "tool_calls": [add]}}]
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
-
-    async with bad_trainer(answer) as trainer:
+    scripts: Scripts = {"one turn": [say("8", [add]), hang()], "nothing": [hang()]}
+    async with scripted_trainer(tokenizer, scripts=scripts) as trainer:
         asks = [{"messages": [{"role": "user", "content": text}]} for text in ("one turn", "nothing")]
         batch = new_batch(asks, shared={"server_url": trainer.url}, deadline_s=DEADLINE)
         await inside.services.store.batches.submit(batch)
@@ -53,7 +46,7 @@ async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_pr
 
 
 async def test_the_deadline_covers_the_time_in_the_queue(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, Say()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.05)
         await inside.services.store.batches.submit(batch)
         (uid,) = uids_of(batch)
@@ -77,7 +70,7 @@ async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivere
         return [sample.model_copy(update={"response_mask": sample.response_mask[:-1]}) for sample in whole(ledger)]
 
     monkeypatch.setattr(TokenLedger, "samples", damaged)
-    async with scripted_trainer(tokenizer, Say()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         (uid,) = await inside.submit({}, server_url=trainer.url)
         assert await inside.take(uid) == "failed"
         result = await inside.result(uid)
@@ -94,15 +87,10 @@ async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivere
 async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then(
     redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
 ) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if b"recovers" in request.body and len(trainer.of(request.uid)) > 1:
-            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-        else:
-            await send(writer, 503)
-
+    scripts: Scripts = {"never": [status(503)], "recovers": [status(503), say("8")]}
     async with (
         inside_worker(redis_url, tokenizers, infra_retries=2, trainer_attempts=1) as worker,
-        bad_trainer(answer) as trainer,
+        scripted_trainer(tokenizer, scripts=scripts) as trainer,
     ):
         asks = [{"messages": [{"role": "user", "content": text}]} for text in ("never", "recovers")]
         never, recovers = await worker.submit(*asks, server_url=trainer.url)
@@ -125,16 +113,12 @@ async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then
     ids=["nothing promised", "idempotent"],
 )
 async def test_a_turn_that_may_have_been_sampled_is_asked_again_only_where_the_trainer_promised_that_it_is_safe(
-    redis_url: str, tokenizers: TokenizerCache, promise: dict[str, Any], outcomes: list[str]
+    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer, promise: dict[str, Any], outcomes: list[str]
 ) -> None:
     """A gateway's 504 says nothing about whether the policy sampled."""
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        await send(writer, 504)
-
     async with (
         inside_worker(redis_url, tokenizers, infra_retries=2, trainer_attempts=1) as worker,
-        bad_trainer(answer) as trainer,
+        scripted_trainer(tokenizer, status(504)) as trainer,
     ):
         (uid,) = await worker.submit(promise, server_url=trainer.url)
         assert [await worker.take(uid) for _ in outcomes] == outcomes
@@ -157,7 +141,7 @@ async def test_a_turn_that_may_have_been_sampled_is_asked_again_only_where_the_t
 async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
     inside: InsideWorker, tokenizer: ChatTokenizer, promise: dict[str, Any], outcome: str, asked: list[int]
 ) -> None:
-    async with scripted_trainer(tokenizer, Say("", [call("add", '{"a": 5, "b": 3}')]), Say("8")) as trainer:
+    async with scripted_trainer(tokenizer, say("", [call("add", '{"a": 5, "b": 3}')]), say("8")) as trainer:
         (uid,) = await inside.submit(promise, server_url=trainer.url)
         finish = inside.services.store.rollouts.finish
 
@@ -201,7 +185,7 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     dead = f"http://127.0.0.1:{free_port()}"
     async with (
         inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1, trainer_down_timeout=15) as worker,
-        scripted_trainer(tokenizer, Say()) as trainer,
+        scripted_trainer(tokenizer, say()) as trainer,
     ):
         worker.services.breakers = Breakers(lambda: now)
         *found_out, waiting = await worker.submit(*[{}] * (FAILURES + 1), server_url=dead)
@@ -230,7 +214,7 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
     now = 0.0
     async with (
         inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1) as worker,
-        scripted_trainer(tokenizer, Say()) as trainer,
+        scripted_trainer(tokenizer, say()) as trainer,
     ):
         breakers = worker.services.breakers = Breakers(lambda: now)
         for _ in range(FAILURES):
@@ -249,13 +233,8 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
 async def test_retry_after_slows_the_rollout_that_was_told_so_and_no_other(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        if b"overload" in request.body:
-            await send(writer, 429, headers=(("Retry-After", "30"),))
-        else:
-            await send(writer, 200, orjson.dumps(completion(tokenizer, request)))
-
-    async with bad_trainer(answer) as trainer:
+    scripts: Scripts = {"overload": [status(429, retry_after="30")]}
+    async with scripted_trainer(tokenizer, say("8"), scripts=scripts) as trainer:
         asks = [{"messages": [{"role": "user", "content": text}]} for text in ("overload", *["go on"] * 5)]
         slow, *others = await inside.submit(*asks, server_url=trainer.url)
         waiting = asyncio.create_task(inside.take(slow))

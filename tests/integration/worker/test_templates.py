@@ -1,14 +1,14 @@
 """Tokenizers and templates that cannot do what a rollout needs end that rollout, with the right one to blame."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
-import orjson
 import pytest
-from tests.support.bad_trainer import Received, bad_trainer, completion, send
 from tests.support.pool import Pool
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import say
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -26,16 +26,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 async def called(
-    pool: Pool, tokenizer: ChatTokenizer, directory: Path, tool_calls: list[object]
+    pool: Pool, tokenizer: ChatTokenizer, directory: Path, tool_calls: list[dict[str, Any]]
 ) -> list[RolloutResult]:
     """Runs a batch and a v1 rollout whose policy calls tools in turn 1, with that tokenizer on the worker."""
-
-    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
-        choices = [{"message": {"role": "assistant", "content": "8", "tool_calls": tool_calls}}]
-        await send(writer, 200, orjson.dumps(completion(tokenizer, request, choices=choices)))
-
-    async with bad_trainer(answer) as bad:
-        return await pool.run([{}, {"v1": True}], shared={"server_url": bad.url, "tokenizer_name": str(directory)})
+    async with scripted_trainer(tokenizer, say("8", tool_calls), tells=False) as trainer:
+        return await pool.run([{}, {"v1": True}], shared={"server_url": trainer.url, "tokenizer_name": str(directory)})
 
 
 async def test_a_template_that_knows_no_tool_results_is_the_request_s_fault(

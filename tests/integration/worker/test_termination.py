@@ -4,45 +4,46 @@ from typing import Any
 
 import pytest
 from tests.support.pool import Pool
-from tests.support.scripted_trainer import Say, call, scripted_trainer
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Say, call, say
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.v1.response import to_v1
 from rolloutpool_common.rendering import ChatTokenizer
 
-ADD = Say("adding", [call("add", {"a": 5, "b": 3})])
-TEN = Say("adding", [call("add", {"a": 5, "b": 3})], tokens=10)
+ADD = say("adding", [call("add", {"a": 5, "b": 3})])
+TEN = say("adding", [call("add", {"a": 5, "b": 3})], tokens=10)
 
 
 @pytest.mark.parametrize(
     ("spec", "turns", "reason", "roles", "v1_reason"),
     [
-        ({}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({}, [Say("cut", finish_reason="length")], FinishReason.LENGTH, "uA", "stop"),
+        ({}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({}, [say("cut", finish="length")], FinishReason.LENGTH, "uA", "stop"),
         # A cut turn that calls tools goes on: only a turn that ends the rollout can end it by length.
-        ({}, [Say("cut", ADD.calls, "length"), Say()], FinishReason.STOP, "uatA", "stop"),
+        ({}, [say("cut", ADD.calls, finish="length"), say()], FinishReason.STOP, "uatA", "stop"),
         ({"max_turns": 1}, [ADD], FinishReason.MAX_TURNS, "uat", "max_turns"),
         ({"max_turns": 3}, [ADD], FinishReason.MAX_TURNS, "uatatat", "max_turns"),
         ({"max_tokens_total": 20}, [TEN], FinishReason.MAX_TOKENS, "uatA", "max_tokens"),
         ({"max_tokens_total": 21}, [TEN], FinishReason.MAX_TOKENS, "uatatA", "max_tokens"),
         # Reached by the answer itself: still the limit, as protocol v1 checks it first.
-        ({"max_tokens_total": 1}, [Say()], FinishReason.MAX_TOKENS, "uA", "max_tokens"),
+        ({"max_tokens_total": 1}, [say()], FinishReason.MAX_TOKENS, "uA", "max_tokens"),
         ({"metadata": {"max_assistant_turns": 2}}, [ADD], FinishReason.MAX_ASSISTANT_TURNS, "uatA", "max_turns"),
         ({"metadata": {"max_user_turns": 2}}, [ADD], FinishReason.MAX_USER_TURNS, "uatatA", "max_turns"),
         ({"metadata": {"budget_tokens": 1}}, [ADD], FinishReason.BUDGET_TOKENS, "uA", "max_tokens"),
         # A natural end is the reason, even where a hint was reached by the same turn.
-        ({"metadata": {"max_assistant_turns": 2}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"max_assistant_turns": 2}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
         ({"metadata": {"termination_strategy": "after_first_call"}}, [ADD], FinishReason.STRATEGY, "uA", "stop"),
-        ({"metadata": {"termination_strategy": "task_completion"}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"termination_strategy": "ask_again"}}, [Say(), Say()], FinishReason.STOP, "uauA", "stop"),
-        ({"metadata": {"termination_strategy": "unheard of"}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"termination_strategy": ["x"]}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"termination_strategy": "task_completion"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"termination_strategy": "ask_again"}}, [say(), say()], FinishReason.STOP, "uauA", "stop"),
+        ({"metadata": {"termination_strategy": "unheard of"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"termination_strategy": ["x"]}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
         # Hints that make no sense are no hints.
-        ({"metadata": {"max_assistant_turns": 0}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"max_assistant_turns": True}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"max_assistant_turns": "1"}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"budget_tokens": -1}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
-        ({"metadata": {"budget_tokens": 1_000_000}}, [ADD, Say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"max_assistant_turns": 0}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"max_assistant_turns": True}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"max_assistant_turns": "1"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"budget_tokens": -1}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        ({"metadata": {"budget_tokens": 1_000_000}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
     ],
 )
 async def test_the_result_says_what_ended_it(
@@ -63,7 +64,7 @@ async def test_the_result_says_what_ended_it(
             assert result.num_tool_calls == roles.count("t")
             # The record keeps every sampled turn, whatever v1 drops.
             (sample,) = result.samples
-            theirs = trainer.ledgers[result.uid].samples()[0]
+            theirs = trainer.app.get_session(result.rollout_id, result.uid).samples[0]
             assert sample.response_ids == theirs.response_ids
             assert sample.response_mask == theirs.response_mask
             assert sum(sample.response_mask) == result.response_tokens

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.support.pool import Pool
-from tests.support.scripted_trainer import Say, call, scripted_trainer
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import call, say
 from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -17,7 +18,7 @@ from rolloutpool_common.store import Store
 
 async def called(pool: Pool, tokenizer: ChatTokenizer, *calls: dict[str, Any], **spec: Any) -> RolloutResult:
     """A rollout whose first turn makes these calls."""
-    async with scripted_trainer(tokenizer, Say("calling", calls), Say()) as trainer:
+    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
         (result,) = await pool.run([spec], shared={"server_url": trainer.url})
     assert result.status is RolloutStatus.COMPLETED, result.failure
     assert result.alignment == "exact"

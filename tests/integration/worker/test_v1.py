@@ -3,9 +3,9 @@
 from typing import Any
 
 import orjson
-from tests.support.bad_trainer import Received
 from tests.support.pool import Pool
-from tests.support.scripted_trainer import Say, ScriptedTrainer, call, scripted_trainer
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import Exchange, call, say
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.response import to_v1
@@ -13,10 +13,10 @@ from rolloutpool_common.rendering import ChatTokenizer
 
 KEYS = ["model", "messages", "rollout_id", "temperature", "top_p", "max_tokens", "stop", "logprobs", "response_mask"]
 TWO = [call("add", {"a": 5, "b": 3}, "c1"), call("divide", '{"a": 1, "b": 0}', "c2")]
-TURNS = (Say("adding", TWO), Say("8, it is"))
+TURNS = (say("adding", TWO), say("8, it is"))
 
 
-async def run(pool: Pool, trainer: ScriptedTrainer, **spec: Any) -> tuple[RolloutResult, list[Received]]:
+async def run(pool: Pool, trainer: ScriptedTrainer, **spec: Any) -> tuple[RolloutResult, list[Exchange]]:
     (result,) = await pool.run([{"v1": True, **spec}], shared={"server_url": trainer.url})
     return result, trainer.of(result.uid)
 
@@ -39,17 +39,17 @@ async def test_the_body_has_exactly_nine_keys_in_their_order(pool: Pool, tokeniz
 
 
 async def test_absent_parameters_are_sent_as_the_protocol_s_defaults(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, Say()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         _, (request,) = await run(pool, trainer)
     assert [request.document[key] for key in KEYS[3:]] == [1.0, 1.0, 512, None, True, None]
-    assert b'"stop":null' in request.body
-    assert b'"response_mask":null' in request.body
+    assert b'"stop":null' in request.content
+    assert b'"response_mask":null' in request.content
 
 
 async def test_unknown_sampling_parameters_follow_the_nine_on_the_batch_api(
     pool: Pool, tokenizer: ChatTokenizer
 ) -> None:
-    async with scripted_trainer(tokenizer, Say()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         (result,) = await pool.run(
             [{"sampling_params": {"top_k": 5, "chat_template_kwargs": {"a": [1]}}}], shared={"server_url": trainer.url}
         )
@@ -86,19 +86,19 @@ async def test_messages_travel_in_normal_form_and_history_only_grows(pool: Pool,
 
 
 async def test_the_mask_is_null_at_first_and_then_a_zero_per_new_token(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, TURNS[0], TURNS[0], Say()) as trainer:
+    async with scripted_trainer(tokenizer, TURNS[0], TURNS[0], say()) as trainer:
         result, requests = await run(pool, trainer)
-        ledger = trainer.ledgers[result.uid]
+        (sample,) = trainer.app.get_session(result.rollout_id, result.uid).samples
     masks = [request.document["response_mask"] for request in requests]
     assert masks[0] is None
-    glue = [segment.n for segment in ledger.samples()[0].segments if segment.kind == "glue"]
+    glue = [segment.n for segment in sample.segments if segment.kind == "glue"]
     assert [len(mask) for mask in masks[1:]] == glue
     assert {value for mask in masks[1:] for value in mask} == {0}
-    assert b'"response_mask":[0,0' in requests[1].body
+    assert b'"response_mask":[0,0' in requests[1].content
 
 
 async def test_the_bearer_key_is_sent_only_where_there_is_one(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, Say()) as trainer:
+    async with scripted_trainer(tokenizer, say()) as trainer:
         for key, header in (("s3cret", "Bearer s3cret"), ("ключ", "Bearer ключ"), ("", None), (None, None)):
             _, (request,) = await run(pool, trainer, callback_api_key=key)
             sent = request.header("authorization")
@@ -117,7 +117,7 @@ async def test_the_headers_name_the_turn_and_the_attempt(pool: Pool, tokenizer: 
 async def test_the_eight_numbers(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, *TURNS) as trainer:
         result, _ = await run(pool, trainer)
-        (sample,) = trainer.ledgers[result.uid].samples()
+        (sample,) = trainer.app.get_session(result.rollout_id, result.uid).samples
     metrics = to_v1(result, tokenizer_name="t", timeout_seconds=600.0).metrics
     assert metrics is not None
     sampled = sum(sample.response_mask)
@@ -186,7 +186,7 @@ async def test_the_calculator_s_texts_are_the_protocol_s_own(pool: Pool, tokeniz
         ("add", "null", "Error: Invalid arguments for add: "),
     ]
     calls = [call(name, arguments) for name, arguments, _ in cases]
-    async with scripted_trainer(tokenizer, Say("calling", calls), Say()) as trainer:
+    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
         result, _ = await run(pool, trainer)
     contents = [message.content for message in result.messages if message.role == "tool"]
     for (name, arguments, expected), content in zip(cases, contents, strict=True):
@@ -205,7 +205,7 @@ async def test_the_batch_api_holds_arguments_against_the_schema(pool: Pool, toke
         ({"a": 5, "b": 3, "c": 1}, "Error: Invalid arguments for add: "),
     ]
     calls = [call("add", arguments) for arguments, _ in cases]
-    async with scripted_trainer(tokenizer, Say("calling", calls), Say()) as trainer:
+    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
         (result,) = await pool.run(shared={"server_url": trainer.url})
     tools = [message for message in result.messages if message.role == "tool"]
     for (arguments, expected), message in zip(cases, tools, strict=True):
