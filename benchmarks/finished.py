@@ -93,7 +93,7 @@ async def claim(store: Store, batch_id: str, index: int = 0) -> Claim:
     """The right to end one of its rollouts, for as long as `present` lasts."""
     claimed = await store.rollouts.claim(f"{batch_id}-{index}", WORKER)
     if not isinstance(claimed, Claim):
-        raise AssertionError(f"{batch_id}-{index} cannot be claimed: {claimed.reason}")
+        raise AssertionError(f"{batch_id}-{index} cannot be claimed: {claimed}")
     return claimed
 
 

@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import (
     BatchStillRunning,
     Claim,
@@ -36,10 +37,13 @@ from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 
 T = TypeVar("T")
-WORKERS = ("w1", "w2", "isolated-w3")
+WORKERS = {"w1": WorkerRole.SHARED, "w2": WorkerRole.SHARED, "w3": WorkerRole.ISOLATED}
 KEYS = ("first", "second")
 NAMES = ("a", "b")
-KEPT = ("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch")
+KEPT = (
+    *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch"),
+    "rp:schema",
+)
 """What is bounded by itself, whatever was submitted."""
 
 
@@ -98,7 +102,9 @@ class StoreMachine(RuleBasedStateMachine):
     def announce(self, worker: str) -> None:
         """Makes a worker known."""
         about: dict[str, Any] = {"tools": [], "agents": [], "termination_strategies": [], "tokenizers": {}}
-        self.do(self.store.workers.announce(worker, host="h", pid=1, slots=1, versions={}, **about))
+        self.do(
+            self.store.workers.announce(worker, role=WORKERS[worker], host="h", pid=1, slots=1, versions={}, **about)
+        )
 
     @rule(
         n=st.integers(1, 3),
@@ -144,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
         """What was published and not claimed goes back into the outboxes."""
         self.do(self.store.outbox.lost(Priority.DEFAULT, self.do(self.store.outbox.now_ms()) + 1))
 
-    @rule(target=claims, tickets=tickets, worker=st.sampled_from(WORKERS), twice=st.booleans())
+    @rule(target=claims, tickets=tickets, worker=st.sampled_from(list(WORKERS)), twice=st.booleans())
     def claim(self, tickets: list[Ticket], worker: str, twice: bool) -> Claim | None:
         """A ticket, perhaps an old one, perhaps with the answer lost and asked again."""
         if not tickets:
@@ -155,16 +161,18 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_one(self, uid: str, worker: str, twice: bool = False) -> Claim | None:
         """Makes the claim that the model says, or none."""
         model, token = self.rollouts.get(uid), new_token()
-        answer = self.do(self.store.rollouts.claim(uid, worker, token=token))
+        answer = self.do(self.store.rollouts.claim(uid, worker, WORKERS[worker], token=token))
         if twice and isinstance(answer, Claim):
-            assert self.do(self.store.rollouts.claim(uid, worker, token=token)).attempt == answer.attempt  # type: ignore[union-attr]
+            again = self.do(self.store.rollouts.claim(uid, worker, WORKERS[worker], token=token))
+            assert isinstance(again, Claim)
+            assert again.attempt == answer.attempt
         if model is None:
             assert answer == ClaimRefused("gone")
         elif model.ended:
             assert answer == ClaimRefused("ended")
         elif model.status == "running":
             assert answer == ClaimRefused("taken")
-        elif model.crashes >= 2 and not worker.startswith("isolated-"):
+        elif model.crashes >= 2 and WORKERS[worker] is WorkerRole.SHARED:
             assert answer in (ClaimRefused("isolated"), ClaimRefused("taken"))
         else:
             assert isinstance(answer, Claim)
@@ -237,10 +245,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert model is not None
             model.status, model.token, model.clean = "queued", None, clean
             model.retries += retry
-            if retry and claim.worker_id.startswith("isolated-"):
+            if retry and claim.role is WorkerRole.ISOLATED:
                 model.crashes = 0
 
-    @rule(worker=st.sampled_from(WORKERS))
+    @rule(worker=st.sampled_from(list(WORKERS)))
     def die(self, worker: str) -> None:
         """A worker falls silent and is declared dead; then it is started again."""
         self.raw.zadd("rp:workers", {worker: 1})
@@ -378,7 +386,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.raw.delete("rp:delayed")
             for uid, model in self.rollouts.items():
                 if not model.ended:
-                    claim = self.claim_one(uid, "isolated-w3")
+                    claim = self.claim_one(uid, "w3")
                     assert claim is not None
                     self.finish(claim, RolloutStatus.COMPLETED, False)
             self.everything_is_where_it_should_be()

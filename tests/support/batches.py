@@ -10,6 +10,7 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 
 __all__ = ["NOWHERE", "OWNER", "announce", "claim", "new_batch", "result_of", "submit", "uids_of"]
@@ -78,9 +79,9 @@ async def submit(store: Store, rollouts: int | Sequence[dict[str, Any]] = 1, **o
     return uids_of(batch)
 
 
-async def claim(store: Store, uid: str, worker: str = "w1") -> Claim:
+async def claim(store: Store, uid: str, worker: str = "w1", role: WorkerRole = WorkerRole.SHARED) -> Claim:
     """A claim that must succeed."""
-    claimed = await store.rollouts.claim(uid, worker)
+    claimed = await store.rollouts.claim(uid, worker, role)
     assert isinstance(claimed, Claim), claimed
     return claimed
 
@@ -113,10 +114,11 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
     return RolloutResult(**{**fields, **changes})
 
 
-async def announce(store: Store, worker: str, *, slots: int = 1) -> None:
+async def announce(store: Store, worker: str, *, slots: int = 1, role: WorkerRole = WorkerRole.SHARED) -> None:
     """Makes a worker known."""
     await store.workers.announce(
         worker,
+        role=role,
         host="h",
         pid=1,
         slots=slots,

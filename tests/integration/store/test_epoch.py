@@ -172,12 +172,12 @@ async def test_a_rollout_whose_end_was_forgotten_runs_again(server: DurableRedis
     await store.rollouts.finish(held, result_of(held))
     server.lose_tail()
     assert (await store.workers.tokens("w1"))[uid] == held.token
-    await store.rollouts.abandon(uid, held.token)
+    await store.rollouts.abandon(uid, held.token, held.role)
     again = await store.rollouts.claim(uid, "w2")
     assert isinstance(again, Claim)
     # What the lost end had journaled is not known: a call may have been made.
     assert (again.attempt, again.clean) == (2, False)
-    await store.rollouts.abandon(uid, held.token)
+    await store.rollouts.abandon(uid, held.token, held.role)
     assert await status_of(store, uid) == (RolloutStatus.RUNNING, 2)
 
 

@@ -11,7 +11,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
-from rolloutpool_common.store import Store, Ticket, TooManyOpen
+from rolloutpool_common.store import ClaimRefused, Store, Ticket, TooManyOpen
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -110,7 +110,7 @@ async def test_a_second_ticket_of_a_running_rollout_is_forgotten_when_it_arrives
     await take(store)
     first = await claim(store, uid, "w1")
     await raw.zadd("rp:published:default", {uid: 1})
-    assert (await store.rollouts.claim(uid, "w2")) == ("taken",)
+    assert await store.rollouts.claim(uid, "w2") is ClaimRefused.TAKEN
     assert await raw.zcard("rp:published:default") == 0
     # And nothing is lost by that: whoever gives the rollout back makes a new ticket.
     assert await store.rollouts.release(first, clean=True)

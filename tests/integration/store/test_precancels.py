@@ -72,7 +72,7 @@ async def test_a_batch_of_nothing_else_is_complete_at_once(store: Store, raw: Re
     assert (await store.totals.read()).open == 0
     await store.batches.delete(batch.batch_id)
     left = {key async for key in raw.scan_iter("rp:*")}
-    assert left == {"rp:epoch", "rp:finished", "rp:totals"}
+    assert left == {"rp:epoch", "rp:finished", "rp:schema", "rp:totals"}
 
 
 async def test_whoever_dies_behind_the_commit_the_reconciler_ends_it(

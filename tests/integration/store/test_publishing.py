@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from tests.support.batches import announce, claim, submit
 
 from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.celery_app import broker_url
 from rolloutpool_common.queue.publisher import SLACK_MS, Publisher
 from rolloutpool_common.store import Store, StoreUnavailable
@@ -127,7 +128,7 @@ async def test_a_message_brings_an_eighth_of_the_smallest_workers_slots(
     store: Store, sharing: Publisher, raw: Redis, slots: tuple[int, ...], most: int
 ) -> None:
     await announced(store, *slots)
-    await announce(store, "isolated-of-a-suspect", slots=1)
+    await announce(store, "of-a-suspect", slots=1, role=WorkerRole.ISOLATED)
     await submit(store, 600)
     await sharing.pump()
     assert max(await sizes(raw)) == most

@@ -11,6 +11,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import ClaimLost, ClaimRefused, ReconciliationReport, Store
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
@@ -98,13 +99,13 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
     uid, neighbour = await submit(store, 2)
     for crash in range(1, MAX_CRASHES + 1):
         # After two crashes only a worker that runs nothing else gets it.
-        name = f"w{crash}" if crash <= 2 else f"isolated-{crash}"
+        name, role = f"w{crash}", WorkerRole.SHARED if crash <= 2 else WorkerRole.ISOLATED
         if crash > 2:
             assert await store.rollouts.claim(uid, "w9") == ClaimRefused("isolated")
             # One process for it is enough.
             assert await store.rollouts.claim(uid, "w9") == ClaimRefused("taken")
-        await announce(store, name)
-        assert (await claim(store, uid, name)).crashes == crash - 1
+        await announce(store, name, role=role)
+        assert (await claim(store, uid, name, role)).crashes == crash - 1
         if crash == 1:
             await claim(store, neighbour, "w1")
         await fall_silent(raw, name)
@@ -182,7 +183,7 @@ async def test_of_many_suspects_who_waits_longest_runs_alone_first(
     await announce(store, "w3")
     answers = [await store.rollouts.claim(uid, "w3") for uid in uids]
     assert answers == [ClaimRefused("isolated"), ClaimRefused("isolated"), ClaimRefused("taken")]
-    assert (await claim(store, uids[0], "isolated-1")).attempt == 3
+    assert (await claim(store, uids[0], "alone", WorkerRole.ISOLATED)).attempt == 3
     # Its time has come to try again.
     await raw.zadd("rp:delayed", {uids[2]: 1})
     assert (await store.reconciliation.run_once()).resumed == 1
@@ -201,7 +202,7 @@ async def test_a_suspect_that_fails_alone_and_kills_nobody_is_cleared(
         await claim(store, uid, name)
         await fall_silent(raw, name)
         await store.reconciliation.run_once()
-    alone = await claim(store, uid, "isolated-1")
+    alone = await claim(store, uid, "alone", WorkerRole.ISOLATED)
     assert await store.rollouts.give_back(alone, clean=True, counter="retries", delay_s=0)
     assert (await claim(store, uid, "w3")).crashes == 0
 

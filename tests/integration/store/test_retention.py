@@ -14,7 +14,7 @@ from rolloutpool_common.store import NewBatch, Store
 
 BATCHES, ROLLOUTS, FATES = 25, 16, 8
 
-LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch"}
+LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"}
 """Of the pool, not of a batch: capped lists, one hash of counters, one lock that expires."""
 
 

@@ -32,10 +32,11 @@ async def test_of_many_claims_at_once_one_wins(store: Store, other: Store) -> No
 async def test_a_claim_that_arrives_twice_is_one_claim(store: Store) -> None:
     (uid,) = await submit(store)
     batch_id = uid.rpartition("-")[0]
-    first = await store._connection.script("claim", batch_id, 0, "w1", "token")
-    again = await store._connection.script("claim", batch_id, 0, "w1", "token")
-    assert first[0] == again[0] == b"claimed"
-    assert first[1] == again[1] == 1
+    first = await store.rollouts.claim(uid, "w1", token="token")
+    again = await store.rollouts.claim(uid, "w1", token="token")
+    assert isinstance(first, Claim)
+    assert isinstance(again, Claim)
+    assert first.attempt == again.attempt == 1
     status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.RUNNING] == 1

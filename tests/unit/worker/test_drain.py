@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rolloutpool_worker.drain import Drain, Drained
+from rolloutpool_worker.drain import Drain, Drained, RolloutStop, SuspectCleared
 
 
 async def test_a_border_is_open_until_the_drain_begins() -> None:
@@ -27,3 +27,24 @@ async def test_a_pause_ends_when_the_drain_begins() -> None:
     with pytest.raises(Drained):
         async with asyncio.timeout(10):
             await pause
+
+
+def test_a_cleared_suspect_stops_at_its_border_and_no_other_rollout_does() -> None:
+    drain = Drain()
+    suspect, other = RolloutStop(drain), RolloutStop(drain)
+    suspect.check()
+    suspect.clear_suspect()
+    with pytest.raises(SuspectCleared):
+        suspect.check()
+    other.check()
+    assert not drain.begun
+
+
+def test_a_drain_stops_every_rollout_and_is_named_even_where_the_rollout_was_stopped_before() -> None:
+    drain = Drain()
+    stopped, other = RolloutStop(drain), RolloutStop(drain)
+    stopped.clear_suspect()
+    drain.begin()
+    for rollout in (stopped, other):
+        with pytest.raises(Drained):
+            rollout.check()

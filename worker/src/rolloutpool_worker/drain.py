@@ -1,7 +1,16 @@
-"""Drain: on SIGTERM rollouts stop at their next border, and go back to the queue with their journal.
+"""Drain: how a worker process shuts down without losing or repeating work.
 
-A border is where nothing is in flight: before a model call, before tools run. So a drain makes no turn ambiguous,
-as long as the calls in flight come back within the drain time. Asked a second time, it waits for none of them.
+A **border** is a point of a rollout where nothing is in flight: just before a model call, and just before tools run.
+
+1. The first SIGTERM begins the drain. The process claims no more rollouts.
+2. Each running rollout stops at its next border (`check` raises `Drained`). Everything up to the border is in its
+   journal, so the rollout goes back to the queue and another worker continues it. A model call in flight is awaited
+   first; otherwise the next worker could not know whether the policy has sampled that turn.
+3. A rollout that reaches no border within the drain time is cancelled and goes back to the queue as it is. If a model
+   call was in flight, that turn is then ambiguous.
+4. A second SIGTERM begins the hurry: nothing is awaited any more.
+
+`RolloutStop` stops one rollout at its next border while the rest of the process goes on. It is used for suspects.
 """
 
 import asyncio
@@ -9,49 +18,88 @@ from contextlib import suppress
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["Drain", "Drained"]
+__all__ = ["Drain", "Drained", "RolloutStop", "StoppedAtBorder", "SuspectCleared"]
 
 
-class Drained(RolloutPoolError):
+class StoppedAtBorder(RolloutPoolError):
+    """The rollout stops here, goes back to the queue, and goes on elsewhere."""
+
+
+class Drained(StoppedAtBorder):
     """This worker is shutting down; the rollout goes on elsewhere."""
+
+
+class SuspectCleared(StoppedAtBorder):
+    """The suspect has made progress, so it need not run alone any more; a shared worker takes it from the queue."""
 
 
 class Drain:
     """Whether this process is shutting down."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._begun = asyncio.Event()
         self._hurried = asyncio.Event()
 
     @property
     def begun(self) -> bool:
-        """Whether new work is refused."""
-        return self._event.is_set()
+        """Whether the process claims no more rollouts."""
+        return self._begun.is_set()
 
     def begin(self) -> None:
-        """From now on rollouts stop at their next border."""
-        self._event.set()
+        """Stops all rollouts of this process at their next border."""
+        self._begun.set()
 
     def hurry(self) -> None:
-        """From now on nothing is awaited."""
+        """Tells those who wait for `wait_hurried` that nothing may be awaited any more."""
         self._hurried.set()
 
     async def wait(self) -> None:
-        """Returns when the process shuts down."""
-        await self._event.wait()
+        """Returns when the drain begins."""
+        await self._begun.wait()
 
     async def wait_hurried(self) -> None:
-        """Returns when the process may not even wait for what is in flight."""
+        """Returns when the hurry begins."""
         await self._hurried.wait()
 
     async def pause(self, seconds: float) -> None:
-        """Waits at a border; raises `Drained` as soon as the process shuts down."""
+        """Waits at a border.
+
+        Raises:
+            Drained: As soon as the drain begins.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._event.wait()
+                await self._begun.wait()
         self.check()
 
     def check(self) -> None:
-        """A border; raises `Drained` when the process is shutting down."""
-        if self._event.is_set():
+        """Marks a border.
+
+        Raises:
+            Drained: If the process is shutting down.
+        """
+        if self.begun:
             raise Drained
+
+
+class RolloutStop:
+    """Whether one rollout must stop at its next border: with its process, or alone."""
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._cleared = False
+
+    def clear_suspect(self) -> None:
+        """Stops this rollout, and no other, at its next border."""
+        self._cleared = True
+
+    def check(self) -> None:
+        """Marks a border.
+
+        Raises:
+            Drained: If the process is shutting down.
+            SuspectCleared: If the rollout was a suspect and has made progress.
+        """
+        self._drain.check()
+        if self._cleared:
+            raise SuspectCleared

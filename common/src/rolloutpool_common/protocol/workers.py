@@ -1,6 +1,7 @@
 """Workers and what waits for them: what each announces, as the store keeps it and `GET /v1/workers` shows it."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import ConfigDict, Field
 
@@ -8,7 +9,16 @@ from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.tools import ToolDefinition
 
-__all__ = ["Queue", "Worker", "WorkersResponse"]
+__all__ = ["Queue", "Worker", "WorkerRole", "WorkersResponse"]
+
+
+class WorkerRole(StrEnum):
+    """Which rollouts a worker process takes."""
+
+    SHARED = "shared"
+    """Any rollout but suspects, as many at once as it has slots; Celery messages bring them."""
+    ISOLATED = "isolated"
+    """Suspects, one at a time. A shared worker starts such a process, and no message reaches it."""
 
 
 class Worker(Answer):
@@ -17,6 +27,7 @@ class Worker(Answer):
     model_config = ConfigDict(frozen=True)
 
     worker_id: str
+    role: WorkerRole = WorkerRole.SHARED
     host: str
     pid: int
     alive: bool
@@ -38,11 +49,6 @@ class Worker(Answer):
     """Seconds since its last heartbeat, on Redis' clock."""
     tool_definitions: list[ToolDefinition] = Field(default_factory=list, exclude=True)
     """Its tools in full. `GET /tools` merges them over all workers; this model does not put them on the wire."""
-
-    @property
-    def is_isolated(self) -> bool:
-        """Whether it runs nothing but suspects, which no message brings."""
-        return self.worker_id.startswith("isolated-")
 
 
 class Queue(Answer):

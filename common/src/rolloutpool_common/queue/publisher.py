@@ -18,6 +18,7 @@ from kombu.exceptions import KombuError, OperationalError
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.celery_app import KEY_PREFIX, PREFLIGHT_NAME, TASK_NAME, make_celery, queue_name
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 
@@ -77,7 +78,7 @@ class Publisher:
         if self._allowed == 1:
             return 1
         if time.monotonic() - self._looked > WORKERS_SECONDS:
-            slots = [w.slots for w in await self._store.workers.known() if w.alive and not w.is_isolated]
+            slots = [w.slots for w in await self._store.workers.known() if w.alive and w.role is WorkerRole.SHARED]
             self._workers = max(len(slots), 1)
             self._most = most_per_message(min(slots, default=1), self._allowed)
             self._looked = time.monotonic()

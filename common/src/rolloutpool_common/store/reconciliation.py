@@ -97,7 +97,7 @@ class Reconciliation:
         split = keys.split_uid(uid)
         if split is None:
             return 0
-        crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0))
+        crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0, ""))
         if crashes >= MAX_CRASHES:
             await self.note_dead(uid)
             poison = PoisonRollout(

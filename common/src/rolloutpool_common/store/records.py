@@ -6,6 +6,7 @@ tells the two apart: `{` or 0x28.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,6 +16,7 @@ from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.workers import WorkerRole
 
 __all__ = [
     "Capacity",
@@ -136,6 +138,8 @@ class Claim:
     batch_id: str
     index: int
     worker_id: str
+    role: WorkerRole
+    """Of the worker."""
     token: str
     attempt: int
     """From 1."""
@@ -158,10 +162,19 @@ class Claim:
     """Whether outboxes of this priority class have rollouts to publish."""
 
 
-class ClaimRefused(NamedTuple):
-    """Why a ticket is void: gone, ended, taken, expired; or that it may only run alone in a process: isolated."""
+class ClaimRefused(StrEnum):
+    """Why a worker does not get a rollout."""
 
-    reason: str
+    GONE = "gone"
+    """Its batch was deleted."""
+    ENDED = "ended"
+    """It has ended, or its batch was cancelled."""
+    TAKEN = "taken"
+    """Another worker has it, or it waits for an isolated worker."""
+    EXPIRED = "expired"
+    """Its deadline has passed."""
+    ISOLATED = "isolated"
+    """It is a suspect and may run only in an isolated worker; this worker is to start one."""
 
 
 class DuePush(NamedTuple):

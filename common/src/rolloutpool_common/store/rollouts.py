@@ -14,6 +14,7 @@ import orjson
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
@@ -48,17 +49,19 @@ class Rollouts:
         self._connection = connection
         self._redis = connection.redis
 
-    async def claim(self, uid: str, worker_id: str, *, token: str | None = None) -> Claim | ClaimRefused:
+    async def claim(
+        self, uid: str, worker_id: str, role: WorkerRole = WorkerRole.SHARED, *, token: str | None = None
+    ) -> Claim | ClaimRefused:
         """Makes this worker the only one that may run the rollout, or says why the ticket is void.
 
         Who tries again after `StoreUnavailable` passes the same token, because the first try may have arrived.
         """
         split = keys.split_uid(uid)
         if split is None:
-            return ClaimRefused("gone")
+            return ClaimRefused.GONE
         batch_id, index = split
         token = token or new_token()
-        answer = await self._connection.script("claim", batch_id, index, worker_id, token)
+        answer = await self._connection.script("claim", batch_id, index, worker_id, role, token)
         if answer[0] != b"claimed":
             return ClaimRefused(answer[0].decode())
         _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, *rest = answer
@@ -68,6 +71,7 @@ class Rollouts:
             batch_id=batch_id,
             index=index,
             worker_id=worker_id,
+            role=role,
             token=token,
             attempt=attempt,
             crashes=crashes,
@@ -115,12 +119,6 @@ class Rollouts:
             *map(dump, records or ()),
         )
         return bool(answer)
-
-    async def abandon(self, uid: str, token: str) -> None:
-        """Queues a rollout again whose claim Redis remembers and its worker does not: the end of it was forgotten."""
-        split = keys.split_uid(uid)
-        if split is not None:
-            await self._connection.script("release", *split, token, "", "losses", 0, 0)
 
     async def read_journal(self, uid: str) -> list[dict[str, Any]]:
         """All records of a rollout that has not ended."""
@@ -218,21 +216,43 @@ class Rollouts:
         return uid.decode() or None
 
     async def release(self, claim: Claim, *, clean: bool) -> bool:
-        """Gives a claimed rollout back to the queue, journal and all; False when it was no longer this worker's.
+        """Gives a claimed rollout back to the queue at once, uncounted; its journal stays.
 
-        `clean` says that no model call of it is in flight.
+        Args:
+            claim: The claim to give up.
+            clean: Whether no model call of it can be in flight.
+
+        Returns:
+            Whether the rollout was still this worker's.
         """
-        answer = await self._connection.script(
-            "release", claim.batch_id, claim.index, claim.token, "", "", int(clean), 0
-        )
-        return bool(answer >= 0)
+        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role)
 
     async def give_back(
         self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float
     ) -> bool:
-        """As `release`, after an infra failure or because its trainer's port is down; it is counted, and waits."""
+        """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds.
+
+        Args:
+            claim: The claim to give up.
+            clean: Whether no model call of it can be in flight.
+            counter: `retries` after an infra failure, `deferrals` because its trainer's port is down.
+            delay_s: Seconds until it may run again.
+
+        Returns:
+            Whether the rollout was still this worker's.
+        """
+        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role)
+
+    async def abandon(self, uid: str, token: str, role: WorkerRole) -> None:
+        """Queues a rollout again that has ended here, where Redis has forgotten the end and still lists the claim."""
+        await self._requeue(uid, token, "losses", False, 0.0, role)
+
+    async def _requeue(self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole) -> bool:
+        split = keys.split_uid(uid)
+        if split is None:
+            return False
         answer = await self._connection.script(
-            "release", claim.batch_id, claim.index, claim.token, "", counter, int(clean), int(delay_s * 1000)
+            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role
         )
         return bool(answer >= 0)
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.protocol.tools import ToolDefinition
-from rolloutpool_common.protocol.workers import Worker
+from rolloutpool_common.protocol.workers import Worker, WorkerRole
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
@@ -34,6 +34,7 @@ class Workers:
         self,
         worker_id: str,
         *,
+        role: WorkerRole = WorkerRole.SHARED,
         host: str,
         pid: int,
         slots: int,
@@ -45,6 +46,7 @@ class Workers:
     ) -> None:
         """Makes the worker known, with a first beat."""
         about = {
+            "role": role,
             "host": host,
             "pid": pid,
             "slots": slots,
@@ -132,6 +134,7 @@ def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> Worker:
     warm = orjson.loads(fields[b"tokenizers"]) if b"tokenizers" in fields else about["tokenizers"]
     return Worker(
         worker_id=worker_id,
+        role=WorkerRole(about["role"]),
         host=about["host"],
         pid=about["pid"],
         slots=about["slots"],

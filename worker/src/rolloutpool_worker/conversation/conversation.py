@@ -26,7 +26,7 @@ from rolloutpool_common.tokens.entries import parse_entry
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind, impossible
 from rolloutpool_worker.conversation.tokens import UNVERIFIED, TokenTrack
-from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 from rolloutpool_worker.policy.callback import refuse_ambiguous
 from rolloutpool_worker.tools import ToolContext, ToolRunner
@@ -95,7 +95,7 @@ class Conversation:
         channel: CallbackChannel,
         tokens: TokenTrack,
         tools: ToolRunner,
-        drain: Drain,
+        stop: RolloutStop,
     ) -> None:
         self.claim = claim
         self.spec = claim.spec
@@ -108,7 +108,7 @@ class Conversation:
         self._journal = journal
         self._channel = channel
         self._tools = tools
-        self._drain = drain
+        self._stop = stop
         self._entries = 0
         self._plan: MaskPlan | None = None
         """How the next turn is asked; None where nothing was put in between."""
@@ -162,7 +162,7 @@ class Conversation:
         record = self._replay("obs")
         if record is None:
             self._check_appendable()
-            self._drain.check()
+            self._stop.check()
             failpoints.hit("worker.turn_before_tools")
             start = time.perf_counter()
             contexts = [
@@ -207,7 +207,7 @@ class Conversation:
     # --- for real -----------------------------------------------------------------------------------------------
 
     async def _sample_now(self, train: bool) -> dict[str, Any]:
-        self._drain.check()
+        self._stop.check()
         turn = self.turns + 1
         if not self.certain and not self.spec.may_repeat:
             raise refuse_ambiguous(turn)

@@ -6,8 +6,8 @@ A rollout is a suspect after two workers died while they had it and it made no p
    (`python -m rolloutpool_worker --isolated UID PARENT`), one at a time, and waits for it.
 2. The child is a worker of its own with one slot: it announces itself, beats, claims the suspect and runs it. No Celery
    message reaches it.
-3. As soon as the suspect has made progress it is cleared: it goes back to the queue for a shared worker. If the child
-   dies instead, the reconciler knows which rollout it was.
+3. The suspect is cleared as soon as it has made progress: it stops at its next border (`drain.RolloutStop`) and goes
+   back to the queue for a shared worker. If the child dies instead, the reconciler knows which rollout it was.
 4. The child then takes the suspect that has waited longest, because starting a process for each of them would let them
    wait for minutes where machines died often. It ends when no suspect waits.
 5. The child passes the parent's SIGTERM on to itself (drain), and it also drains when its parent is gone, because then
@@ -15,20 +15,24 @@ A rollout is a suspect after two workers died while they had it and it made no p
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 from contextlib import suppress
 
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import StoreError
-from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.process.event_loop import watch
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.rollout.attempt import run_rollout
+from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["OPTION", "IsolatedRuns", "serve"]
+
+_log = logging.getLogger(__name__)
 
 OPTION = "--isolated"
 BUSY_SECONDS = 1.0
@@ -43,13 +47,13 @@ class IsolatedRuns:
         self._services = services
         self._one_at_a_time = asyncio.Lock()
 
-    async def run(self, uid: str) -> str:
-        """Runs a suspect in a process of its own and waits for it; postpones it where such a process runs already."""
+    async def run(self, uid: str) -> TicketOutcome:
+        """Runs a suspect in an isolated process and waits for its end; postpones it where one is running already."""
         drain = self._services.drain
         if self._one_at_a_time.locked() or drain.begun:
             with suppress(StoreError):
                 await self._services.store.rollouts.postpone(uid, BUSY_SECONDS)
-            return "isolated:busy"
+            return TicketOutcome.POSTPONED
         async with self._one_at_a_time:
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
@@ -63,7 +67,10 @@ class IsolatedRuns:
                 waiting.cancel()
                 if not ended.done():
                     child.send_signal(signal.SIGTERM)
-            return f"isolated:{await ended}"
+            exit_code = await ended
+            if exit_code != 0:
+                _log.warning("the isolated process of rollout %s ended with exit code %d", uid, exit_code)
+            return TicketOutcome.ISOLATED
 
 
 async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
@@ -74,7 +81,7 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
         uid: The suspect that the process was started for.
         parent: The process id of the worker that started it.
     """
-    worker = WorkerProcess(settings, isolated=True)
+    worker = WorkerProcess(settings, role=WorkerRole.ISOLATED)
     services = worker.services
     loop = asyncio.get_running_loop()
     watch(loop)
@@ -100,9 +107,6 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
         while suspect is not None and not ending.is_set():
             await asyncio.create_task(run_rollout(services, suspect))
             suspect = await _next_suspect(services, after=suspect)
-            if not ending.is_set():
-                # The last one may have begun a drain of its own.
-                services.drain = Drain()
     finally:
         await worker.stop()
         # The parent reads nothing but the exit code, and the threads of libraries are not worth waiting for.

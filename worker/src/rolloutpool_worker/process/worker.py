@@ -23,6 +23,7 @@ import socket
 from contextlib import suppress
 from importlib.metadata import version
 
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ClaimLost, StoreError
 from rolloutpool_common.store.workers import BEAT_SECONDS
@@ -46,8 +47,8 @@ CANCELLED_SECONDS = 5.0
 class WorkerProcess:
     """The life of one worker process. Everything in it belongs to the process's one event loop."""
 
-    def __init__(self, settings: WorkerSettings, *, isolated: bool = False) -> None:
-        self.services = Services(settings, isolated=isolated)
+    def __init__(self, settings: WorkerSettings, *, role: WorkerRole = WorkerRole.SHARED) -> None:
+        self.services = Services(settings, role=role)
         self._settings = self.services.settings
         self._store = self.services.store
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
@@ -68,11 +69,12 @@ class WorkerProcess:
         """
         services = self.services
         await services.store.check_schema()
-        if not services.is_isolated:
+        isolated = services.role is WorkerRole.ISOLATED
+        if not isolated:
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
         await self._announce()
         self._background = [asyncio.create_task(self._beat(), name="beat")]
-        if services.is_isolated:
+        if isolated:
             return
         self._background += [
             asyncio.create_task(self._publish(), name="publish"),
@@ -121,6 +123,7 @@ class WorkerProcess:
     async def _announce(self) -> None:
         await self._store.workers.announce(
             self.worker_id,
+            role=self.services.role,
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self._settings.worker_slots,
@@ -162,7 +165,7 @@ class WorkerProcess:
         for uid, token in (await self._store.workers.tokens(self.worker_id)).items():
             if token not in claims:
                 _log.warning("rollout %s: Redis forgot how it ended here; it is queued again", uid)
-                await self._store.rollouts.abandon(uid, token)
+                await self._store.rollouts.abandon(uid, token, self.services.role)
         running = claims.current()
         answers = await asyncio.gather(*(claim.verify() for claim in running), return_exceptions=True)
         for claim, answer in zip(running, answers, strict=True):

@@ -29,6 +29,7 @@ from rolloutpool_worker.queue.celery_compat import LoopConsumer
 from rolloutpool_worker.queue.pool import LoopPool
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
+from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
@@ -61,7 +62,7 @@ class CeleryWorker:
         app = make_celery(settings.celery_url)
 
         @app.task(name=TASK_NAME, ignore_result=True)
-        def ticket(refs: list[list[Any]]) -> Future[list[str]]:
+        def ticket(refs: list[list[Any]]) -> Future[list[TicketOutcome]]:
             uids = [uid_of(batch_id, index) for batch_id, index in refs]
             # Given back one by one from here on, whatever happens.
             self._slots.take(len(uids))
@@ -75,19 +76,18 @@ class CeleryWorker:
         worker_shutdown.connect(self.stop, weak=False)
         return app
 
-    async def _run(self, uids: list[str]) -> list[str]:
+    async def _run(self, uids: list[str]) -> list[TicketOutcome]:
         """Runs the rollouts of one ticket; returns what became of each."""
         # Tasks of their own, because each can be cancelled alone.
         return await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
 
-    async def _run_one(self, uid: str) -> str:
+    async def _run_one(self, uid: str) -> TicketOutcome:
         try:
             async with self._places:
                 if self._services.drain.begun:
-                    # Never claimed, so it is published again.
-                    return "draining"
+                    return TicketOutcome.DRAINING
                 outcome = await run_rollout(self._services, uid)
-                return await self._isolated_runs.run(uid) if outcome == "isolated" else outcome
+                return await self._isolated_runs.run(uid) if outcome is TicketOutcome.ISOLATED else outcome
         finally:
             self._slots.give()
 

@@ -1,14 +1,21 @@
-"""A ticket: claim, run, finish. Whatever happens in between ends in exactly one of: result, release, nothing.
+"""One attempt at one rollout: claim it, run it, and carry out what is decided about its end.
 
-Nothing: the ticket was void (claimed elsewhere, ended, cancelled), or the claim was lost on the way; then whoever has
-the rollout now answers for it. Release: this process shuts down, or Redis lost sight of it. Every other end is a
-result, and every error on the way is attributed here, once.
+1. **Claim.** The claim script gives the rollout to this worker, or says why the ticket is void. A claim has a random
+   token, the *fence*: every later write carries it, and the script refuses a write whose token is not the one that
+   Redis has. So a worker that was declared dead by mistake can do no harm.
+2. **Run.** The agent talks to the policy and calls tools; each step is in the journal before the next one begins. The
+   rollout's deadline bounds this part, and the API can cancel it.
+3. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
+   (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation).
+4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
+   the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
 """
 
 import asyncio
 import logging
 import time
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -18,20 +25,22 @@ from rolloutpool_common.errors import (
     TrainerUnreachable,
     WorkerFault,
 )
-from rolloutpool_common.outcomes import Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
 from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_result
+from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
@@ -39,85 +48,30 @@ __all__ = ["run_rollout"]
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-async def run_rollout(services: Services, uid: str) -> str:
-    """Runs the rollout if it may; returns what became of the ticket, in one word for Flower and the log."""
+
+async def run_rollout(services: Services, uid: str) -> TicketOutcome:
+    """Runs one rollout if this worker gets the claim; returns what became of the ticket."""
     with services.claims.claiming() as token:
-        return await _run_claimed(services, uid, token)
+        claim = await retry_store(
+            services.drain,
+            uid,
+            lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=token),
+        )
+        if isinstance(claim, ClaimRefused):
+            return TicketOutcome(claim.value)
+        services.more_waiting(claim)
+        return await _Attempt(services, claim).run()
 
 
-async def _run_claimed(services: Services, uid: str, token: str) -> str:
-    claim = await retry_store(
-        services.drain, uid, lambda: services.store.rollouts.claim(uid, services.worker_id, token=token)
-    )
-    if isinstance(claim, ClaimRefused):
-        return claim.reason
-    services.more_waiting(claim)
-    if not claim.clean and claim.spec.restartable and not claim.spec.may_repeat:
-        claim = await services.store.rollouts.restart(claim)
-    run = _Run(services, claim)
-    try:
-        with services.claims.running(claim, run.verify):
-            async with asyncio.timeout(claim.deadline_in_s) as deadline:
-                try:
-                    result = await run.to_result()
-                except asyncio.CancelledError:
-                    if not deadline.expired():
-                        raise
-                    result = run.result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
-        # The deadline bounds the rollout; storing its outcome is not to be cut short by it.
-        if _is_retried(claim, result, services.settings.infra_retries):
-            await _give_back(services, claim, "retries", clean=run.certain, delay_s=2.0**claim.retries)
-            _log.info("rollout %s attempt %d is retried: %s", uid, claim.attempt, result.failure)
-            return "retried"
-        await retry_store(services.drain, uid, lambda: services.store.rollouts.finish(claim, result))
-        failpoints.hit("worker.finish_before_ack")
-    except ClaimLost:
-        return "lost"
-    except TrainerDown:
-        await _give_back(services, claim, "deferrals", clean=run.certain, delay_s=OPEN_SECONDS)
-        return "deferred"
-    except Drained:
-        await services.store.rollouts.release(claim, clean=run.certain)
-        return "drained"
-    except asyncio.CancelledError:
-        if not services.drain.begun:
-            # The API ended it (cancel, deadline) or another worker has it; its record is theirs.
-            return "stopped"
-        await services.store.rollouts.release(claim, clean=run.certain and not run.calling)
-        return "drained"
-    except StoreError as error:
-        _log.error("rollout %s attempt %d: the store failed: %s", uid, claim.attempt, error.message)
-        return "store"
-    _log.info(
-        "rollout %s ended: status=%s reason=%s attempt=%d turns=%d failure=%s",
-        uid,
-        result.status,
-        result.finish_reason,
-        claim.attempt,
-        result.num_llm_calls,
-        result.failure.category if result.failure else None,
-    )
-    return result.status.value
-
-
-async def _give_back(
-    services: Services, claim: Claim, counter: Literal["retries", "deferrals"], *, clean: bool, delay_s: float
-) -> None:
-    store = services.store
-    await retry_store(
-        services.drain,
-        claim.uid,
-        lambda: store.rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s),
-    )
-
-
-class _Run:
-    """One attempt at one rollout."""
+class _Attempt:
+    """One attempt at one claimed rollout."""
 
     def __init__(self, services: Services, claim: Claim) -> None:
         self._services = services
         self._claim = claim
+        self._stop = RolloutStop(services.drain)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._fingerprint: dict[str, str] = {}
@@ -125,44 +79,106 @@ class _Run:
         self._tokenizer_ms = 0.0
         self._start = time.perf_counter()
 
-    @property
-    def calling(self) -> bool:
-        """Whether the trainer may be sampling for us right now."""
-        return self._conversation is not None and self._conversation.calling
+    async def run(self) -> TicketOutcome:
+        """Runs the rollout to an ending, and carries out what the table says about it."""
+        services = self._services
+        ending = await self._run_to_ending()
+        while True:
+            decision = decide(
+                ending,
+                self._claim,
+                self._state(),
+                infra_retries=services.settings.infra_retries,
+                draining=services.drain.begun,
+            )
+            try:
+                await self._carry_out(decision, ending)
+                return decision.outcome
+            except (ClaimLost, StoreError, asyncio.CancelledError) as error:
+                ending = error
 
-    @property
-    def certain(self) -> bool:
-        """Whether no earlier attempt can have left a model call behind."""
-        return self._claim.clean if self._conversation is None else self._conversation.certain
+    async def _run_to_ending(self) -> RolloutResult | BaseException:
+        """Runs the rollout within its deadline; returns its result, or the exception that ended it."""
+        try:
+            await self._restart_if_ambiguous()
+            with self._services.claims.running(self._claim, self._verify):
+                async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
+                    try:
+                        return await self._to_result()
+                    except asyncio.CancelledError:
+                        if not deadline.expired():
+                            raise
+                        return self._result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+        except (StoppedAtBorder, TrainerDown, ClaimLost, StoreError, asyncio.CancelledError) as ending:
+            return ending
 
-    async def verify(self) -> None:
+    async def _restart_if_ambiguous(self) -> None:
+        """Forgets the journal where the turn in doubt must not be asked again, but the whole rollout may be."""
+        claim = self._claim
+        if not claim.clean and claim.spec.restartable and not claim.spec.may_repeat:
+            self._claim = await self._retry_store(lambda: self._services.store.rollouts.restart(claim))
+
+    async def _carry_out(self, decision: Decision, ending: RolloutResult | BaseException) -> None:
+        """Writes to the store what was decided. Every one of these writes is harmless when it arrives twice."""
+        claim, rollouts, clean = self._claim, self._services.store.rollouts, decision.clean
+        match decision.action, ending:
+            case Action.FINISH, RolloutResult() as result:
+                await self._retry_store(lambda: rollouts.finish(claim, result))
+                failpoints.hit("worker.finish_before_ack")
+                _log_end(claim, result)
+            case Action.REQUEUE, RolloutResult() as result:
+                delay_s = decision.delay_s
+                await self._retry_store(
+                    lambda: rollouts.give_back(claim, clean=clean, counter="retries", delay_s=delay_s)
+                )
+                _log.info("rollout %s attempt %d is retried: %s", claim.uid, claim.attempt, result.failure)
+            case Action.DEFER, _:
+                delay_s = decision.delay_s
+                await self._retry_store(
+                    lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s)
+                )
+            case Action.RELEASE, _:
+                await self._retry_store(lambda: rollouts.release(claim, clean=clean))
+            case Action.DROP, StoreError() as error if decision.outcome is TicketOutcome.STORE:
+                _log.error("rollout %s attempt %d: the store failed: %s", claim.uid, claim.attempt, error.message)
+
+    async def _retry_store(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry_store(self._services.drain, self._claim.uid, call)
+
+    def _state(self) -> AttemptState:
+        talk = self._conversation
+        if talk is None:
+            return AttemptState(certain=self._claim.clean, calling=False)
+        return AttemptState(certain=talk.certain, calling=talk.calling)
+
+    async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
         if self._journal is not None:
             await self._journal.resend()
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
-    async def to_result(self) -> RolloutResult:
-        """The result of this attempt; `Drained`, `ClaimLost` and `StoreError` pass."""
+    async def _to_result(self) -> RolloutResult:
+        """Runs the agent; returns its result, or a result with one failure for whatever went wrong."""
         try:
-            reason = await self._talk_patiently()
-            result = self.result(RolloutStatus.COMPLETED, reason)
+            reason = await self._talk_unless_down_too_long()
+            result = self._result(RolloutStatus.COMPLETED, reason)
             self._admit(result)
             return result
         except ResultQuarantined as error:
             return await self._quarantine(error)
         except RolloutError as error:
-            return self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
-        except (Drained, TrainerDown, StoreError):
+            return self._result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+        except (StoppedAtBorder, TrainerDown, StoreError):
             raise
         except Exception as error:
-            # A plug-in's or our own mistake; it ends this rollout and no other.
+            # A defect in a plug-in or in this code. It ends this rollout and no other.
             _log.exception("rollout %s: unexpected error", self._claim.uid)
             fault = WorkerFault(f"the worker failed with {type(error).__name__}; its log has the traceback")
-            return self.result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
+            return self._result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
 
-    async def _talk_patiently(self) -> FinishReason:
-        """As `_talk`; a port that has been down for too long is a failure of its own."""
+    async def _talk_unless_down_too_long(self) -> FinishReason:
+        """Runs the agent; a trainer's port that has been down for longer than the setting allows is a failure."""
         try:
             return await self._talk()
         except TrainerDown as down:
@@ -181,10 +197,10 @@ class _Run:
         self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
         records = await self._read_journal() if claim.journal_length else []
-        # A rollout that is isolated for its lifetime crash count (`crashes` is 0) stays isolated after one turn.
-        # Any other suspect has made progress with its first record: it goes back to the queue from its next border.
-        suspect = services.is_isolated and claim.crashes > 0
-        after_write = services.drain.begin if suspect else None
+        # With its first record a suspect has made progress: it goes back to the queue from its next border. But a
+        # rollout that is isolated for its lifetime crash count (then `crashes` is 0) stays isolated after one turn.
+        suspect = services.role is WorkerRole.ISOLATED and claim.crashes > 0
+        after_write = self._stop.clear_suspect if suspect else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
         settings = services.settings
@@ -206,7 +222,7 @@ class _Run:
             channel=channel,
             tokens=tokens,
             tools=ToolRunner(tools, lenient=spec.v1, timeout=settings.tool_timeout),
-            drain=services.drain,
+            stop=self._stop,
         )
         try:
             return await agent(self._conversation)
@@ -221,22 +237,20 @@ class _Run:
             )
 
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:
-        """The failure that stands for a contradictory result; the result itself is kept aside."""
-        kept = self.result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+        """Keeps a result that contradicts itself as evidence; returns a failed result without any data."""
+        kept = self._result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
         _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
-        store, drain = self._services.store, self._services.drain
-        await retry_store(drain, self._claim.uid, lambda: store.rollouts.keep_evidence(self._claim, kept))
+        await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
     async def _read_journal(self) -> list[dict[str, Any]]:
-        uid, services = self._claim.uid, self._services
-        return await retry_store(services.drain, uid, lambda: services.store.rollouts.read_journal(uid))
+        return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
 
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turns + 1
 
-    def result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:
-        """The record of what has happened so far, under this outcome."""
+    def _result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:
+        """Makes the record of what has happened so far, under this outcome."""
         claim, spec, talk = self._claim, self._claim.spec, self._conversation
         known: dict[str, Any] = {}
         spans = Spans(
@@ -280,15 +294,15 @@ class _Run:
         )
 
 
-def _is_retried(claim: Claim, result: RolloutResult, retries: int) -> bool:
-    """Whether this failure goes back to the queue rather than to the trainer. Protocol v1 retries nothing."""
-    failure = result.failure
-    return (
-        failure is not None
-        and failure.kind is FailureKind.INFRA
-        and failure.retryable
-        and not claim.spec.v1
-        and claim.retries < retries
+def _log_end(claim: Claim, result: RolloutResult) -> None:
+    _log.info(
+        "rollout %s ended: status=%s reason=%s attempt=%d turns=%d failure=%s",
+        claim.uid,
+        result.status,
+        result.finish_reason,
+        claim.attempt,
+        result.num_llm_calls,
+        result.failure.category if result.failure else None,
     )
 
 

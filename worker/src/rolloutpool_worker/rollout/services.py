@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
 from rolloutpool_worker.conversation.mask_plan import TrainerKinds
@@ -94,20 +95,21 @@ class ClaimRegister:
 class Services:
     """What one process gives its rollouts: store, tokenizers, HTTP, breakers, drain, and the register of claims."""
 
-    def __init__(self, settings: WorkerSettings, *, isolated: bool = False) -> None:
+    def __init__(self, settings: WorkerSettings, *, role: WorkerRole = WorkerRole.SHARED) -> None:
         """Opens nothing yet: store and HTTP connect at first use, on the running event loop.
 
         Args:
             settings: The process's settings.
-            isolated: Whether the process runs suspected rollouts, one at a time, and nothing else.
+            role: Whether the process takes any rollout, or suspects only, one at a time.
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
         """
+        isolated = role is WorkerRole.ISOLATED
         self.settings = settings.model_copy(update={"worker_slots": 1}) if isolated else settings
-        self.is_isolated = isolated
+        self.role = role
         # New at each start of a process, so that a restarted worker is never taken for the one that died before it.
-        self.worker_id = f"{'isolated-' if isolated else ''}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )

@@ -1,8 +1,8 @@
--- Give a rollout to a worker. ARGV: batch, index, worker, claim token.
+-- Give a rollout to a worker. ARGV: batch, index, worker, its role, claim token.
 -- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
 --     group | '', infra retries, deferrals}
 --  | {'gone' | 'ended' | 'taken' | 'expired' | 'isolated'}; `room` = 1 when the outboxes may have something to publish
-local b, index, worker, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local b, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = b .. '-' .. index
 local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
 local overrides = redis.call('HGET', k_batch(b, 'items'), index)
@@ -20,7 +20,7 @@ local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
 if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
 -- Two workers died while they had it: a third must run nothing else. Until that claims it nobody has it; should it
 -- never, the rollout is queued again. Of many the first ones get their turn: by chance some would never.
-if suspicion(state[3], state[8]) >= 2 and string.sub(worker, 1, 9) ~= 'isolated-' then
+if suspicion(state[3], state[8]) >= 2 and role ~= 'isolated' then
   redis.call('ZADD', P .. 'suspects', 'NX', str(now), uid)
   local first = redis.call('ZRANK', P .. 'suspects', uid) < 2 * math.max(redis.call('ZCARD', P .. 'workers'), 1)
   local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)

@@ -1,5 +1,5 @@
 -- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or '',
--- 1 clean | 0 a model call may be in flight, ms until it may run again.
+-- 1 clean | 0 a model call may be in flight, ms until it may run again, role of its worker or ''.
 -- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
 -- -> the counter's new value (of crashes: how many it is suspected of), 0 without counter, -1 fenced
 local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -25,7 +25,7 @@ if counter == '' then return 0 end
 local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
 if counter ~= 'crashes' then
   -- It failed alone and killed nobody.
-  if string.sub(state[3], 1, 9) == 'isolated-' then redis.call('HDEL', k_rollout(uid), 'crashes') end
+  if ARGV[8] == 'isolated' then redis.call('HDEL', k_rollout(uid), 'crashes') end
   return counted
 end
 return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))

@@ -1,0 +1,158 @@
+"""The table of what becomes of a rollout when an attempt has ended: one row, one test."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.batches import NOWHERE
+
+from rolloutpool_common.errors import (
+    AmbiguousTurn,
+    InfraFault,
+    PolicyFault,
+    RequestFault,
+    RolloutError,
+    TrainerStatusError,
+)
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.sampling import BatchSamplingParams
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreUnavailable
+from rolloutpool_worker.drain import Drained, SuspectCleared
+from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import OPEN_SECONDS
+from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
+
+QUIET = AttemptState(certain=True, calling=False)
+CALLING = AttemptState(certain=True, calling=True)
+UNCERTAIN = AttemptState(certain=False, calling=False)
+
+
+def claim_of(*, retries: int = 0, v1: bool = False) -> Claim:
+    messages: list[Any] = [{"role": "user", "content": "5 + 3"}]
+    spec = RolloutSpec(
+        rollout_id="r",
+        server_url=NOWHERE,
+        tokenizer_name="t",
+        messages=messages,
+        sampling_params=BatchSamplingParams(max_tokens=9),
+        v1=v1,
+    )
+    return Claim(
+        uid="b-0",
+        batch_id="b",
+        index=0,
+        worker_id="w",
+        role=WorkerRole.SHARED,
+        token="token",
+        attempt=1,
+        crashes=0,
+        retries=retries,
+        deferrals=0,
+        journal_length=0,
+        clean=True,
+        group=None,
+        deadline_in_s=None,
+        queued_ms=0.0,
+        spec=spec,
+        more_waiting=False,
+    )
+
+
+def result_with(status: RolloutStatus, error: RolloutError | None = None) -> RolloutResult:
+    return RolloutResult(
+        uid="b-0",
+        rollout_id="r",
+        batch_id="b",
+        index=0,
+        status=status,
+        finish_reason=FinishReason.ERROR if error else FinishReason.STOP,
+        failure=None if error is None else error.failure(1),
+        spans=Spans(),
+    )
+
+
+def decision_of(
+    ending: RolloutResult | BaseException,
+    state: AttemptState = QUIET,
+    *,
+    draining: bool = False,
+    claim: Claim | None = None,
+) -> Decision:
+    return decide(ending, claim or claim_of(), state, infra_retries=3, draining=draining)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (RolloutStatus.COMPLETED, None),
+        (RolloutStatus.EXPIRED, None),
+        (RolloutStatus.FAILED, PolicyFault()),
+        (RolloutStatus.FAILED, RequestFault()),
+        (RolloutStatus.FAILED, AmbiguousTurn()),
+        (RolloutStatus.FAILED, TrainerStatusError(status=504)),
+    ],
+)
+def test_a_result_is_finished(status: RolloutStatus, error: RolloutError | None) -> None:
+    expected = Decision(Action.FINISH, TicketOutcome(status.value))
+    assert decision_of(result_with(status, error)) == expected
+
+
+@pytest.mark.parametrize(("retries", "delay_s"), [(0, 1.0), (1, 2.0), (2, 4.0)])
+def test_a_retryable_infra_failure_is_requeued_with_growing_delays(retries: int, delay_s: float) -> None:
+    failed = result_with(RolloutStatus.FAILED, InfraFault())
+    expected = Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean=False, delay_s=delay_s)
+    assert decision_of(failed, UNCERTAIN, claim=claim_of(retries=retries)) == expected
+
+
+@pytest.mark.parametrize("claim", [claim_of(retries=3), claim_of(v1=True)], ids=["no retries left", "protocol v1"])
+def test_an_infra_failure_that_is_not_retried_is_finished(claim: Claim) -> None:
+    failed = result_with(RolloutStatus.FAILED, InfraFault())
+    assert decision_of(failed, claim=claim) == Decision(Action.FINISH, TicketOutcome.FAILED)
+
+
+def test_a_port_that_is_down_defers_the_rollout() -> None:
+    expected = Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)
+    # `calling` says nothing here: the breaker refused before anything was asked.
+    assert decision_of(TrainerDown(), CALLING) == expected
+
+
+@pytest.mark.parametrize(("state", "clean"), [(QUIET, True), (UNCERTAIN, False)])
+def test_a_drain_releases_the_rollout_at_its_border(state: AttemptState, clean: bool) -> None:
+    assert decision_of(Drained(), state, draining=True) == Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+
+
+@pytest.mark.parametrize(("state", "clean"), [(QUIET, True), (CALLING, False), (UNCERTAIN, False)])
+def test_a_drain_that_cancels_releases_the_rollout_and_says_whether_a_call_was_in_flight(
+    state: AttemptState, clean: bool
+) -> None:
+    ending = asyncio.CancelledError()
+    assert decision_of(ending, state, draining=True) == Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+
+
+def test_a_suspect_that_made_progress_is_released_without_a_drain() -> None:
+    assert decision_of(SuspectCleared()) == Decision(Action.RELEASE, TicketOutcome.CLEARED)
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        (asyncio.CancelledError(), TicketOutcome.STOPPED),
+        (ClaimLost(), TicketOutcome.LOST),
+        (StoreUnavailable(), TicketOutcome.STORE),
+    ],
+)
+def test_nothing_is_written_by_a_worker_that_may_not_or_cannot(ending: BaseException, outcome: TicketOutcome) -> None:
+    assert decision_of(ending) == Decision(Action.DROP, outcome)
+
+
+def test_what_the_table_does_not_name_passes() -> None:
+    with pytest.raises(ZeroDivisionError):
+        decision_of(ZeroDivisionError())
+
+
+@pytest.mark.parametrize("refusal", ClaimRefused)
+def test_each_refusal_of_a_claim_is_an_outcome_of_its_ticket(refusal: ClaimRefused) -> None:
+    assert TicketOutcome(refusal.value).value == refusal.value

@@ -1,0 +1,156 @@
+"""What becomes of a rollout when an attempt at it has ended. One table decides.
+
+| the attempt ended with                                            | action  | outcome of the ticket |
+| ----------------------------------------------------------------- | ------- | --------------------- |
+| a result                                                          | finish  | the result's status   |
+| a result, but it is a retryable infra failure with retries left   | requeue | retried               |
+| `TrainerDown`: the trainer's port refuses connections             | defer   | deferred              |
+| `Drained`: the process shuts down                                 | release | drained               |
+| cancelled while the process shuts down                            | release | drained               |
+| `SuspectCleared`: an isolated rollout has made progress           | release | cleared               |
+| cancelled otherwise: the API or another worker has taken it over  | drop    | stopped               |
+| `ClaimLost`: another worker has it, or it has ended               | drop    | lost                  |
+| `StoreError`: Redis did not answer while the process shut down    | drop    | store                 |
+
+What the actions do is documented at `Action`. `decide` is pure; `attempt` carries out what it says.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.store import Claim, ClaimLost, StoreError
+from rolloutpool_worker.drain import Drained, SuspectCleared
+from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import OPEN_SECONDS
+
+__all__ = ["Action", "AttemptState", "Decision", "TicketOutcome", "decide"]
+
+
+class TicketOutcome(StrEnum):
+    """What became of one ticket, in one word for Flower and the log."""
+
+    COMPLETED = "completed"
+    """The rollout ended; its result is stored."""
+    FAILED = "failed"
+    """The rollout failed for good; its result is stored."""
+    EXPIRED = "expired"
+    """The rollout's deadline passed, in the queue or while it ran."""
+
+    RETRIED = "retried"
+    """It went back to the queue after an infra failure."""
+    DEFERRED = "deferred"
+    """It went back to the queue because its trainer's port is down."""
+    DRAINED = "drained"
+    """It went back to the queue because this process shuts down."""
+    CLEARED = "cleared"
+    """It went back to the queue because it was a suspect and has made progress."""
+
+    STOPPED = "stopped"
+    """The API ended it, or another worker has taken it over."""
+    LOST = "lost"
+    """The store refused this worker's claim: another worker has the rollout, or it has ended."""
+    STORE = "store"
+    """The store did not answer while this process shut down; the reconciler will requeue the rollout."""
+
+    GONE = "gone"
+    """Never claimed: the batch was deleted."""
+    ENDED = "ended"
+    """Never claimed: the rollout had ended already."""
+    TAKEN = "taken"
+    """Never claimed: another worker has it, or it waits for an isolated worker."""
+    ISOLATED = "isolated"
+    """It is a suspect, and an isolated process has run it."""
+    POSTPONED = "postponed"
+    """It is a suspect, and it waits because this worker's isolated process is busy or the worker shuts down."""
+    DRAINING = "draining"
+    """Never claimed: this process shuts down. The ticket is published again."""
+
+
+class Action(StrEnum):
+    """What is written to the store at the end of an attempt."""
+
+    FINISH = "finish"
+    """The result is stored, and the rollout has ended."""
+    REQUEUE = "requeue"
+    """Back to the queue after `delay_s`; counted as a retry."""
+    DEFER = "defer"
+    """Back to the queue after `delay_s`; counted as a deferral, of which there may be many."""
+    RELEASE = "release"
+    """Back to the queue at once; not counted."""
+    DROP = "drop"
+    """Nothing is written, because this worker may not write, or cannot."""
+
+
+@dataclass(frozen=True)
+class AttemptState:
+    """What an attempt knows about its model calls at the moment when it ends."""
+
+    certain: bool
+    """No earlier attempt can have left a model call unanswered."""
+    calling: bool
+    """The trainer may be sampling for this attempt right now."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action with its arguments, and the ticket's outcome."""
+
+    action: Action
+    outcome: TicketOutcome
+    clean: bool = True
+    """No model call can be unanswered, so that the next attempt may ask its turn without doubt."""
+    delay_s: float = 0.0
+    """Seconds until the rollout may run again."""
+
+
+def decide(
+    ending: RolloutResult | BaseException, claim: Claim, state: AttemptState, *, infra_retries: int, draining: bool
+) -> Decision:
+    """Decides what becomes of a rollout.
+
+    Args:
+        ending: How the attempt ended: with a result, or with an exception of the table.
+        claim: The claim under which it ran.
+        state: What the attempt knows about its model calls.
+        infra_retries: How often a rollout may be requeued after an infra failure.
+        draining: Whether this process shuts down.
+
+    Raises:
+        BaseException: `ending` itself, where the table does not name it.
+    """
+    clean = state.certain
+    match ending:
+        case RolloutResult() if _is_retried(ending, claim, infra_retries):
+            return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
+        case RolloutResult():
+            return Decision(Action.FINISH, TicketOutcome(ending.status.value))
+        case TrainerDown():
+            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS)
+        case Drained():
+            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+        case asyncio.CancelledError() if draining:
+            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean and not state.calling)
+        case SuspectCleared():
+            return Decision(Action.RELEASE, TicketOutcome.CLEARED, clean)
+        case asyncio.CancelledError():
+            return Decision(Action.DROP, TicketOutcome.STOPPED)
+        case ClaimLost():
+            return Decision(Action.DROP, TicketOutcome.LOST)
+        case StoreError():
+            return Decision(Action.DROP, TicketOutcome.STORE)
+    raise ending
+
+
+def _is_retried(result: RolloutResult, claim: Claim, infra_retries: int) -> bool:
+    """Whether the failure goes back to the queue and not to the trainer. Protocol v1 retries nothing."""
+    failure = result.failure
+    return (
+        failure is not None
+        and failure.kind is FailureKind.INFRA
+        and failure.retryable
+        and not claim.spec.v1
+        and claim.retries < infra_retries
+    )
