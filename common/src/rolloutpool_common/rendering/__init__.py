@@ -1,6 +1,13 @@
-"""Messages to ids and ids to text. The only place that touches a tokenizer; worker and trainer render alike here.
+"""Messages to ids, and ids to text. Only this room touches a tokenizer, so worker and trainer render alike.
 
-Needs the extra `rendering`. Importing this takes seconds (transformers): import it where it is needed.
+- `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
+- `template` renders text; `control_tokens` marks what must not become a control token; `codec` and `vocabulary` encode.
+- `delta` renders only what is new, after a `dummy_conversation` that ends by one of the `turn_ends`; `deepseek` is the
+  one exception.
+- `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
+- `checks` finds out what a tokenizer's template does.
+
+Needs the extra `rendering`. The import takes seconds because of transformers, so import it only where it is needed.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Keeps a few tokenizers loaded. One load per name however many rollouts ask at once, never on an event loop.
+"""Keeps a few tokenizers loaded. Loading takes seconds, so it never runs on an event loop.
 
-A failure is remembered for a few seconds, so that ten thousand rollouts with a wrong name cost one load; it is not
-remembered longer, because a directory may still be on its way to the worker.
+If many rollouts ask for one name at once, one of them loads it and the others wait. A failure is remembered for ten
+seconds, so that ten thousand rollouts with a wrong name cost one load. It is not remembered longer, because the
+directory may still be on its way to the worker.
 """
 
 import asyncio
@@ -34,10 +35,12 @@ class TokenizerCache:
     def __init__(
         self, size: int, *, allow: Sequence[str] | None = None, trust_remote_code_for: Sequence[str] = ()
     ) -> None:
-        """Keeps `size` tokenizers.
+        """Makes an empty cache.
 
-        `allow` are shell patterns of names that may be loaded (None: any name). `trust_remote_code_for` are exact names
-        whose repositories may run their own code in this process.
+        Args:
+            size: How many tokenizers to keep.
+            allow: Shell patterns of the names that may be loaded; None allows any.
+            trust_remote_code_for: Exact names whose repositories may run their own code in this process.
         """
         if size < 1:
             raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
@@ -52,13 +55,21 @@ class TokenizerCache:
         self._failed: TTLCache[_Key, TokenizerLoadError] = TTLCache(_FAILURES, _FAILURE_LIFE_S, timer=time.monotonic)
 
     async def get(self, name: str, revision: str | None = None) -> ChatTokenizer:
-        """As `load`, without blocking the event loop."""
+        """Returns the tokenizer like `load`, without blocking the event loop."""
         with self._lock:
             cached = self._touch((name, revision))
         return cached if cached is not None else await asyncio.to_thread(self.load, name, revision)
 
     def load(self, name: str, revision: str | None = None) -> ChatTokenizer:
-        """The tokenizer, loaded now if it is not in the cache. Raises TokenizerLoadError."""
+        """Returns a tokenizer; loads it if it is not in the cache.
+
+        Args:
+            name: Of a hub repository or a directory.
+            revision: Commit, branch or tag of a hub repository; None is its default.
+
+        Raises:
+            TokenizerLoadError: It cannot be loaded, or is not allowed.
+        """
         key = (name, revision)
         if self._allow is not None and not any(fnmatchcase(name, pattern) for pattern in self._allow):
             raise TokenizerNotAllowed(name, "this pool's settings allow only " + ", ".join(self._allow) + ".")
@@ -103,7 +114,7 @@ class TokenizerCache:
             self.load(*_with_revision(name))
 
     def loaded(self) -> tuple[ChatTokenizer, ...]:
-        """What is loaded, least recently used first."""
+        """Returns the tokenizers that are loaded, the least recently used first."""
         with self._lock:
             return tuple(self._loaded.values())
 

@@ -1,9 +1,16 @@
 """Keeps text that somebody typed from becoming control tokens.
 
-Before rendering, every control string inside untrusted text is put between two nonces; behind the template, the
-codec encodes what lies between them as plain text. The nonces are letters and digits, new in each process, because
-such text passes through every filter of a template (trim, tojson, repr) unchanged. Where a template writes text
-right beside the content, the two may add up to a control string; `edges=True` marks such fragments as well.
+A user who types `<|im_end|>` must not end the turn, and a tool's output must not begin a new one.
+
+1. **Mark.** Before rendering, every control string in such text is put between two nonces: `NONCEo<|im_end|>NONCEc`. A
+   nonce is letters and digits, because these pass through every filter of a template (trim, tojson, repr) unchanged. It
+   is new in each process, so that nobody can type it.
+2. **Render.** The template writes its own control strings around the marked content.
+3. **Split** (`split_marks`). The rendered text is cut at the nonces. Control strings between them are spelled by the
+   codec, all others become control ids.
+
+Where a template writes text right next to content, the two may add up to a control string: `<|im_` typed, `end|>`
+written. With `edges=True` such fragments are marked as well.
 """
 
 import re
@@ -16,17 +23,22 @@ from rolloutpool_common.rendering.errors import ContentUnsafe
 __all__ = ["NONCE", "ControlTokenEscaper", "split_marks"]
 
 NONCE = "q" + secrets.token_hex(12)
-"""In every mark, sentinel and marker of this process; text that contains it is refused."""
+"""Part of every mark, sentinel and marker of this process; text that contains it is refused."""
 
 _OPEN, _CLOSE = NONCE + "o", NONCE + "c"
 _MARK = re.compile(f"({_OPEN}|{_CLOSE})")
 
 
 class ControlTokenEscaper:
-    """Wraps the control strings of one tokenizer in untrusted text."""
+    """Marks the control strings of one tokenizer in text that somebody typed."""
 
     def __init__(self, control: Iterable[str], special: Iterable[str]) -> None:
-        """`special` are those of the `control` strings that not even an assistant message may contain."""
+        """Prepares the patterns.
+
+        Args:
+            control: All control strings.
+            special: Those of them that not even an assistant message may contain.
+        """
         strings = sorted(control, key=len, reverse=True)
         self.pattern = _any_of(strings)
         """Matches the longest control string at a place."""
@@ -37,7 +49,15 @@ class ControlTokenEscaper:
         self._longest = max(map(len, strings), default=0)
 
     def messages(self, messages: Sequence[Mapping[str, Any]], *, edges: bool = False) -> list[dict[str, Any]]:
-        """Copies of the messages with all control strings marked. Raises ContentUnsafe."""
+        """Copies the messages with their control strings marked, everywhere but in roles.
+
+        Args:
+            messages: In normal form.
+            edges: Whether to mark fragments at the edges of content too.
+
+        Raises:
+            ContentUnsafe: A message contains the nonce.
+        """
         return [
             {
                 key: value
@@ -49,9 +69,15 @@ class ControlTokenEscaper:
         ]
 
     def value(self, value: Any, *, edges: bool = False, special_only: bool = False) -> Any:
-        """A copy of any JSON value with the control strings in its strings and keys marked. Raises ContentUnsafe.
+        """Copies a JSON value with the control strings in its strings and keys marked.
 
-        `special_only` leaves markup such as `<think>` alone: in what an assistant said it is meant.
+        Args:
+            value: Any JSON value.
+            edges: Whether to mark fragments at the edges of each string too.
+            special_only: Whether to leave markup such as `<think>` unmarked: an assistant that wrote it meant it.
+
+        Raises:
+            ContentUnsafe: A string contains the nonce.
         """
         if isinstance(value, str):
             return self._text(value, edges=edges, special_only=special_only)
@@ -67,7 +93,7 @@ class ControlTokenEscaper:
         return value
 
     def has_edges(self, value: Any) -> bool:
-        """Whether a string in there could add up to a control string with its neighbours."""
+        """Whether a string in the value could add up to a control string with the text next to it."""
         if isinstance(value, str):
             return self._edge_lengths(value) != (0, 0)
         if isinstance(value, Mapping):
@@ -76,7 +102,7 @@ class ControlTokenEscaper:
 
     def _text(self, text: str, *, edges: bool, special_only: bool) -> str:
         if NONCE in text:
-            raise ContentUnsafe("Content contains this process's own sentinel. Whoever sent it has seen our internals.")
+            raise ContentUnsafe("Content contains this process's own sentinel, which no client should know.")
         head, tail = self._edge_lengths(text) if edges else (0, 0)
         end = len(text) - tail
         pattern = self._special_pattern if special_only else self.pattern
@@ -93,9 +119,13 @@ class ControlTokenEscaper:
 
 
 def split_marks(text: str) -> list[tuple[str, bool]]:
-    """The rendered text as pieces (text, whether control strings in it are meant).
+    """Splits a rendered text at its marks.
 
-    Raises ContentUnsafe where the template tore a marked control string apart.
+    Returns:
+        Pieces (text, whether control strings in it become control ids).
+
+    Raises:
+        ContentUnsafe: The template tore a marked control string apart.
     """
     if NONCE not in text:
         return [(text, True)]

@@ -1,8 +1,9 @@
 """The one hand-written renderer: tool outputs of the DeepSeek-V3 family, whose own template cannot write them.
 
-That template forgets to close a single call, to close the outputs in front of a user message, and lets loop flags
-leak over turns. What it documents is an outputs block around the single outputs, joined by newlines; a header for
-the policy follows only behind a user message. Recognised by the four control tokens, not by a name.
+That template forgets to close a single call, forgets to close the outputs before a user message, and lets the flags of
+its loops leak from turn to turn. The documented form is written here: one block around all outputs, which are joined
+by newlines; a header for the policy follows a user message only. A tokenizer is recognised by the four control tokens,
+not by its name.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,22 @@ def applies(codec: Codec) -> bool:
 
 
 def outputs_block(results: Sequence[Message], codec: Codec, *, after: str) -> list[int]:
-    """Ids of the tool results behind a turn that ended with the control string `after`. Raises TemplateRefused."""
+    """Renders tool results.
+
+    Args:
+        results: The tool messages, in order.
+        codec: Encodes them.
+        after: The control string that ended the policy's turn.
+
+    Returns:
+        The ids of the block.
+
+    Raises:
+        TemplateRefused: The content of a message is no text, or cannot be encoded safely.
+    """
     texts = []
     for message in results:
         if not isinstance(message["content"], str):
             raise HistoryRewritten("DeepSeek tool outputs are text; this tool message's content is not a string.")
-        texts.append(_OUTPUT[0] + codec.guard.value(message["content"]) + _OUTPUT[1])
+        texts.append(_OUTPUT[0] + codec.escaper.value(message["content"]) + _OUTPUT[1])
     return codec.encode_rendered(_BLOCK[0] + "\n".join(texts) + _BLOCK[1], after=after)

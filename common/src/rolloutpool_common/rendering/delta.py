@@ -1,15 +1,30 @@
-"""Renders only what is new, so that history is never tokenised again.
+"""Renders only the messages that are new, so that history is never tokenised again.
 
-The new messages are rendered behind a dummy conversation of constant size whose assistant turn says a sentinel. What
-the template writes behind the end of that turn is the delta. Nothing is subtracted, so it does not matter what the
-template does to the dummy. That it does append is probed once per shape of the new messages, with numbered markers
-as content: each must lie behind the cut, once and in order, else the template hoists, moves or drops, and is refused.
-Cost depends on the new messages alone.
+What the policy sampled is kept as ids; rendering its text again could split it differently. So only the *delta* is
+rendered: what stands between the last sampled id and the point where the policy speaks next.
+
+1. **Dummy.** The new messages are put behind a dummy conversation of two short turns, in which the policy says a
+   sentinel (`dummy_conversation.py`). It has the same size at any length of the real history.
+2. **Render.** The chat template renders dummy and new messages as one conversation.
+3. **Cut.** The text is cut where the policy's turn ends (`turn_ends.py`). What follows is the delta. Nothing is
+   subtracted, so it does not matter how the template writes the dummy.
+4. **Encode.** The delta is encoded as the continuation of the token that ends the turn.
+5. **Close.** If the policy was cut by length and did not sample that token, one is put in front.
+
+For example, the policy said "4", and a user asks "and 3+3?". ChatML renders
+
+    …<|im_start|>assistant\nSENTINEL<|im_end|>\n<|im_start|>user\nand 3+3?<|im_end|>\n<|im_start|>assistant\n
+                                              └── the delta
+
+This is exact only if the template appends: some move, merge or drop messages instead. That is probed once per *shape*
+(roles, keys and kinds of content of the new messages), with numbered markers as content. Each marker must stand after
+the cut, once and in order; otherwise the template is refused for this shape, and so is every rollout that needs it.
+
+Not covered: a template whose delta depends on what the history contains. The probe cannot see that.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -17,7 +32,16 @@ from typing import Any
 from cachetools import LRUCache
 
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
+from rolloutpool_common.rendering.control_tokens import split_marks
+from rolloutpool_common.rendering.dummy_conversation import (
+    NAMELESS,
+    SENTINEL,
+    DummyForm,
+    forms_for,
+    has_results,
+    markers_in,
+    with_markers,
+)
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
     HistoryRewritten,
@@ -26,13 +50,12 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.turn_ends import DummyRender, TurnEnd
 
-__all__ = ["Delta", "DeltaRenderer", "find_close"]
+__all__ = ["Delta", "DeltaRenderer"]
 
-_SENTINEL = NONCE + "s"
-_NAMELESS = NONCE + "n"
-_RESULT_ROLES = ("tool", "function")
-_SHAPES = 512  # verdicts kept; a shape is a few hundred bytes
+_SHAPES = 512
+"""Shapes remembered per template; one takes a few hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +70,27 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a template continues a turn with messages of certain roles."""
+    """How a template continues a turn with messages of certain roles: what the probe found out."""
 
-    arguments_as_text: bool
-    silent: bool
-    """Whether the dummy's turn makes its calls without saying anything."""
-    close: str
-    """The control string that ends the policy's turn; empty where only the next header does."""
-    skip: int = 0
-    """With no close string: how many characters behind the sentinel still belong to the policy's turn."""
-    rest: tuple[str, ...] = ()
-    """Control strings of the policy's own turn right behind the close string."""
-    header_stops: bool = False
-    """Whether the policy may stop by sampling the control token that starts the delta."""
-
-    def cut(self, text: str, codec: Codec) -> int | None:
-        """Offset of the delta in a render of the dummy conversation."""
-        start = text.rfind(_SENTINEL)
-        if start < 0:
-            return None
-        start += len(_SENTINEL)
-        return _behind(text, start, self.close, codec) if self.close else start + self.skip
+    form: DummyForm
+    end: TurnEnd
 
 
 class DeltaRenderer:
     """Renders deltas with one template. Thread-safe."""
 
     def __init__(self, template: Template, codec: Codec, close: str | None, stop_ids: frozenset[int]) -> None:
-        """`close` is the control string behind an assistant message, `stop_ids` all ids that end a turn."""
+        """Prepares a renderer; templates are probed when they are first used.
+
+        Args:
+            template: Renders the conversations.
+            codec: Encodes them.
+            close: The control string after an assistant message, if the template writes one.
+            stop_ids: All ids that end a turn when the policy samples them.
+        """
         self._template = template
         self._codec = codec
+        self._control = codec.escaper.pattern
         self._close = close
         self._stop_ids = stop_ids
         self._shapes: LRUCache[tuple[object, str], _Shape | TemplateRefused] = LRUCache(_SHAPES)
@@ -86,157 +100,116 @@ class DeltaRenderer:
     def render(
         self, new_messages: Sequence[Message], last_sampled_id: int | None, template_kwargs: Mapping[str, Any] | None
     ) -> Delta:
-        """The delta of the messages behind a turn that ended with `last_sampled_id`. Raises TemplateRefused."""
+        """Renders what the messages add to a turn.
+
+        Args:
+            new_messages: What follows the turn; no assistant messages.
+            last_sampled_id: The id that the turn ended with; None where the policy sampled nothing.
+            template_kwargs: For the template.
+
+        Raises:
+            TemplateRefused: One of its kinds: what the template writes is no exact continuation.
+        """
         kwargs = dict(template_kwargs or {})
         messages = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
         _check(messages)
         shape = self._shape(messages, kwargs)
-        text = self._text(shape, self._codec.guard.messages(messages), kwargs)
-        if self._codec.guard.has_edges([m["content"] for m in messages]):
-            marked = self._text(shape, self._codec.guard.messages(messages, edges=True), kwargs)
-            pieces, safe_pieces = split_marks(text), split_marks(marked)
-            if self._codec.count_control(pieces) != self._codec.count_control(safe_pieces):
-                text = marked
-        return self._join(shape, self._codec.encode_rendered(text, after=shape.close), last_sampled_id)
+        glue = self._codec.encode_rendered(self._escaped_text(shape, messages, kwargs), after=shape.end.close)
+        return Delta(*shape.end.append(glue, last_sampled_id, self._codec.control_ids, self._stop_ids))
 
-    def _join(self, shape: _Shape, glue: list[int], last: int | None) -> Delta:
-        ids = self._codec.control_ids
-        rest = [ids[text] for text in shape.rest]
-        if last in rest:  # the policy sampled further into its own end than the cut
-            return Delta((), tuple(glue[rest.index(last) + 1 :]))
-        if shape.header_stops and glue[:1] == [last] and last in ids.values():
-            return Delta((), tuple(glue[1:]))
-        closed = not shape.close or last == ids[shape.close] or last in self._stop_ids
-        return Delta(() if closed else (ids[shape.close],), tuple(glue))
+    def _escaped_text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
+        """The delta's text with typed control strings marked; see `control_tokens` for the edges of content."""
+        escaper = self._codec.escaper
+        text = self._text(shape, escaper.messages(messages), kwargs)
+        if not escaper.has_edges([message["content"] for message in messages]):
+            return text
+        marked = self._text(shape, escaper.messages(messages, edges=True), kwargs)
+        same = self._codec.count_control(split_marks(text)) == self._codec.count_control(split_marks(marked))
+        return text if same else marked
 
     def _text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
-        text = self._template.render(
-            _dummy(messages, shape.arguments_as_text, shape.silent) + list(messages), template_kwargs=kwargs
-        )
-        cut = shape.cut(text, self._codec)
+        """Steps 1 to 3: the text after the cut."""
+        text = self._template.render([*shape.form.conversation(messages), *messages], template_kwargs=kwargs)
+        cut = self._cut(text, shape.end)
         if cut is None:
             raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
-        if _NAMELESS in text[cut:]:
+        if NAMELESS in text[cut:]:
             raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
         return text[cut:]
 
+    def _cut(self, text: str, end: TurnEnd) -> int | None:
+        """Where the delta begins; the last sentinel counts, because a call's arguments contain it as well."""
+        start = text.rfind(SENTINEL)
+        return None if start < 0 else end.cut(text, start + len(SENTINEL), self._control)
+
     def _shape(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
-        """The cached verdict; a template that refuses a shape refuses it every time."""
+        """Probes a shape once; a template that refuses a shape refuses it every time."""
         signature = tuple((m["role"], _content_kind(m["content"]), *sorted(m)) for m in messages)
         key = signature, json.dumps(kwargs, sort_keys=True, default=repr) if kwargs else ""
         with self._lock:
-            verdict = self._shapes.get(key)
-        if verdict is None:
+            found = self._shapes.get(key)
+        if found is None:
             try:
-                verdict = self._probe(messages, kwargs)
+                found = self._probe(messages, kwargs)
             except TemplateRefused as refusal:
-                verdict = refusal
+                found = refusal
             with self._lock:
-                self._shapes[key] = verdict
-        if isinstance(verdict, TemplateRefused):
-            raise type(verdict)(verdict.message)
-        return verdict
+                self._shapes[key] = found
+        if isinstance(found, TemplateRefused):
+            # A new error each time: one that is raised again would collect the tracebacks of all rollouts.
+            raise type(found)(found.message)
+        return found
 
     def _probe(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
-        probes = [{**m, "content": _replaced(m["content"], f"{NONCE}m{i}e")} for i, m in enumerate(messages)]
-        has_calls = any(m["role"] in _RESULT_ROLES for m in messages)
+        """Tries the forms of the dummy and the rules for the turn's end until one keeps all markers in order."""
+        probes = with_markers(messages)
         refusal: TemplateRefused | None = None
-        # Said last: a template may write what a turn says behind the results of its calls.
-        forms = [(False, False), (True, False), (False, True), (True, True)] if has_calls else [(False, False)]
-        for as_text, silent in forms:
-            dummy = _dummy(probes, as_text, silent)
+        for form in forms_for(probes):
+            dummy = form.conversation(probes)
             try:
                 text = self._template.render(dummy + probes, template_kwargs=kwargs)
             except TemplateRefused as error:
                 refusal = refusal or error
                 continue
-            for shape in self._ends(text, self._alone(dummy, kwargs), (as_text, silent), has_calls):
+            render = DummyRender(text, self._alone(dummy, kwargs))
+            for end in render.ends(self._close, self._control, has_results=has_results(probes)):
                 try:
-                    self._check_markers(text, shape.cut(text, self._codec), probes)
+                    _check_markers(text, self._cut(text, end), probes)
                 except TemplateRefused as error:
                     refusal = refusal or error
                 else:
-                    return shape
+                    return _Shape(form, end)
         raise refusal or TurnEndNotFound()
 
-    def _alone(self, dummy: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
-        """The dummy without new messages; empty where the template refuses a conversation that ends like this."""
+    def _alone(self, dummy: Sequence[Message], kwargs: Mapping[str, Any]) -> str | None:
+        """What follows the sentinel in the dummy without new messages; None where the template refuses that."""
         try:
-            return self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
+            text = self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
         except RenderFailed:
-            return ""
-
-    def _ends(self, text: str, alone: str, form: tuple[bool, bool], has_calls: bool) -> Iterator[_Shape]:
-        """How the policy's turn may end in this render, in order of trust."""
-        if _SENTINEL not in text:
-            return
-        pattern = self._codec.guard.pattern
-        start = text.rfind(_SENTINEL) + len(_SENTINEL)
-        tail = alone[alone.rfind(_SENTINEL) + len(_SENTINEL) :] if _SENTINEL in alone else None
-        if self._close and (end := _behind(text, start, self._close, self._codec)) is not None:
-            end_of_tail = _behind(tail, 0, self._close, self._codec) if tail else None
-            rest = _run(pattern, tail, end_of_tail) if tail and end_of_tail else ()
-            yield _Shape(*form, self._close, rest=rest if text.startswith("".join(rest), end) else ())
-        # No usual end: the turn alone shows how this one ends, if it looks the same in front of other messages.
-        if tail is not None and text.startswith(tail, start):
-            ends = [match.group() for match in pattern.finditer(tail)]
-            if not ends or not self._close:  # where answers have no close token, markup that ends a call is none
-                yield _Shape(*form, "", skip=len(tail), header_stops=True)
-            elif ends.count(ends[-1]) == 1:
-                yield _Shape(*form, ends[-1], header_stops=True)
-        if not has_calls and (first := pattern.match(text, start)):
-            yield _Shape(*form, first.group())
-
-    def _check_markers(self, text: str, cut: int | None, probes: Sequence[Message]) -> None:
-        found = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text)]
-        behind = [int(number) for number in re.findall(f"{NONCE}m(\\d+)e", text[cut or 0 :])]
-        if cut is not None and found == behind == list(range(len(probes))):
-            return
-        left_out = sorted({probes[i]["role"] for i in range(len(probes)) if i not in found})
-        moved = sorted({probes[i]["role"] for i in found if i not in behind})
-        did = (
-            f"leaves out {_joined(left_out)} messages"
-            if left_out
-            else f"writes {_joined(moved)} messages in front of the policy's turn instead of behind it"
-            if moved
-            else "repeats or reorders the new messages"
-        )
-        raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")
+            return None
+        _, sentinel, rest = text.rpartition(SENTINEL)
+        return rest if sentinel else None
 
 
-def find_close(template: Template, codec: Codec) -> str | None:
-    """The control string that the template writes behind an assistant message; None if there is none."""
-    try:
-        text = template.render(_dummy([]), generation_prompt=False)
-    except RenderFailed:
-        return None
-    start = text.rfind(_SENTINEL)
-    found = codec.first_control(text[start:]) if start >= 0 else None
-    return found[0] if found else None
-
-
-def _dummy(new: Sequence[Message], arguments_as_text: bool = False, silent: bool = False) -> list[dict[str, Any]]:
-    """A user turn and a policy turn; the latter makes a call for each tool result that follows."""
-    arguments: Any = {_SENTINEL: _SENTINEL}
-    if arguments_as_text:
-        arguments = json.dumps(arguments)
-    assistant: dict[str, Any] = {"role": "assistant", "content": "" if silent else _SENTINEL}
-    calls = [
-        {
-            "id": message.get("tool_call_id", ""),
-            "type": "function",
-            "function": {"name": message.get("name", _NAMELESS), "arguments": arguments},
-        }
-        for message in new
-        if message["role"] in _RESULT_ROLES
-    ]
-    if calls:
-        assistant["tool_calls"] = calls
-    return [{"role": "user", "content": "x"}, assistant]
+def _check_markers(text: str, cut: int | None, probes: Sequence[Message]) -> None:
+    """Raises HistoryRewritten unless each marker stands after the cut, once and in order."""
+    found, appended = markers_in(text), markers_in(text[cut or 0 :])
+    if cut is not None and found == appended == list(range(len(probes))):
+        return
+    left_out = sorted({probes[i]["role"] for i in range(len(probes)) if i not in found})
+    moved = sorted({probes[i]["role"] for i in found if i not in appended})
+    did = (
+        f"leaves out {' and '.join(left_out)} messages"
+        if left_out
+        else f"writes {' and '.join(moved)} messages in front of the policy's turn instead of after it"
+        if moved
+        else "repeats or reorders the new messages"
+    )
+    raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")
 
 
 def _identified(message: dict[str, Any], index: int) -> dict[str, Any]:
-    """Templates that print or check call ids want nine letters or digits."""
+    """Gives a tool result a call id where it has none: templates that check ids want nine letters or digits."""
     if message.get("role") == "tool" and "tool_call_id" not in message:
         return {**message, "tool_call_id": f"call{index:05d}"}
     return message
@@ -249,35 +222,7 @@ def _check(messages: Sequence[Message]) -> None:
         raise AssistantAppended()
 
 
-def _behind(text: str, start: int, close: str, codec: Codec) -> int | None:
-    return next((m.end() for m in codec.guard.pattern.finditer(text, start) if m.group() == close), None)
-
-
-def _run(pattern: re.Pattern[str], text: str, start: int) -> tuple[str, ...]:
-    """The control strings that follow each other from `start` on."""
-    found = []
-    while match := pattern.match(text, start):
-        found.append(match.group())
-        start = match.end()
-    return tuple(found)
-
-
-def _joined(roles: Sequence[str]) -> str:
-    return " and ".join(roles)
-
-
 def _content_kind(content: Any) -> str:
     if isinstance(content, list | tuple):
         return "list:" + ",".join(str(part.get("type")) if isinstance(part, Mapping) else "" for part in content)
     return type(content).__name__
-
-
-def _replaced(content: Any, marker: str) -> Any:
-    """Content of the same shape that says the marker once."""
-    if isinstance(content, Mapping):
-        return {"r": marker}
-    if isinstance(content, list | tuple):
-        rest = [{**part, "text": ""} if isinstance(part, Mapping) else "" for part in content[1:]]
-        first = content[0] if content else None
-        return [{**first, "text": marker} if isinstance(first, Mapping) else marker, *rest]
-    return marker

@@ -1,7 +1,11 @@
-"""Names the difference between the prompt a policy saw and the ledger. A wrong label never changes a mask.
+"""Names how the prompt that a trainer reports differs from the pool's ledger.
 
-Labels are heuristics for people and metrics. Call `classify` before `TokenLedger.accept_echo`, which changes the
-ledger. `verify_prompt_contains` is the other check, of the first prompt: is it made with this tokenizer at all.
+The label depends on where the two differ first: in the first prompt, in text of tools or template, or inside a turn
+that the policy sampled. In the last case the turn's text is compared in ways that get coarser and coarser, and the
+first that fits gives the label. Labels are for people and metrics; a wrong one never changes a mask. Call `classify`
+before `TokenLedger.accept_echo`, which changes the ledger.
+
+`verify_prompt_contains` is a check of the first prompt: was it rendered with this tokenizer at all?
 """
 
 import json
@@ -32,7 +36,14 @@ _CALL_MARKUP = (
 
 
 def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokenizer, *, prefix: int = 0) -> DriftLabel:
-    """The label of an echoed prompt; `echo_ids` and `prefix` as in `TokenLedger.compare`."""
+    """Finds the label of an echoed prompt.
+
+    Args:
+        ledger: What the pool expects.
+        echo_ids: The trainer's prompt without its first `prefix` ids.
+        tokenizer: Decodes both.
+        prefix: How many first ids the trainer proved to be the ledger's.
+    """
     verdict = ledger.compare(echo_ids, prefix=prefix)
     position = verdict.first_difference
     if position is None:
@@ -53,10 +64,18 @@ def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokeni
 
 
 def verify_prompt_contains(tokenizer: ChatTokenizer, echo_ids: Sequence[int], messages: Sequence[Message]) -> None:
-    """Check that the first echoed prompt, decoded, holds what the system and user messages say.
+    """Checks that the first echoed prompt, decoded, holds what the system and user messages say.
 
-    White space, Unicode normalisation and JSON escapes are left out of the comparison, and so is a message that this
-    tokenizer's own template does not print either. Raises TokenizerMismatch.
+    White space, Unicode normalisation and JSON escapes are not compared. A message that this tokenizer's own template
+    does not print is not looked for.
+
+    Args:
+        tokenizer: The worker's.
+        echo_ids: [P]; the trainer's first prompt.
+        messages: From which it was rendered.
+
+    Raises:
+        TokenizerMismatch: Messages are missing, so the trainer must use another tokenizer or other messages.
     """
     seen = _comparable(tokenizer.decode(echo_ids))
     missing = [i for i, m in enumerate(messages) if m.get("role") in ("system", "user") and not _says(seen, m)]
@@ -76,7 +95,7 @@ def verify_prompt_contains(tokenizer: ChatTokenizer, echo_ids: Sequence[int], me
 
 
 def _run_at(segments: Sequence[Segment], position: int) -> list[Segment]:
-    """The segment at a position, with its neighbours if all of them are one sampled turn."""
+    """Finds the segment at a position; of a sampled turn all its segments."""
     at = next(segment for segment in segments if segment.start <= position < segment.end)
     if at.kind is not SegmentKind.SAMPLED:
         return [at]
@@ -84,7 +103,7 @@ def _run_at(segments: Sequence[Segment], position: int) -> list[Segment]:
 
 
 def _sampled_label(ours: list[int], theirs: list[int], offset: int, tokenizer: ChatTokenizer) -> DriftLabel:
-    """The first rule that holds; the order matters."""
+    """Returns the label of the first rule that holds. The order matters: from the narrowest rule to the widest."""
     our_ids, their_ids = _before(ours, tokenizer.close_id), _before(theirs, tokenizer.close_id)
     our_text, their_text = tokenizer.decode(our_ids), tokenizer.decode(their_ids)
     bare = tokenizer.decode(_unstopped(our_ids, tokenizer.stop_ids))

@@ -12,8 +12,8 @@
         ├── AssistantAppended
         └── ContentUnsafe
 
-A refusal is a result: an id sequence that cannot be proved is not guessed. Whether it is the request's fault or
-the policy's is known only to the caller. Reasons hold no prompt text, except what a template itself raises.
+A refusal is a result: ids that cannot be proved are not guessed. Only the caller knows whether the request or the
+policy is at fault. Reasons hold no text of a prompt, except what a template itself raises.
 """
 
 from rolloutpool_common.errors import RolloutPoolError, TokenizerLoadFailed
@@ -73,8 +73,8 @@ class TurnEndNotFound(TemplateRefused):
 
 
 class AssistantAppended(TemplateRefused):
-    """An assistant message cannot be appended as text: what the policy said enters the ledger as sampled ids."""
+    """An assistant message cannot be appended as text: what the policy says is kept as the ids that it sampled."""
 
 
 class ContentUnsafe(TemplateRefused):
-    """The content would become control tokens that nobody meant."""
+    """The content would become control tokens, although it was typed."""

@@ -1,9 +1,13 @@
 """Loads a tokenizer by name, or says why it cannot be trusted.
 
-What transformers builds is compared with the directory's own tokenizer.json on a list of probes, because its
-automatic class selection gives wrong ids silently for some directories. On a difference the generic class is tried;
-if that differs too, loading fails. Custom code runs only where the caller says so, and nothing ever asks on stdin.
-Caches, offline mode and mirrors are those of huggingface_hub, by its own environment variables.
+For some directories the class that transformers selects gives wrong ids without any error. So:
+
+1. The automatic class is loaded. Where it needs a config.json that is not there, this step is left out.
+2. It encodes a list of probes, and so does the directory's own tokenizer.json. If all ids agree, it is used.
+3. Otherwise the generic class is loaded and compared in the same way. If it differs too, loading fails.
+
+A repository's own code runs only where the caller allows it, and nothing ever asks on stdin. Caches, offline mode and
+mirrors are those of huggingface_hub, set by its environment variables.
 """
 
 import hashlib
@@ -50,10 +54,17 @@ def load_tokenizer(
     trust_remote_code: bool = False,
     missing_template: str | None = None,
 ) -> ChatTokenizer:
-    """The tokenizer of a hub name or a local directory. Takes seconds; see `TokenizerCache`.
+    """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded.
 
-    `missing_template` is the Jinja source to render with where the tokenizer brings no chat template of its own.
-    Raises TokenizerLoadError with the reason, TemplateMissing where there is no chat template.
+    Args:
+        name: Of a hub repository or a local directory.
+        revision: Commit, branch or tag of a hub repository.
+        trust_remote_code: Whether the repository's own code may run.
+        missing_template: Jinja source to render with if the tokenizer has no chat template.
+
+    Raises:
+        TemplateMissing: There is no chat template.
+        TokenizerLoadError: Any other reason.
     """
     source = str(TINY_TOKENIZER) if name == TINY else name
     directory = Path(source).expanduser()

@@ -1,10 +1,15 @@
-"""What a trainer counts that renders the whole history afresh each turn, as `apply_chat_template` does by default.
+"""Predicts the prompt length of a trainer that renders the whole history again each turn.
 
-Messages go into the template as they travel, nothing in them is marked, and whatever the text spells becomes control
-ids: this is another party's habit, needed to predict its count, and never a source of a mask. Where added tokens are
-hard borders of tokenisation, the count is a sum over the pieces between them, and a piece is tokenised once. The first
-text of each conversation proves that: the trainer has counted as many, or it is counted whole as well. Where the two
-differ, or there are no such borders, every text is tokenised whole.
+Such a trainer calls `apply_chat_template` on all messages. Nothing is escaped there, so typed control strings become
+control ids. The pool needs the length to send the mask that this trainer expects; no mask of a result comes from here.
+
+Tokenising the whole history each turn would cost more with every turn. So the text is split at added tokens
+(`<|im_start|>` …), and each piece between them is tokenised once and remembered:
+
+1. If the tokenizer says that added tokens are no borders (`added_are_borders`), every text is tokenised whole.
+2. Otherwise the first text of a conversation is counted by pieces. The count is proved if the trainer reported the same
+   length; if not, the text is tokenised whole as well and compared.
+3. If they agree, later texts are counted by pieces; if not, whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +22,7 @@ from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 __all__ = ["RerenderCounter", "rerender"]
 
 SHARED_CHARACTERS = 16_384
-"""Pieces up to here are looked up in the tokenizer's own memory: a batch's prompts share their instructions."""
+"""Shorter pieces are remembered by the tokenizer for all conversations: a batch's prompts share instructions."""
 
 
 def rerender(
@@ -27,12 +32,19 @@ def rerender(
     tools: Sequence[Mapping[str, Any]] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Ids [P] of the whole conversation, as a trainer gets them that renders without care; raises RenderFailed."""
+    """Renders a whole conversation as a trainer does that escapes nothing.
+
+    Returns:
+        Ids [P].
+
+    Raises:
+        RenderFailed: The template refuses the messages.
+    """
     return tokenizer.encode(_text(tokenizer, messages, tools, template_kwargs))
 
 
 class RerenderCounter:
-    """Lengths of one conversation's plain renders. Not thread-safe: one conversation, one counter."""
+    """Counts the prompts of one conversation. Not thread-safe: each conversation has a counter of its own."""
 
     def __init__(
         self,
@@ -48,9 +60,14 @@ class RerenderCounter:
         self._whole: bool | None = None if tokenizer.added_are_borders else True
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
-        """Length of the conversation's prompt; raises RenderFailed where the template refuses it.
+        """Counts the ids of the prompt.
 
-        `echoed` is what the trainer's own prompt of these messages counts, where that is known.
+        Args:
+            messages: The whole conversation.
+            echoed: The length that the trainer reported for these messages, if it did.
+
+        Raises:
+            RenderFailed: The template refuses the messages.
         """
         text = _text(self._tokenizer, messages, self._tools, self._kwargs)
         if self._whole is None:
@@ -87,5 +104,5 @@ def _text(
     try:
         return tokenizer.render_text(messages, tools=tools, template_kwargs=template_kwargs)
     except RenderFailed:
-        # Null content and the like crash some templates; a trainer that serves them must put them right first.
+        # Some templates crash on null content. A trainer that serves them must bring messages into normal form first.
         return tokenizer.render_text(normalise(messages), tools=tools, template_kwargs=template_kwargs)

@@ -1,7 +1,8 @@
-"""Chat templates as a function from messages to text. Never tokenises, never reads the clock of a rollout.
+"""Chat templates as a function from messages to text. Nothing is tokenised here.
 
-Messages arrive in OpenAI form and are put into the one form that templates agree on: keys whose value is null are
-dropped, null content becomes "", arguments become an object, an empty list of calls or tools is none at all.
+Messages arrive in OpenAI's form. Templates disagree about its corners, so `normalise` brings them into the one form
+that all templates read alike: keys whose value is null are dropped, null content becomes "", a call's arguments become
+an object, and an empty list of calls is left out.
 """
 
 import json
@@ -23,7 +24,7 @@ class Template:
     """One chat template of a tokenizer. Thread-safe."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
-        """`source` is the Jinja text; the tokenizer supplies the special tokens and the filters."""
+        """Takes the Jinja text `source`; the tokenizer supplies the special tokens and the filters."""
         self.source = source
         self._tokenizer = tokenizer
 
@@ -35,7 +36,17 @@ class Template:
         template_kwargs: Mapping[str, Any] | None = None,
         generation_prompt: bool = True,
     ) -> str:
-        """The text of a conversation. Raises RenderFailed with the template's own reason."""
+        """Renders a conversation.
+
+        Args:
+            messages: In normal form.
+            tools: What the policy may call.
+            template_kwargs: Further variables of the template.
+            generation_prompt: Whether to end with the header after which the policy speaks.
+
+        Raises:
+            RenderFailed: The template raised an error; the message holds its reason.
+        """
         try:
             return str(
                 self._tokenizer.apply_chat_template(
@@ -47,7 +58,7 @@ class Template:
                     **(template_kwargs or {}),
                 )
             )
-        except Exception as error:  # a template is foreign code: whatever it raises is its refusal
+        except Exception as error:  # a template is foreign code and may raise anything
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise RenderFailed(
                 f"The chat template refused the roles [{roles}]: {type(error).__name__}: {str(error)[:_REASON_LIMIT]}"
@@ -55,7 +66,7 @@ class Template:
 
 
 def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages in the form that templates agree on."""
+    """Copies the messages into normal form."""
     return [_message(message) for message in messages]
 
 

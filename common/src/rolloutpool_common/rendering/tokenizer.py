@@ -1,7 +1,13 @@
 """A tokenizer with its chat template: the only way from messages to ids. Immutable, so threads may share it.
 
-What people, tools and files say never becomes a control token (see `untrusted`). Rendering raises TemplateRefused
-rather than guess. All calls are synchronous and CPU bound: from an event loop, hand long content to a thread.
+There are three renders:
+
+- `render_prompt`: a whole conversation as ids, with the header after which the policy speaks.
+- `render_delta`: only the messages that are new since the policy spoke last (`delta.py`).
+- `render_conversation`: a finished conversation with the place of each id in the text, for masks by role.
+
+What people, tools and files say never becomes a control token (`control_tokens.py`). A render raises TemplateRefused
+rather than guess. All calls are synchronous and need CPU time: from an event loop, hand long content to a thread.
 """
 
 import re
@@ -16,16 +22,17 @@ from transformers import PreTrainedTokenizerBase
 from rolloutpool_common.rendering import deepseek
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
-from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
+from rolloutpool_common.rendering.delta import Delta, DeltaRenderer
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.turn_ends import find_close
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = ["ChatTokenizer", "RenderedConversation"]
 
 LENGTHS = 512
+"""Texts whose length in ids is remembered."""
 
-# Ids that a policy may end a turn with, whatever its template writes there.
 _STOPS = (
     "<|eot_id|>",
     "<|eom_id|>",
@@ -36,11 +43,12 @@ _STOPS = (
     "<|END_OF_TURN_TOKEN|>",
     "</s>",
 )
+"""Tokens by which a policy may end a turn, whatever its template writes there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedConversation:
-    """A rendered conversation. Control ids in it were all written by the template or said by an assistant."""
+    """A finished conversation as text and ids. All its control ids were written by the template or an assistant."""
 
     text: str
     ids: tuple[int, ...]
@@ -68,7 +76,7 @@ class ChatTokenizer:
         templates = chat.chat_template
         sources = list(templates.values()) if isinstance(templates, dict) else [templates]
         self._codec = Codec(backend, "\n".join(sources))
-        self.close_token = find_close(self._template(None), self._codec)
+        self.close_token = find_close(self._template(None), self._codec.escaper.pattern)
         """The control string that ends an assistant message; None where the template writes none."""
         control = self._codec.control_ids
         self.close_id = control.get(self.close_token) if self.close_token else None
@@ -84,7 +92,7 @@ class ChatTokenizer:
     @property
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
-        return self._codec.vocab_size
+        return self._codec.vocabulary.size
 
     @property
     def control_ids(self) -> frozenset[int]:
@@ -94,18 +102,18 @@ class ChatTokenizer:
     @property
     def added_strings(self) -> frozenset[str]:
         """All strings that are one id wherever they stand."""
-        return self._codec.added_strings
+        return self._codec.vocabulary.added
 
     @cached_property
     def added_pattern(self) -> re.Pattern[str]:
-        """Finds them, the longest first."""
+        """Finds the added strings; where several begin at a place, the longest."""
         strings = sorted(self.added_strings, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, strings)) or r"(?!)")
 
     @property
     def added_are_borders(self) -> bool:
-        """Whether the ids of a text are those of its pieces between added strings."""
-        return self._codec.added_are_borders
+        """Whether a text can be encoded piece by piece between the added strings, with the same ids."""
+        return self._codec.vocabulary.added_are_borders
 
     @property
     def tools_choose_template(self) -> bool:
@@ -127,15 +135,15 @@ class ChatTokenizer:
             return False
 
     def encode(self, text: str, *, control: bool = True) -> list[int]:
-        """Ids of the text, no special tokens added; with `control=False` none of them is a control id."""
+        """Encodes a text without adding special tokens; with `control=False` none of the ids is a control id."""
         return self._codec.encode(text, control=control)
 
     def length_of(self, text: str) -> int:
-        """How many ids the text has; remembered for the last texts that were asked for."""
+        """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
         return self._length_of(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
+        """Returns the text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
         return self._codec.decode(ids)
 
     def render_prompt(
@@ -145,7 +153,19 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids [P] of a whole conversation with its generation prompt. Raises TemplateRefused."""
+        """Renders a whole conversation with its generation prompt.
+
+        Args:
+            messages: From the first one on.
+            tools: What the policy is shown that it may call.
+            template_kwargs: Further variables of the template.
+
+        Returns:
+            Ids [P].
+
+        Raises:
+            TemplateRefused: The template cannot render them, or control strings cannot be kept apart.
+        """
         return self._codec.encode_rendered(self._render(messages, tools, template_kwargs, generation_prompt=True))
 
     def render_text(
@@ -155,9 +175,10 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """What the template makes of the messages as they are, nothing marked: for reading, not for ids to train on.
+        """Renders the messages as they are, with typed control strings unmarked: to read, or to predict other renders.
 
-        Raises RenderFailed.
+        Raises:
+            RenderFailed: The template raised an error.
         """
         return self._template(tools).render(messages, tools=tools, template_kwargs=template_kwargs)
 
@@ -168,7 +189,11 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedConversation:
-        """A finished conversation as the template writes it, without a generation prompt. Raises TemplateRefused."""
+        """Renders a finished conversation, without a generation prompt.
+
+        Raises:
+            TemplateRefused: See `render_prompt`.
+        """
         marked = self._render(messages, tools, template_kwargs, generation_prompt=False)
         text = "".join(piece for piece, _ in split_marks(marked))
         return RenderedConversation(
@@ -187,10 +212,16 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Delta:
-        """What the new messages add behind a sampled turn, generation prompt included.
+        """Renders what the new messages add after a sampled turn, with the next generation prompt.
 
-        `last_sampled_id` is None where the policy sampled nothing. `tools` only choose among named templates: they
-        stand in front of history and are not rendered again. Raises TemplateRefused.
+        Args:
+            new_messages: What follows the turn; no assistant messages.
+            last_sampled_id: The id that the turn ended with; None where the policy sampled nothing.
+            tools: Choose the template where there are several. They stand before the history and are not rendered here.
+            template_kwargs: Further variables of the template.
+
+        Raises:
+            TemplateRefused: The template does not append these messages, so their ids cannot be exact.
         """
         renderer = self._deltas[self._template(tools).source]
         results = 0
@@ -214,19 +245,19 @@ class ChatTokenizer:
         *,
         generation_prompt: bool,
     ) -> str:
-        """The text of a conversation, untrusted control strings marked."""
-        template, guard, normal = self._template(tools), self._codec.guard, normalise(messages)
+        """Renders a conversation with typed control strings marked."""
+        template, escaper, normal = self._template(tools), self._codec.escaper, normalise(messages)
 
         def text(edges: bool) -> str:
             return template.render(
-                guard.messages(normal, edges=edges),
-                tools=guard.value(list(tools or ()), edges=edges),
+                escaper.messages(normal, edges=edges),
+                tools=escaper.value(list(tools or ()), edges=edges),
                 template_kwargs=template_kwargs,
                 generation_prompt=generation_prompt,
             )
 
         rendered = text(edges=False)
-        if guard.has_edges([m["content"] for m in normal]) or guard.has_edges(list(tools or ())):
+        if escaper.has_edges([m["content"] for m in normal]) or escaper.has_edges(list(tools or ())):
             marked = text(edges=True)
             if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
                 return marked
