@@ -13,9 +13,10 @@ from benchmarks.length_difference import count
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
+from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.outcomes import Category, FinishReason
-from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
+from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts
 from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
@@ -134,6 +135,28 @@ def test_every_option_of_a_rollout_is_described() -> None:
         assert options
         if len(options) == 1 and default.startswith("`") and default != "`{}`":
             assert RolloutItem.model_fields[options[0]].default == default.strip("`")
+
+
+def test_every_field_of_a_batch_is_described() -> None:
+    described = {row[0].strip("`"): row[1] for row in rows(section(PROTOCOL, "### Fields of a batch"))[1:]}
+    assert set(described) == set(BatchRequest.model_fields)
+    for name in ("priority", "weight"):
+        assert described[name].strip("`") == default_text(BatchRequest.model_fields[name].default)
+
+
+def test_every_route_of_the_api_is_described() -> None:
+    described = {
+        (method, re.sub(r"\{\w+\}", "{}", route.partition("?")[0]))
+        for methods, route in re.findall(r"`((?:GET|POST|DELETE)(?:`, `DELETE)?) (/[^` ]+)`", PROTOCOL)
+        for method in methods.replace("`", "").split(", ")
+    }
+    app = create_app(ApiSettings(redis_url="redis://127.0.0.1"))
+    routes = {
+        (method, re.sub(r"\{\w+\}", "{}", path))
+        for path, operations in app.openapi()["paths"].items()
+        for method in map(str.upper, operations)
+    }
+    assert described == routes
 
 
 def test_every_end_of_a_rollout_is_described() -> None:
