@@ -1,44 +1,43 @@
-"""Connections to Redis and the scripts that run there.
+"""Connection: a pool of connections to one Redis, and the scripts that run there.
 
-redis-py 8 would raise once 100 connections are out, and cut blocking reads after 5 s; so pools here block, and
-readers that wait get a connection without time-out. A pool that is handed to a client retries nothing unless told
-to, and after a restart of Redis every pooled connection fails once; so ours are told to. A call may therefore reach
-Redis twice when its answer is lost: every script is written so that the second arrival changes nothing.
+redis-py's defaults do not fit here, in three points:
+
+- Its pool raises an error once 100 connections are in use. Ours makes the next caller wait.
+- It cuts a read after 5 s. Readers that wait for something to happen get a connection without a time limit.
+- It repeats nothing, but after a restart of Redis every pooled connection fails once. Ours repeats a command three
+  times within half a second. A command may therefore reach Redis twice when its answer is lost, and every script is
+  written so that the second arrival changes nothing.
 
 Before its first command every connection runs `epoch.lua`. The script closes it where Redis holds data of another
 version (`schema.py`), and raises the epoch where Redis was started again. A start cuts every connection, so each of our
 commands is carried out in the epoch of its time.
 """
 
-import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import (
-    AbstractConnection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-    parse_url,
-)
-from redis.asyncio.connection import (
-    Connection as TcpConnection,
-)
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.redis_compat import (
+    GreetingConnection,
+    SSLConnection,
+    TcpConnection,
+    UnixDomainSocketConnection,
+    kind_of,
+)
 from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
 from rolloutpool_common.store.scripting import Scripts
 
 __all__ = ["Connection"]
 
 RETRIES = 3
-"""Within half a second: for a connection that was cut, not for an outage, which callers have to know of."""
+"""All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
 
 _FOLDER = files("rolloutpool_common.store").joinpath("scripts")
 _PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
@@ -49,30 +48,17 @@ _SOURCES = {
 }
 
 
-class EpochConnection(AbstractConnection):
-    """Sends so that cancelling arrives, and notices when Redis was started again.
+class EpochConnection(GreetingConnection):
+    """Greets Redis with `epoch.lua`."""
 
-    redis-py sends within `asyncio.wait_for`, which on Python 3.11 loses a cancellation that comes in the very round in
-    which the sending is done: one in four, measured on a loop of PINGs. A background task would then never end.
-    """
+    async def greet(self) -> None:
+        """Checks the version of the data and notices a restart.
 
-    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """As redis-py's, and a task for each command cheaper."""
-        limit, self.socket_timeout = self.socket_timeout, None
-        try:
-            async with asyncio.timeout(limit):
-                await super().send_packed_command(command, check_health)
-        except TimeoutError:
-            await self.disconnect(nowait=True)
-            raise RedisTimeoutError("Timeout writing to socket") from None
-        finally:
-            self.socket_timeout = limit
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """As redis-py's, then version and epoch, before anything else is asked; raises `ForeignSchema`."""
-        await super().on_connect_check_health(check_health)
+        Raises:
+            ForeignSchema: Redis holds data of another version.
+        """
         await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, check_health=False)
-        # A Redis that takes no writes now has nothing to tell apart by epochs; the reconciler will notice.
+        # Redis refuses the script while it takes no writes. Then no epoch is needed, and the reconciler notices.
         with suppress(ResponseError):
             _, _, version = await self.read_response()
             try:
@@ -95,7 +81,7 @@ class _Unix(EpochConnection, UnixDomainSocketConnection):
     pass
 
 
-_CLASSES: dict[type[AbstractConnection], type[AbstractConnection]] = {
+_CLASSES: dict[type[AbstractConnection], type[EpochConnection]] = {
     TcpConnection: _Tcp,
     SSLConnection: _Tls,
     UnixDomainSocketConnection: _Unix,
@@ -106,6 +92,7 @@ class Connection:
     """A pool of connections to one Redis, bound to the running event loop at first use."""
 
     def __init__(self, url: str, *, max_connections: int = 32) -> None:
+        """Prepares without connecting. Where `max_connections` are in use, a caller waits for one of them."""
         self.url = url
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
         self.redis: Any = self._client(max_connections, socket_timeout=30)
@@ -114,7 +101,7 @@ class Connection:
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
         pool = BlockingConnectionPool.from_url(
             self.url,
-            connection_class=_CLASSES[parse_url(self.url).get("connection_class", TcpConnection)],
+            connection_class=_CLASSES[kind_of(self.url)],
             max_connections=max_connections,
             timeout=30,
             socket_timeout=socket_timeout,
@@ -125,11 +112,16 @@ class Connection:
         return Redis(connection_pool=pool)
 
     def blocking(self) -> Any:
-        """A client of its own for one blocking reader; the caller closes it."""
+        """Makes a client with one connection and no time limit for one blocking reader, which closes it."""
         return self._client(1, socket_timeout=None)
 
     async def script(self, name: str, *args: Any) -> Any:
-        """Runs `scripts/<name>.lua`; raises `StoreUnavailable` or `StoreFull`."""
+        """Runs `scripts/<name>.lua` with these ARGV and returns its answer.
+
+        Raises:
+            StoreUnavailable: Redis does not answer, or takes no writes.
+            StoreFull: Redis is out of memory.
+        """
         with store_errors():
             return await self._scripts.run(name, args)
 

@@ -1,23 +1,38 @@
-"""How scripts run: calls that are made while others are under way travel together.
+"""Scripts: runs Lua scripts over a connection so that calls which are made together travel together.
 
-A hundred rollouts in flight make their calls at the same moments. One pipeline for all that wait costs a third of one
-round trip each, in this process and in Redis, which also writes to disk once for all of them. Each call keeps its own
-answer and its own error; a broken connection is an error of all that travelled on it.
+A hundred rollouts in flight make their calls at the same moments. One round trip for all calls that wait costs a third
+of one round trip each, in this process and in Redis, which also writes to disk once for all of them. At any moment
+there are two states:
+
+1. Idle: no sender runs. A call starts one.
+2. Busy: a sender runs. Calls that are made meanwhile wait. When the sender has its answers, it sends all that wait by
+   then, at most `AT_ONCE`, and so on; when none waits, the state is idle again.
+
+A connection that hangs must not hold up the calls that wait. Therefore a sender that has no answers after
+`OVERTAKE_SECONDS` is overtaken: a new sender takes over the calls that wait, on another connection, and the old one
+ends with the calls that it has sent.
+
+Example: 100 rollouts claim at once. The first call starts a sender, the others wait; the sender's second round trip
+carries all 99 of them.
+
+Each call keeps its own answer and its own error. A broken connection is an error of all calls that travelled on it.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
+
+from rolloutpool_common.store.redis_compat import exchange
 
 __all__ = ["Scripts"]
 
 AT_ONCE = 128
-PATIENCE = 0.25
-"""Seconds after which those that wait go ahead on another connection: one that hangs must not hold up all."""
+"""Calls per round trip."""
+OVERTAKE_SECONDS = 0.25
+"""A round trip takes milliseconds; after this time a connection counts as hanging."""
 
 
 class _Call(NamedTuple):
@@ -30,39 +45,69 @@ class Scripts:
     """The scripts of one Redis client; for one event loop."""
 
     def __init__(self, redis: Any, sources: Mapping[str, str]) -> None:
+        """Prepares without connecting.
+
+        Args:
+            redis: the client.
+            sources: Lua by the script's name.
+        """
         self._redis = redis
         self._sources = sources
         self._hashes = {name: hashlib.sha1(source.encode()).hexdigest() for name, source in sources.items()}
         self._waiting: list[_Call] = []
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._awaited: asyncio.Task[None] | None = None
+        # None is the idle state. A sender that was overtaken is no longer here.
+        self._sender: asyncio.Task[None] | None = None
+        # The event loop itself keeps only weak references to tasks.
+        self._senders: set[asyncio.Task[None]] = set()
 
     async def run(self, name: str, args: tuple[Any, ...]) -> Any:
-        """The script's answer; raises what redis-py raises."""
+        """Runs a script.
+
+        Args:
+            name: of the script.
+            args: its ARGV.
+
+        Returns:
+            The script's answer.
+
+        Raises:
+            redis.exceptions.RedisError: whatever redis-py raises.
+        """
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(name, args, answer))
-        if self._awaited is None:
-            self._begin()
+        if self._sender is None:
+            self._start_sender()
         return await answer
 
-    def _begin(self) -> None:
-        task = asyncio.create_task(self._send_waiting())
-        self._awaited = task
-        self._under_way.add(task)
-        overtake = asyncio.get_running_loop().call_later(PATIENCE, self._go_on, task)
-        task.add_done_callback(lambda _: overtake.cancel())
-        task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(self._go_on)
-
-    def _go_on(self, task: asyncio.Task[None]) -> None:
-        if self._awaited is task:
-            self._awaited = None
-            if self._waiting:
-                self._begin()
+    def _start_sender(self) -> None:
+        sender = self._sender = asyncio.create_task(self._send_waiting())
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
 
     async def _send_waiting(self) -> None:
-        calls = [call for call in self._waiting[:AT_ONCE] if not call.answer.done()]
-        del self._waiting[:AT_ONCE]
+        me = asyncio.current_task()
+        try:
+            while self._waiting and self._sender is me:
+                calls = [call for call in self._waiting[:AT_ONCE] if not call.answer.done()]
+                del self._waiting[:AT_ONCE]
+                overtake = asyncio.get_running_loop().call_later(OVERTAKE_SECONDS, self._overtake)
+                try:
+                    await self._answer(calls)
+                finally:
+                    overtake.cancel()
+                # The callers that have their answers now make their next calls, which travel together too.
+                await asyncio.sleep(0)
+        finally:
+            if self._sender is me:
+                self._overtake()
+
+    def _overtake(self) -> None:
+        """Leaves the busy state, and enters it anew with another sender where calls wait."""
+        self._sender = None
+        if self._waiting:
+            self._start_sender()
+
+    async def _answer(self, calls: Sequence[_Call]) -> None:
         try:
             answers = await self._send(calls)
             unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
@@ -83,6 +128,7 @@ class Scripts:
                 call.answer.cancel()
             raise
         for call, answer in zip(calls, answers, strict=True):
+            # A caller that was cancelled has cancelled its future.
             if call.answer.done():
                 continue
             if isinstance(answer, Exception):
@@ -90,27 +136,5 @@ class Scripts:
             else:
                 call.answer.set_result(answer)
 
-    async def _send(self, calls: Iterable[_Call]) -> list[Any]:
-        # Not redis-py's pipeline, whose bookkeeping around these calls was a fifth of what Redis costs a worker
-        # (docs/decisions/0010).
-        commands = [("EVALSHA", self._hashes[name], 0, *args) for name, args, _ in calls]
-        pool = self._redis.connection_pool
-        connection = await pool.get_connection()
-        try:
-            answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: _exchange(connection, commands), lambda _: connection.disconnect()
-            )
-            return answers
-        finally:
-            await pool.release(connection)
-
-
-async def _exchange(connection: AbstractConnection, commands: list[tuple[Any, ...]]) -> list[Any]:
-    await connection.send_packed_command(connection.pack_commands(commands))
-    answers = []
-    for _ in commands:
-        try:
-            answers.append(await connection.read_response())
-        except ResponseError as error:
-            answers.append(error)
-    return answers
+    async def _send(self, calls: Sequence[_Call]) -> list[Any]:
+        return await exchange(self._redis, [("EVALSHA", self._hashes[name], 0, *args) for name, args, _ in calls])
