@@ -1,8 +1,8 @@
-"""Celery's settings, shared by who publishes tickets and who runs them.
+"""Celery's settings, for the side that publishes tickets and the side that runs them.
 
-A ticket carries ids only: no prompt, no key, no secret. Results never travel through Celery (own keys are ten times
-cheaper). A ticket is gone from the broker when it is taken: recovery is the worker's heartbeat, and a ticket that is
-lost before its claim is published again.
+A ticket carries ids only: no prompt, no key, no secret. Results do not travel through Celery, because keys of our own
+are ten times cheaper. A worker that takes a ticket removes it from the broker at once: if the worker dies, its missing
+heartbeat shows it, and a ticket that was lost before its claim is published again (`publisher`).
 """
 
 from typing import Any
@@ -18,16 +18,16 @@ __all__ = ["KEY_PREFIX", "PREFLIGHT_NAME", "TASK_NAME", "broker_url", "make_cele
 TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
 KEY_PREFIX = "rollouts:"
-"""In front of all of Celery's keys, so that an ACL can tell them from ours."""
+"""All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
 
 
 def queue_name(priority: Priority) -> str:
-    """The queue of a priority class."""
+    """Returns the name of a priority class's queue."""
     return f"rollouts.{priority}"
 
 
 def broker_url(redis_url: str) -> str:
-    """A Redis URL in kombu's spelling (unix sockets differ)."""
+    """Translates a Redis URL into kombu's spelling, which differs for unix sockets."""
     parts = urlsplit(redis_url)
     if parts.scheme != "unix":
         return redis_url
@@ -38,20 +38,20 @@ def broker_url(redis_url: str) -> str:
 
 
 def make_celery(redis_url: str) -> Celery:
-    """A Celery app with the pool's settings; makes no connection yet."""
+    """Makes a Celery app with the pool's settings. It does not connect yet."""
     app = Celery("rolloutpool", broker=broker_url(redis_url), set_as_current=False)
     app.conf.update(_settings())
     return app
 
 
 def _settings() -> dict[str, Any]:
-    """Each with its reason where it is not obvious."""
     return {
         "task_serializer": "json",
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_ignore_result": True,
-        # Late, kombu puts all that is in work back at each lost connection, and ends the worker where Redis is away.
+        # With late acknowledgement, kombu requeues all that runs whenever a connection is lost, and ends the worker
+        # while Redis is away.
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         # Reserves no more tickets than there are slots (Redis only).
@@ -60,7 +60,7 @@ def _settings() -> dict[str, Any]:
         "task_queues": [Queue(queue_name(priority)) for priority in Priority],
         "task_create_missing_queues": False,
         "broker_transport_options": {
-            # What has been taken is not remembered a second time, in kombu's own keys: claims and outbox know it.
+            # kombu would keep a second record of what was taken in keys of its own; claims and outbox have it already.
             "ack_emulation": False,
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
@@ -75,7 +75,7 @@ def _settings() -> dict[str, Any]:
         "broker_pool_limit": 10,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_enable_prefetch_count_reduction": True,
-        # Drain is our own: threads ignore soft shutdown (celery#10490).
+        # Draining is our own: tasks in threads ignore the soft shutdown (celery#10490).
         "worker_soft_shutdown_timeout": 0,
         "worker_send_task_events": True,
         "task_send_sent_event": True,

@@ -1,8 +1,18 @@
-"""Publishing: from the outbox into Celery's queues.
+"""Publisher: turns queued rollouts into Celery messages.
 
-Invariant: at any moment a queued rollout is in an outbox, in the broker, or older in `published` than everything
-that waits in the broker: then it was lost between the two and `recover` puts it back. So a crash between reserving
-and publishing delays a ticket, and loses none. Publishing twice is harmless, because the claim decides.
+Accepted rollouts wait in an outbox in Redis, in the order of the scheduler. The broker's queues are kept short, so that
+a more urgent batch that comes later does not wait behind a long queue. A rollout travels as follows:
+
+1. `pump` reserves tickets: one script takes rollouts out of the outbox, as many as the broker's window has room for,
+   and writes each into `published` with the time on Redis' clock.
+2. The tickets go to Celery's queue in one pipeline, several rollouts per message where many wait.
+3. A worker takes the message and claims each of its rollouts. The claim removes it from `published`.
+4. If the process dies between 1 and 2, the rollout is in `published` alone. `recover` finds it: all that waits in
+   the broker was published later than it, so it must have been lost, and goes back into the outbox.
+
+Invariant: a queued rollout is in an outbox, or in the broker, or older in `published` than all that waits in the
+broker. A crash therefore delays a ticket and loses none. A ticket that is published twice does no harm, because only
+one worker's claim succeeds.
 """
 
 import asyncio
@@ -12,14 +22,14 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from kombu.exceptions import KombuError, OperationalError
 
-from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.queue.celery_app import KEY_PREFIX, PREFLIGHT_NAME, TASK_NAME, make_celery, queue_name
+from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, make_celery, queue_name
+from rolloutpool_common.queue.kombu_compat import batched, oldest_headers
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 
 __all__ = ["Publisher", "most_per_message"]
@@ -27,43 +37,58 @@ __all__ = ["Publisher", "most_per_message"]
 _log = logging.getLogger(__name__)
 
 HEADER_PUBLISHED = "rolloutpool_published_ms"
-"""When the ticket was taken out of the outbox, on Redis' clock."""
+"""Milliseconds on Redis' clock at which the ticket was taken out of the outbox."""
 
 PART_OF_SLOTS = 8
-"""A message brings a worker at most this part of its slots, since it takes none before it has room for a whole one."""
+"""A message brings a worker at most 1/8 of its slots, because the worker takes it only with room for all of it."""
 SPREAD = 4
-"""Messages per worker that the last rollouts of a queue make at least, so that none idles while another has many."""
+"""The last rollouts of a queue become at least 4 messages per worker, so that none idles while another has many."""
 WORKERS_SECONDS = 5.0
-"""How long the list of workers is believed."""
+"""How long the list of workers is used before it is read again."""
 BATCH = 500
-"""Messages per pipelined publish: 186 µs per ticket instead of 787 µs one by one."""
+"""Messages per pipeline: 186 µs per ticket instead of 787 µs one by one."""
 SLACK_MS = 5000
-"""A ticket younger than this is on its way, not lost."""
+"""A ticket that was published more recently may still be on its way into the broker."""
 
 
 def most_per_message(slots: int, per_message: int) -> int:
-    """Rollouts that one message may bring a worker with so many slots."""
+    """Computes how many rollouts one message may bring.
+
+    Args:
+        slots: of the smallest worker.
+        per_message: the limit of the settings.
+    """
     return max(1, min(per_message, slots // PART_OF_SLOTS))
 
 
 class Publisher:
-    """Moves tickets; safe to use from many processes at once."""
+    """Moves tickets from the outboxes into the broker. Many processes may do this at once."""
 
     def __init__(self, store: Store, redis_url: str, *, per_message: int = 1) -> None:
-        """`per_message`: rollouts per message, where many wait and workers have the slots."""
+        """Prepares without connecting.
+
+        Args:
+            store: has the outboxes.
+            redis_url: of the broker.
+            per_message: rollouts per message at most; fewer where few wait or workers have few slots.
+        """
         self._store = store
         self._celery = make_celery(redis_url)
         self._allowed = per_message
         self._workers = self._most = 1
         self._looked = -math.inf
         self._running = asyncio.Lock()
-        # kombu's producers are not made for two threads at once.
+        # kombu's producers must not be used by two threads at once.
         self._wire = threading.Lock()
 
     async def pump(self) -> int:
-        """Publishes what the window has room for; returns how many rollouts that were.
+        """Publishes what the broker's window has room for.
 
-        Raises `StoreUnavailable` when Redis does not answer; then `recover` finds what was reserved.
+        Returns:
+            How many rollouts were published.
+
+        Raises:
+            StoreUnavailable: Redis or the broker does not answer; `recover` finds what was reserved.
         """
         published = 0
         async with self._running:
@@ -87,7 +112,14 @@ class Publisher:
         return min(self._most, math.ceil(count / (SPREAD * self._workers)))
 
     async def recover(self) -> int:
-        """Puts tickets back that were published and are no longer in the broker; returns how many."""
+        """Puts tickets back into the outbox that were lost on their way into the broker.
+
+        Returns:
+            How many.
+
+        Raises:
+            StoreUnavailable: Redis or the broker does not answer.
+        """
         moved = 0
         for priority in Priority:
             now = await self._store.outbox.now_ms()
@@ -98,7 +130,7 @@ class Publisher:
         return moved
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Has a worker try callback endpoints; it leaves its answer with `store.preflights`."""
+        """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`."""
         now = await self._store.outbox.now_ms()
         await asyncio.to_thread(self._send_preflight, request_id, list(urls), now)
 
@@ -125,14 +157,9 @@ class Publisher:
     def _publish(self, priority: Priority, tickets: Sequence[Ticket], per_message: int) -> None:
         with self._wire:
             try:
-                with self._celery.producer_pool.acquire(block=True) as producer:
-                    if not cast(Any, producer).supports_batch_publish:
-                        raise RolloutPoolError(
-                            "kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options"
-                        )
-                    with cast(Any, producer).batch(BATCH):
-                        for start in range(0, len(tickets), per_message):
-                            self._send(producer, priority, tickets[start : start + per_message])
+                with self._celery.producer_pool.acquire(block=True) as producer, batched(producer, BATCH):
+                    for start in range(0, len(tickets), per_message):
+                        self._send(producer, priority, tickets[start : start + per_message])
             except (OperationalError, KombuError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 
@@ -150,18 +177,14 @@ class Publisher:
         )
 
     def _oldest_waiting_ms(self, priority: Priority) -> float | None:
-        """When the oldest message of a queue was published at the latest; None when the queue is empty."""
+        """Reads when the oldest message of a queue was published; None where the queue is empty."""
         with self._wire:
             try:
                 with self._celery.connection_for_write() as connection:
-                    client = cast(Any, connection.default_channel).client
-                    # kombu pushes on the left and pops on the right; it leaves LINDEX without its key prefix.
-                    raw = client.lindex(KEY_PREFIX + queue_name(priority), -1)
+                    headers = oldest_headers(connection, queue_name(priority))
             except (OperationalError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not answer ({type(error).__name__})") from None
-        if raw is None:
-            return None
-        return float(json.loads(raw)["headers"][HEADER_PUBLISHED])
+        return None if headers is None else float(headers[HEADER_PUBLISHED])
 
 
 def _by_batch(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:

@@ -1,0 +1,51 @@
+"""The internals of kombu that publishing uses are still there; a failure here names the one that is gone."""
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from kombu import Producer
+from kombu.transport import redis as transport
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.queue.celery_app import KEY_PREFIX
+from rolloutpool_common.queue.kombu_compat import batched, oldest_headers
+
+
+def test_a_producer_sends_in_batches() -> None:
+    assert isinstance(inspect.getattr_static(Producer, "supports_batch_publish"), property)
+    assert "max_size" in inspect.signature(inspect.getattr_static(Producer, "batch")).parameters
+
+
+def test_a_producer_without_batches_is_refused_with_the_reason() -> None:
+    class Single:
+        supports_batch_publish = False
+
+    with pytest.raises(RolloutPoolError, match="retry_on_timeout"):
+        batched(Single(), 10)
+
+
+def test_the_oldest_message_is_the_last_of_its_list() -> None:
+    # The transport pushes on the left and pops on the right.
+    assert "lpush" in inspect.getsource(transport.Channel._put)
+    assert "rpop" in inspect.getsource(transport.Channel._get)
+    # Its client leaves the key of LINDEX alone, so the prefix is ours to add.
+    assert "LINDEX" not in transport.GlobalKeyPrefixMixin.PREFIXED_SIMPLE_COMMANDS
+    assert "LINDEX" not in transport.GlobalKeyPrefixMixin.PREFIXED_COMPLEX_COMMANDS
+
+
+def test_the_oldest_messages_headers_are_read_from_its_json() -> None:
+    class Client:
+        def __init__(self, raw: str | None) -> None:
+            self.raw = raw
+            self.default_channel = self
+            self.client = self
+
+        def lindex(self, key: str, index: int) -> str | None:
+            assert (key, index) == (KEY_PREFIX + "q", -1)
+            return self.raw
+
+    assert oldest_headers(Client(None), "q") is None
+    message: dict[str, Any] = {"headers": {"a": 1}, "body": ""}
+    assert oldest_headers(Client(json.dumps(message)), "q") == {"a": 1}
