@@ -17,7 +17,12 @@ import orjson
 from benchmarks.load import Load
 from benchmarks.lookup import LOOK_UP, passage
 
-from rolloutpool_common.protocol.completions import HEADER_ECHO_PREFIX, HEADER_FINGERPRINT, HEADER_KEEPS_IDS
+from rolloutpool_common.protocol.turn_headers import (
+    HEADER_ECHO_PREFIX,
+    HEADER_FINGERPRINT,
+    HEADER_KEEPS_IDS,
+    write_fingerprint,
+)
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_worker.tools import Tool, calculator
 
@@ -132,7 +137,7 @@ def _turn(tokenizer: ChatTokenizer, prompt: list[int], known: int, sampled: list
     ours = tokenizer.fingerprint
     headers = {
         HEADER_KEEPS_IDS: "true",
-        HEADER_FINGERPRINT: f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}",
+        HEADER_FINGERPRINT: write_fingerprint(ours),
     }
     whole = _response({**body, "prompt_token_ids": prompt}, headers)
     if not known:

@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record
 
-from rolloutpool_common.protocol.completions import HEADER_ATTEMPT, HEADER_IDEMPOTENCY
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.turn_headers import HEADER_ATTEMPT, HEADER_IDEMPOTENCY
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls

@@ -11,7 +11,7 @@ from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import call, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.completions import HEADER_DIGEST
+from rolloutpool_common.protocol.turn_headers import HEADER_DIGEST
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 
 ASK = {"messages": [{"role": "user", "content": "Calculate 5 + 3"}]}

@@ -1,7 +1,9 @@
-"""The callback: what a worker asks of the trainer at `/v1/chat/completions`, and what it takes for an answer.
+"""The callback's bodies: what a worker asks of a trainer at `/v1/chat/completions`, and what it accepts as an answer.
 
-The request has exactly nine keys in the order of `CompletionsRequest`, nulls included (the batch API's extra
-sampling keys follow them). Headers may be added, body keys never.
+A request has exactly the nine keys of `CompletionsRequest`, in this order and nulls included. The sampling parameters
+that only the batch API knows follow them. Everything else is in headers (`turn_headers`), because protocol v1's
+trainers refuse unknown keys. Workers write the body as bytes from the parts that `CompletionsRequest.frame` gives,
+since the messages of the history are encoded once, not at every turn.
 """
 
 from typing import Any
@@ -11,46 +13,14 @@ from pydantic import BaseModel, Field, model_validator
 from rolloutpool_common.protocol.messages import Message
 
 __all__ = [
-    "HEADER_ATTEMPT",
-    "HEADER_DIGEST",
-    "HEADER_ECHO_DIGEST",
-    "HEADER_ECHO_PREFIX",
-    "HEADER_EDITED",
-    "HEADER_FINGERPRINT",
-    "HEADER_IDEMPOTENCY",
-    "HEADER_KEEPS_IDS",
-    "HEADER_POLICY_VERSION",
     "CompletionsChoice",
     "CompletionsRequest",
     "CompletionsResponse",
 ]
 
-HEADER_IDEMPOTENCY = "Idempotency-Key"
-"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks. A turn that is asked once more with
-the other mask, after a 422, has the key `<rollout uid>/<turn>/2`."""
-HEADER_ATTEMPT = "X-Rollout-Attempt"
-"""Which attempt asks (from 1); a trainer refuses a lower one than it has seen."""
-HEADER_DIGEST = "X-Request-Digest"
-"""blake2b-128 of the request body: the same key with another digest is another request, hence 409."""
-HEADER_POLICY_VERSION = "X-Policy-Version"
-"""On the reply: which version of the policy sampled this turn."""
-
-HEADER_ECHO_PREFIX = "X-Echo-Prefix-Length"
-"""On the request: the pool knows the prompt's first so many ids. On the reply: `prompt_token_ids` leaves them out."""
-HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
-"""blake2b-128 (hex) of these ids as little-endian uint32. The trainer compares it with that of *its own* ids, and
-leaves them out only where the two are equal."""
-HEADER_EDITED = "X-History-Edited"
-"""`1`: the agent edited the history, so it is to be rendered whole, and the mask covers the whole new prompt: one zero
-for each of its ids."""
-HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
-"""On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders history again."""
-HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
-"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
-
 
 class CompletionsRequest(BaseModel):
-    """One turn, asked of the policy."""
+    """The body of a request for one turn."""
 
     model: str = "default"
     messages: list[Message]
@@ -62,6 +32,10 @@ class CompletionsRequest(BaseModel):
     logprobs: bool = True
     response_mask: list[int] | None = None
     """Zeros for what was put between the last sampled token and this generation point; null where there is nothing."""
+
+    def frame(self) -> dict[str, Any]:
+        """The keys between `messages` and `response_mask`, which are the same at each turn of a rollout."""
+        return self.model_dump(exclude={"model", "messages", "response_mask"})
 
 
 class CompletionsChoice(BaseModel):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens, turn_reply
@@ -15,7 +16,7 @@ TOKENS = TurnTokens([10, 20, 30, 2**32 - 1], [40], [-1.0])
 
 
 def answer(echo: tuple[int, str] | None) -> TurnReply:
-    return turn_reply({"id": "head"}, TOKENS, "7", replace(REQUEST, echo=echo))
+    return turn_reply({"id": "head"}, TOKENS, "7", replace(REQUEST, echo=echo and Echo(*echo)))
 
 
 def prompt_ids(reply: TurnReply) -> list[int]:

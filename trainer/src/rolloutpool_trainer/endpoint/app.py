@@ -31,9 +31,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rolloutpool_common.protocol.completions import HEADER_FINGERPRINT, HEADER_KEEPS_IDS
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_common.protocol.turn_headers import HEADER_FINGERPRINT, HEADER_KEEPS_IDS, write_fingerprint
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError
@@ -126,12 +126,9 @@ class CallbackApp:
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
         self._strict, self._api_key, self._parse = strict, api_key, parse
-        fingerprint = prompter.tokenizer.fingerprint
         self._about = {
             HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
-            HEADER_FINGERPRINT: "/".join(
-                (fingerprint.tokenizer_sha256, fingerprint.template_sha256, fingerprint.transformers_version)
-            ),
+            HEADER_FINGERPRINT: write_fingerprint(prompter.tokenizer.fingerprint),
         }
         self._starlette = Starlette(
             routes=[

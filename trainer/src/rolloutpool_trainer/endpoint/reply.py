@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from rolloutpool_common.protocol.completions import HEADER_ECHO_PREFIX, HEADER_POLICY_VERSION
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.turn_headers import HEADER_ECHO_PREFIX, HEADER_POLICY_VERSION
 from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.request import TurnRequest
@@ -65,7 +65,7 @@ def turn_reply(head: dict[str, Any], tokens: TurnTokens, policy_version: str | N
     """
     headers = {} if policy_version is None else {HEADER_POLICY_VERSION: policy_version}
     prompt_ids = tokens.prompt_ids
-    prefix, digest = request.echo or (0, "")
+    prefix, digest = (request.echo.prefix, request.echo.digest) if request.echo else (0, "")
     # The digest is that of our own ids: the pool's claim proves nothing about the prompt that the policy saw.
     if prefix and prefix <= len(prompt_ids) and id_digest(prompt_ids[:prefix]) == digest:
         headers[HEADER_ECHO_PREFIX] = str(prefix)

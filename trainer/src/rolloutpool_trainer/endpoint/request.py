@@ -13,16 +13,9 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.completions import (
-    HEADER_ATTEMPT,
-    HEADER_DIGEST,
-    HEADER_ECHO_DIGEST,
-    HEADER_ECHO_PREFIX,
-    HEADER_EDITED,
-    HEADER_IDEMPOTENCY,
-    CompletionsRequest,
-)
+from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders
 from rolloutpool_trainer.endpoint.errors import EndpointError
 
 __all__ = ["TurnRequest", "message_digest", "parse_request"]
@@ -51,8 +44,8 @@ class TurnRequest:
     """Bytes of the body."""
     edited: bool
     """Whether the agent says that it edited the history. The mask then covers the whole prompt."""
-    echo: tuple[int, str] | None
-    """Prefix length and digest of the ids that need not be sent back."""
+    echo: Echo | None
+    """The ids that need not be sent back."""
 
 
 def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
@@ -85,19 +78,22 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         raise EndpointError(422, "bad_request", "messages is empty; send the whole conversation")
     if not completions.rollout_id:
         raise EndpointError(422, "bad_request", "rollout_id is empty; it names the session that keeps the tokens")
-    uid, turn = _key(headers.get(HEADER_IDEMPOTENCY))
+    try:
+        said = TurnHeaders.parse(headers)
+    except ValueError as error:
+        raise EndpointError(400, "bad_header", str(error)) from None
     return TurnRequest(
         body=completions,
         mask=mask,
         extra={key: value for key, value in document.items() if key not in CompletionsRequest.model_fields},
-        uid=uid,
-        turn=turn,
-        attempt=_attempt(headers.get(HEADER_ATTEMPT)),
-        digest=headers.get(HEADER_DIGEST) or hashlib.blake2b(body, digest_size=16).hexdigest(),
+        uid=None if said.key is None else said.key.uid,
+        turn=None if said.key is None else said.key.turn,
+        attempt=said.attempt,
+        digest=said.digest or hashlib.blake2b(body, digest_size=16).hexdigest(),
         history=tuple(message_digest(message) for message in completions.messages),
         size=len(body),
-        edited=headers.get(HEADER_EDITED) == "1",
-        echo=_echo(headers.get(HEADER_ECHO_PREFIX), headers.get(HEADER_ECHO_DIGEST)),
+        edited=said.edited,
+        echo=said.echo,
     )
 
 
@@ -105,31 +101,3 @@ def message_digest(message: Message) -> bytes:
     """Returns 16 bytes by which a message is recognised; nulls, absent keys and empty content count as the same."""
     wire = {key: value for key, value in message.model_dump(exclude_none=True).items() if value not in ("", [])}
     return hashlib.blake2b(orjson.dumps(wire, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
-
-
-def _key(value: str | None) -> tuple[str | None, int | None]:
-    if value is None:
-        return None, None
-    # The suffix `/2` marks the second try of a turn: the same request with the other mask, after a 422.
-    uid, _, turn = value.removesuffix("/2" if value.count("/") > 1 else "").rpartition("/")
-    if not uid or "/" in uid or not turn.isdecimal() or not turn.isascii() or int(turn) < 1:
-        raise EndpointError(
-            400, "bad_header", f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2"
-        )
-    return uid, int(turn)
-
-
-def _echo(prefix: str | None, digest: str | None) -> tuple[int, str] | None:
-    if prefix is None or digest is None:
-        return None
-    if not prefix.isdecimal() or not prefix.isascii():
-        raise EndpointError(400, "bad_header", f"{HEADER_ECHO_PREFIX} must be a number of ids")
-    return int(prefix), digest
-
-
-def _attempt(value: str | None) -> int | None:
-    if value is None:
-        return None
-    if not value.isdecimal() or not value.isascii() or int(value) < 1:
-        raise EndpointError(400, "bad_header", f"{HEADER_ATTEMPT} must be a number from 1")
-    return int(value)

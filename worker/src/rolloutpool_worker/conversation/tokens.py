@@ -21,6 +21,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_common.protocol.turn_headers import has_same_files, write_fingerprint
 from rolloutpool_common.rendering import (
     ChatTokenizer,
     Delta,
@@ -163,7 +164,7 @@ class TokenTrack:
         return self._first
 
     def _check_fingerprint(self, theirs: str | None) -> None:
-        if theirs is not None and theirs.split("/")[:2] != self._own.split("/")[:2]:
+        if theirs is not None and not has_same_files(theirs, self._tokenizer.fingerprint):
             raise TokenizerMismatch(
                 f"turn 1: the trainer at {self._spec.server_url} uses tokenizer/template/transformers {theirs[:200]}, "
                 f"this worker has {self._own} for {self._tokenizer.name!r}; give both the same files"
@@ -171,8 +172,7 @@ class TokenTrack:
 
     @property
     def _own(self) -> str:
-        ours = self._tokenizer.fingerprint
-        return f"{ours.tokenizer_sha256}/{ours.template_sha256}/{ours.transformers_version}"
+        return write_fingerprint(self._tokenizer.fingerprint)
 
     def _check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
         size = self._tokenizer.vocab_size

@@ -10,9 +10,11 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_common.protocol.completions import CompletionsRequest
+
 __all__ = ["MessageBytes", "TurnBody"]
 
-_HEAD = b'{"model":"default","messages":['
+_HEAD = b'{"model":%b,"messages":[' % orjson.dumps(CompletionsRequest.model_fields["model"].default)
 
 
 @dataclass(frozen=True)

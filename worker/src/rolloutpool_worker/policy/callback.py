@@ -18,15 +18,9 @@ from dataclasses import dataclass
 import orjson
 
 from rolloutpool_common.errors import AmbiguousTurn, TrainerStatusError, TrainerUnreachable
-from rolloutpool_common.protocol.completions import (
-    HEADER_ATTEMPT,
-    HEADER_DIGEST,
-    HEADER_ECHO_DIGEST,
-    HEADER_ECHO_PREFIX,
-    HEADER_EDITED,
-    HEADER_IDEMPOTENCY,
-)
+from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
@@ -40,15 +34,6 @@ _log = logging.getLogger(__name__)
 OFF_LOOP_BYTES = 256 * 1024
 """Parsing a larger reply would hold up the event loop for milliseconds, so a thread does it."""
 MAX_PAUSE = 30.0
-
-
-@dataclass(frozen=True)
-class Echo:
-    """The start of the prompt, which the trainer need not send back if its own ids have the same digest."""
-
-    prefix: int
-    """How many ids."""
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -99,15 +84,16 @@ class CallbackChannel:
         self._attempt = attempt
         self._attempts = 1 if spec.v1 else attempts
         sampling = spec.sampling_params
-        tail = {
-            "rollout_id": spec.rollout_id,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "stop": sampling.stop,
-            "logprobs": sampling.logprobs,
-        }
-        self._tail = orjson.dumps(tail)[1:-1]
+        turn = CompletionsRequest(
+            messages=[],
+            rollout_id=spec.rollout_id,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            stop=sampling.stop,
+            logprobs=sampling.logprobs,
+        )
+        self._frame = orjson.dumps(turn.frame())[1:-1]
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
@@ -119,7 +105,7 @@ class CallbackChannel:
             response_mask: zeros for the tokens since the last sampled one; None where there are none.
         """
         mask = orjson.dumps(response_mask)
-        return messages.body(b"".join((b"],", self._tail, b',"response_mask":', mask, self._extra, b"}")))
+        return messages.body(b"".join((b"],", self._frame, b',"response_mask":', mask, self._extra, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
@@ -151,20 +137,16 @@ class CallbackChannel:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            # A turn is asked again under another key only with another mask: that is another request.
-            HEADER_IDEMPOTENCY: f"{self._uid}/{call.turn}/2" if call.again else f"{self._uid}/{call.turn}",
-            HEADER_ATTEMPT: str(self._attempt),
-            HEADER_DIGEST: call.body.digest,
-        }
+        turn = TurnHeaders(
+            key=TurnKey(self._uid, call.turn, call.again),
+            attempt=self._attempt,
+            digest=call.body.digest,
+            edited=call.edited,
+            echo=call.echo,
+        )
+        headers = {"Content-Type": "application/json", **turn.write()}
         if self._spec.callback_api_key:
             headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
-        if call.edited:
-            headers[HEADER_EDITED] = "1"
-        if call.echo is not None:
-            headers[HEADER_ECHO_PREFIX] = str(call.echo.prefix)
-            headers[HEADER_ECHO_DIGEST] = call.echo.digest
         return headers
 
 

@@ -14,12 +14,12 @@ import orjson
 from pydantic import ValidationError
 
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_common.protocol.completions import (
+from rolloutpool_common.protocol.completions import CompletionsResponse
+from rolloutpool_common.protocol.turn_headers import (
     HEADER_ECHO_PREFIX,
     HEADER_FINGERPRINT,
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
-    CompletionsResponse,
 )
 
 __all__ = ["Reply", "as_count", "parse_reply"]

@@ -1,0 +1,169 @@
+"""The callback's headers: what a worker says about a turn beside the body, and what a trainer says beside its reply.
+
+Protocol v1's body is fixed, so everything else travels in headers, and all of them are optional:
+
+1. The worker names the turn (`TurnHeaders.key`), the attempt and the digest of the body. A trainer that keeps replies
+   can then answer a repeated request with the reply of then, and refuse a different one for the same turn.
+2. The worker offers to know the first ids of the prompt (`Echo`). A trainer whose own ids have the same digest leaves
+   them out of `prompt_token_ids`.
+3. The trainer says whether it keeps sampled ids, which version of the policy sampled, and what tokenizer it has.
+
+Example of turn 3 of a rollout's second attempt:
+
+    Idempotency-Key: b0c1…-0/3
+    X-Rollout-Attempt: 2
+    X-Request-Digest: 5d41402abc4b2a76b9719d911017c592
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
+
+__all__ = [
+    "HEADER_ATTEMPT",
+    "HEADER_DIGEST",
+    "HEADER_ECHO_DIGEST",
+    "HEADER_ECHO_PREFIX",
+    "HEADER_EDITED",
+    "HEADER_FINGERPRINT",
+    "HEADER_IDEMPOTENCY",
+    "HEADER_KEEPS_IDS",
+    "HEADER_POLICY_VERSION",
+    "Echo",
+    "TurnHeaders",
+    "TurnKey",
+    "has_same_files",
+    "write_fingerprint",
+]
+
+HEADER_IDEMPOTENCY = "Idempotency-Key"
+"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks. After a 422 the turn is asked again
+with the other mask, which is another request: its key ends with `/2`."""
+HEADER_ATTEMPT = "X-Rollout-Attempt"
+"""Which attempt asks, from 1; a trainer refuses a lower one than it has seen."""
+HEADER_DIGEST = "X-Request-Digest"
+"""blake2b-128 (hex) of the request body. The same key with another digest is another request, hence 409."""
+HEADER_ECHO_PREFIX = "X-Echo-Prefix-Length"
+"""On the request: how many first ids of the prompt the pool knows. On the reply: how many the trainer left out."""
+HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
+"""blake2b-128 (hex) of these ids as little-endian uint32. The trainer compares it with the digest of *its own* ids, and
+leaves them out only if the two are equal."""
+HEADER_EDITED = "X-History-Edited"
+"""`1`: the agent edited the history. The trainer renders it whole, and the mask has a zero for each id."""
+HEADER_POLICY_VERSION = "X-Policy-Version"
+"""On the reply: which version of the policy sampled this turn."""
+HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
+"""On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders the history again."""
+HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
+"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
+
+
+@dataclass(frozen=True)
+class TurnKey:
+    """Names a turn of a rollout, as `Idempotency-Key` does."""
+
+    uid: str
+    """The pool's id of the rollout."""
+    turn: int
+    """From 1."""
+    other_mask: bool = False
+    """Whether the turn was asked before with the other mask, which the trainer refused."""
+
+    @classmethod
+    def parse(cls, value: str) -> "TurnKey":
+        """Read the header.
+
+        Raises:
+            ValueError: It is not of this form.
+        """
+        other_mask = value.count("/") > 1 and value.endswith("/2")
+        uid, _, turn = (value.removesuffix("/2") if other_mask else value).rpartition("/")
+        if not uid or "/" in uid or not _is_number(turn) or int(turn) < 1:
+            raise ValueError(f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2")
+        return cls(uid, int(turn), other_mask)
+
+    def __str__(self) -> str:
+        return f"{self.uid}/{self.turn}/2" if self.other_mask else f"{self.uid}/{self.turn}"
+
+
+@dataclass(frozen=True)
+class Echo:
+    """The start of the prompt, which the trainer need not send back if its own ids have the same digest."""
+
+    prefix: int
+    """How many ids."""
+    digest: str
+    """blake2b-128 of them, hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnHeaders:
+    """What a worker says about one request; all of it is None for a caller that speaks protocol v1 alone."""
+
+    key: TurnKey | None
+    attempt: int | None
+    digest: str | None
+    edited: bool = False
+    echo: Echo | None = None
+
+    @classmethod
+    def parse(cls, headers: Mapping[str, str]) -> "TurnHeaders":
+        """Read a request's headers.
+
+        Args:
+            headers: Of the request; the mapping finds names in any case.
+
+        Raises:
+            ValueError: One of them can't be read; the message names it.
+        """
+        key = headers.get(HEADER_IDEMPOTENCY)
+        attempt = headers.get(HEADER_ATTEMPT)
+        if attempt is not None and (not _is_number(attempt) or int(attempt) < 1):
+            raise ValueError(f"{HEADER_ATTEMPT} must be a number from 1")
+        prefix, digest = headers.get(HEADER_ECHO_PREFIX), headers.get(HEADER_ECHO_DIGEST)
+        echo = None
+        if prefix is not None and digest is not None:
+            if not _is_number(prefix):
+                raise ValueError(f"{HEADER_ECHO_PREFIX} must be a number of ids")
+            echo = Echo(int(prefix), digest)
+        return cls(
+            key=None if key is None else TurnKey.parse(key),
+            attempt=None if attempt is None else int(attempt),
+            digest=headers.get(HEADER_DIGEST) or None,
+            edited=headers.get(HEADER_EDITED) == "1",
+            echo=echo,
+        )
+
+    def write(self) -> dict[str, str]:
+        """Make the headers of a request."""
+        headers = {}
+        if self.key is not None:
+            headers[HEADER_IDEMPOTENCY] = str(self.key)
+        if self.attempt is not None:
+            headers[HEADER_ATTEMPT] = str(self.attempt)
+        if self.digest is not None:
+            headers[HEADER_DIGEST] = self.digest
+        if self.edited:
+            headers[HEADER_EDITED] = "1"
+        if self.echo is not None:
+            headers[HEADER_ECHO_PREFIX] = str(self.echo.prefix)
+            headers[HEADER_ECHO_DIGEST] = self.echo.digest
+        return headers
+
+
+def write_fingerprint(fingerprint: TokenizerFingerprint) -> str:
+    """Make the value of `X-Tokenizer-Fingerprint`."""
+    return f"{fingerprint.tokenizer_sha256}/{fingerprint.template_sha256}/{fingerprint.transformers_version}"
+
+
+def has_same_files(header: str, fingerprint: TokenizerFingerprint) -> bool:
+    """Tell whether a trainer's `X-Tokenizer-Fingerprint` names the same tokenizer and template.
+
+    The version of transformers may differ: the files decide, and the ids are compared at every turn anyway.
+    """
+    return header.split("/")[:2] == write_fingerprint(fingerprint).split("/")[:2]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

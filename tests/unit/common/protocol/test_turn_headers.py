@@ -1,0 +1,47 @@
+"""What the callback's headers say is read back as it was written, and what can't be read is named."""
+
+import pytest
+
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey, has_same_files, write_fingerprint
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
+
+
+@pytest.mark.parametrize("other_mask", [False, True])
+@pytest.mark.parametrize("echo", [None, Echo(512, "ab" * 16)])
+def test_headers_are_read_back_as_they_were_written(other_mask: bool, echo: Echo | None) -> None:
+    said = TurnHeaders(key=TurnKey("b1-0", 3, other_mask), attempt=2, digest="d", edited=other_mask, echo=echo)
+    assert TurnHeaders.parse(said.write()) == said
+
+
+def test_protocol_v1_alone_says_nothing() -> None:
+    silent = TurnHeaders(key=None, attempt=None, digest=None)
+    assert silent.write() == {}
+    assert TurnHeaders.parse({}) == silent
+
+
+def test_turn_2_is_no_second_try_of_turn_1() -> None:
+    assert TurnKey.parse("b1-0/2") == TurnKey("b1-0", 2)
+    assert TurnKey.parse("b1-0/2/2") == TurnKey("b1-0", 2, other_mask=True)
+
+
+@pytest.mark.parametrize("value", ["", "b1", "b1/", "/1", "b1/0", "b1/x", "b1/1/3", "a/b/1", "b1/²", "b1/-1"])
+def test_a_key_of_another_form_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="Idempotency-Key must be"):
+        TurnHeaders.parse({"Idempotency-Key": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-Rollout-Attempt", "0"), ("X-Rollout-Attempt", "x"), ("X-Echo-Prefix-Length", "-1")],
+)
+def test_a_number_that_is_none_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        TurnHeaders.parse({"X-Echo-Prefix-Digest": "d", name: value})
+
+
+def test_fingerprints_agree_by_their_files() -> None:
+    ours = TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version="5.0")
+    assert write_fingerprint(ours) == "a/b/5.0"
+    assert has_same_files("a/b/5.1", ours)
+    assert not has_same_files("a/c/5.0", ours)
+    assert not has_same_files("a", ours)
