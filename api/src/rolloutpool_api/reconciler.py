@@ -10,6 +10,8 @@ from contextlib import suppress
 
 import structlog
 
+from rolloutpool_common.process.background import BackgroundTask
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError
 
@@ -18,7 +20,7 @@ __all__ = ["PeriodicTask", "Reconciler"]
 _log = structlog.stdlib.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 10.0
+BACKOFF = Backoff(first_s=PERIOD_SECONDS, longest_s=10.0, jitter=False)
 RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
@@ -30,20 +32,16 @@ class PeriodicTask:
         self.name = name
         self._work = work
         self._kicked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask(name)
         self._failures = 0
 
     def start(self) -> None:
         """Begins, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._task.start(self._run())
 
     async def stop(self) -> None:
         """Ends it, in the middle of its work if need be."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._task.stop()
 
     def wake(self) -> None:
         """Does it now; many kicks during one round make one further round."""
@@ -67,7 +65,7 @@ class PeriodicTask:
             if self._failures == 1:
                 unforeseen = None if isinstance(error, StoreError) else error
                 _log.warning("chore fails", chore=self.name, error=str(error), exc_info=unforeseen)
-            return min(PERIOD_SECONDS * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_SECONDS)
+            return BACKOFF.delay_s(self._failures)
         if self._failures:
             _log.info("chore works again", chore=self.name, after_failures=self._failures)
             self._failures = 0

@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from redis.exceptions import RedisError
 
+from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 
@@ -50,19 +51,15 @@ class Signals:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._watches: dict[str, set[Watch]] = defaultdict(set)
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("signals")
 
     async def start(self) -> None:
         """Begins to listen."""
-        self._task = asyncio.create_task(self._listen(), name="signals")
+        self._task.start(self._listen())
 
     async def stop(self) -> None:
         """Stops listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._task.stop()
 
     @asynccontextmanager
     async def watch(self, batch_id: str) -> AsyncIterator[Watch]:

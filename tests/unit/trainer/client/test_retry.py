@@ -32,17 +32,17 @@ def test_delays_grow_to_a_limit_and_end(clock: list[float]) -> None:
     with pytest.raises(PoolUnavailable, match="http://pool/health: no answer"):
         fail_for_ever()
     assert 0.05 <= delays[0] <= 0.1
-    assert max(delays) <= patience.LONGEST_DELAY
+    assert max(delays) <= patience.BACKOFF.longest_s
     assert sum(delays) == pytest.approx(60.0)
 
 
 def test_what_the_pool_asks_for_is_honoured_within_reason(clock: list[float]) -> None:
     insisting = RetryPolicy(calls.health(), "http://pool", 60.0)
     assert insisting.after_answer(answer(503, **{"Retry-After": "2"})) == 2.0
-    assert insisting.after_answer(answer(503, **{"Retry-After": "3600"})) == patience.LONGEST_DELAY
+    assert insisting.after_answer(answer(503, **{"Retry-After": "3600"})) == patience.BACKOFF.longest_s
     date = insisting.after_answer(answer(503, **{"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))
     assert date is not None
-    assert date <= patience.LONGEST_DELAY
+    assert date <= patience.BACKOFF.longest_s
 
 
 @pytest.mark.parametrize("status", [200, 202, 400, 404, 409, 422, 500])

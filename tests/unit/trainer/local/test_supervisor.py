@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_trainer.errors import ChildFailed
 from rolloutpool_trainer.local import supervisor as module
 from rolloutpool_trainer.local.supervisor import Child, ChildSpec, Role, Supervisor
@@ -111,7 +112,7 @@ def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: C
 def test_a_crashed_child_is_started_again(
     supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(module, "RESTART", Backoff(first_s=0.01, longest_s=15.0, jitter=False))
     child = supervisor.start(spec())
     supervisor.wait_ready([child], said(child, "up"), 20)
     first = child.pid
@@ -126,8 +127,7 @@ def test_a_crashed_child_is_started_again(
 def test_delays_grow(
     supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
-    monkeypatch.setattr(module, "LONGEST_DELAY", 0.04)
+    monkeypatch.setattr(module, "RESTART", Backoff(first_s=0.01, longest_s=0.04, jitter=False))
     supervisor.start(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(1)"])).now_ready()
     reports.wait(4)
     delays = [line.partition("again in ")[2].partition(" s;")[0] for line in reports.lines[:4]]

@@ -4,19 +4,19 @@ RetryPolicy runs out `seconds` after the first failure in a row; every answer re
 through any number of restarts of the API, each shorter than that.
 """
 
-import random
 import time
 from collections.abc import Iterator
 
 import httpx
 
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_trainer.client.calls import UNAVAILABLE, Call, T
 from rolloutpool_trainer.errors import PoolUnavailable
 
 __all__ = ["RetryPolicy", "status_delays"]
 
-FIRST_DELAY = 0.1
-LONGEST_DELAY = 5.0
+BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
+"""With jitter, because after a restart of the API all of a trainer's processes come back at once."""
 
 
 class RetryPolicy:
@@ -27,7 +27,7 @@ class RetryPolicy:
         self._answers = call.answers
         self._seconds = seconds
         self._deadline: float | None = None
-        self._delay = FIRST_DELAY
+        self._failures = 0
 
     def after_error(self, error: httpx.TransportError) -> float:
         """Seconds to wait before asking again.
@@ -58,9 +58,8 @@ class RetryPolicy:
             raise PoolUnavailable(
                 f"{what}, for {self._seconds:g} s; is the pool running at this address?", status=status
             )
-        # Jitter: after a restart of the API, all of a trainer's processes come back at once.
-        delay = max(self._delay * random.uniform(0.5, 1.0), min(wanted, LONGEST_DELAY))
-        self._delay = min(self._delay * 2, LONGEST_DELAY)
+        self._failures += 1
+        delay = max(BACKOFF.delay_s(self._failures), min(wanted, BACKOFF.longest_s))
         return min(delay, left)
 
 

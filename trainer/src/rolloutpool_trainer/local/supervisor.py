@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_trainer.errors import ChildFailed
 from rolloutpool_trainer.local import launch
 
 __all__ = ["Child", "ChildSpec", "Role", "Supervisor"]
 
-FIRST_DELAY = 0.5
-LONGEST_DELAY = 15.0
+RESTART = Backoff(first_s=0.5, longest_s=15.0, jitter=False)
+"""Between a crash of a child and its next start."""
 STEADY_SECONDS = 60.0
 """A child that lived this long starts again without the delay of earlier crashes."""
 POLL_SECONDS = 0.05
@@ -148,20 +149,21 @@ class Child:
         return ChildFailed(f"{self.spec.name} ended ({self._end}) before it was ready{where}:\n{self.log_tail()}")
 
     def _watch(self) -> None:
-        delay = FIRST_DELAY
+        crashes = 0
         while True:
             started = time.monotonic()
             how = self._run_once()
             if self._stopping.is_set() or not self._steady.is_set():
                 return
             if time.monotonic() - started > STEADY_SECONDS:
-                delay = FIRST_DELAY
+                crashes = 0
+            crashes += 1
+            delay = RESTART.delay_s(crashes)
             log = f"; log: {self.spec.log}" if self.spec.log else ""
             self._report(f"{self.spec.name} ended ({how}); starting it again in {delay:g} s{log}")
             if self._stopping.wait(delay):
                 return
             self.restarts += 1
-            delay = min(delay * 2, LONGEST_DELAY)
 
     def _run_once(self) -> str:
         """Start it and wait for its end; returns how it ended."""

@@ -1,16 +1,16 @@
-"""Outages of the store: what a rollout has to write is held here until Redis takes it.
+"""A store that does not answer, or is full: a rollout's write waits until Redis takes it.
 
-A rollout that gave up at an outage would stay claimed by a worker that lives and no longer runs it, which nothing
-would ever notice. Holding is safe: who has lost its claim meanwhile is told so by the fence. Only a worker that
-shuts down gives up: then its claims are found by the reconciler.
+If a rollout gave up instead, it would stay claimed by a worker that lives and no longer runs it, and nothing would ever
+notice. Waiting is safe: if the rollout has lost its claim meanwhile, the store refuses the write (`ClaimLost`). Only a
+worker that shuts down gives up; the reconciler then finds the claim of a dead worker and queues the rollout again.
 """
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.store import StoreFull, StoreUnavailable
 from rolloutpool_worker.drain import Drain
 
@@ -18,21 +18,33 @@ __all__ = ["retry_store"]
 
 _log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 5.0
+BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
+WARNINGS = 5
+"""So many failures in a row are logged; after those the pauses have their full length, and more says nothing new."""
 
 T = TypeVar("T")
 
 
 async def retry_store(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) -> T:
-    """What `call` returns once the store answers; `call` must be harmless when it arrives twice."""
-    pause = 0.2
+    """Calls the store until it answers.
+
+    Args:
+        drain: Once it has begun, the next failure is raised.
+        uid: The rollout, for the log.
+        call: Makes the call; must be harmless when it arrives twice, because a lost answer looks like an outage.
+
+    Raises:
+        StoreUnavailable: If the process shuts down while Redis does not answer.
+        StoreFull: If the process shuts down while Redis is out of memory.
+    """
+    failures = 0
     while True:
         try:
             return await call()
         except (StoreUnavailable, StoreFull) as error:
             if drain.begun:
                 raise
-            if pause < LONGEST_PAUSE:
+            failures += 1
+            if failures <= WARNINGS:
                 _log.warning("rollout %s waits for the store: %s", uid, error.message)
-            await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(BACKOFF.delay_s(failures))

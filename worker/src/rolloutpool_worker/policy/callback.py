@@ -11,13 +11,13 @@ Messages go out, `prompt_token_ids` and `token_ids` come back. One turn takes th
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from rolloutpool_common.errors import AmbiguousTurn, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 OFF_LOOP_BYTES = 256 * 1024
 """Parsing a larger reply would hold up the event loop for milliseconds, so a thread does it."""
-MAX_PAUSE = 30.0
+BACKOFF = Backoff(first_s=0.5, longest_s=30.0)
+"""Between two calls of one turn; the trainer's own `Retry-After` comes first, up to the same limit."""
 
 
 @dataclass(frozen=True)
@@ -122,18 +123,16 @@ class CallbackChannel:
 
     async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
         headers = self._headers(call)
-        pause = 0.5
-        for remaining in reversed(range(self._attempts)):
+        for failures in range(1, self._attempts + 1):
             try:
                 return await self._endpoint.post(call.body.data, headers, where)
             except (TrainerUnreachable, TrainerStatusError) as error:
-                if not remaining or not error.retryable:
+                if failures == self._attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
-                wait = min(asked if asked is not None else random.uniform(pause / 2, pause), MAX_PAUSE)
+                wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
                 await self._pause(wait)
-                pause = min(pause * 2, MAX_PAUSE)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _headers(self, call: TurnCall) -> dict[str, str]:

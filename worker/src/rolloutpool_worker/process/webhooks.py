@@ -6,7 +6,6 @@ What is due lies in Redis, so a push outlives the worker that was about to make 
 
 import asyncio
 import logging
-import random
 import time
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import httpx
 
 from rolloutpool_common.errors import SecretUnreadable, TargetRefused
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER_TIMESTAMP, sign
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
@@ -26,12 +26,19 @@ __all__ = ["ATTEMPTS", "WebhookSender"]
 _log = logging.getLogger(__name__)
 
 ATTEMPTS = 8
-"""Over about 4 minutes: 1 + 2 + 4 … seconds, with jitter."""
+BACKOFF = Backoff(first_s=1.0)
+"""1 + 2 + 4 + … + 64 s and jitter: eight attempts take one to two minutes."""
 AT_ONCE = 16
+"""Pushes that one worker makes at the same time."""
 LOOK_EVERY = 0.25
+"""Seconds between two looks for due pushes, where fewer than `AT_ONCE` were due."""
+TIMEOUT = 30.0
+"""Seconds for one push, from the connection to the status line."""
+LEASE_SLACK = 10.0
+"""Seconds that a lease outlives `TIMEOUT`, so that no other worker takes a push that may still succeed."""
 REFUSED = "TargetRefused"
 GIVEN_UP_AT_ONCE = frozenset({"410", REFUSED})
-TIMEOUT = 30.0
+"""The receiver says that it is gone for good, or no worker may call it."""
 
 
 class WebhookSender:
@@ -51,7 +58,7 @@ class WebhookSender:
         while not self._stopped.is_set():
             taken = 0
             try:
-                due = await self._store.pushes.take(AT_ONCE, lease_s=TIMEOUT + 10)
+                due = await self._store.pushes.take(AT_ONCE, lease_s=TIMEOUT + LEASE_SLACK)
                 taken = len(due)
                 await asyncio.gather(*(self._push(push) for push in due))
             except StoreError as error:
@@ -85,7 +92,7 @@ class WebhookSender:
             _log.error("push of %s given up after %d attempts: %s", push.uid, push.attempt, fault)
             await self._store.pushes.settle(push.uid, "dead")
         else:
-            wait = 2.0 ** (push.attempt - 1) * random.uniform(0.5, 1.0)
+            wait = BACKOFF.delay_s(push.attempt)
             _log.info("push of %s failed (%s), again in %.1f s", push.uid, fault, wait)
             await self._store.pushes.settle(push.uid, "retry", retry_in_s=wait)
 

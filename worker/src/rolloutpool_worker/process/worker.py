@@ -23,6 +23,7 @@ import socket
 from contextlib import suppress
 from importlib.metadata import version
 
+from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ClaimLost, StoreError
@@ -54,7 +55,9 @@ class WorkerProcess:
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
-        self._background: list[asyncio.Task[None]] = []
+        self._beats = BackgroundTask("beat")
+        self._publishing = BackgroundTask("publish")
+        self._pushing = BackgroundTask("webhooks")
 
     @property
     def worker_id(self) -> str:
@@ -73,13 +76,11 @@ class WorkerProcess:
         if not isolated:
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
         await self._announce()
-        self._background = [asyncio.create_task(self._beat(), name="beat")]
+        self._beats.start(self._beat())
         if isolated:
             return
-        self._background += [
-            asyncio.create_task(self._publish(), name="publish"),
-            asyncio.create_task(self._webhooks.run(), name="webhooks"),
-        ]
+        self._publishing.start(self._publish())
+        self._pushing.start(self._webhooks.run())
         _log.info("worker %s: %d slots, tools %s", self.worker_id, self._settings.worker_slots, TOOLS.names())
 
     async def on_signal(self) -> None:
@@ -109,11 +110,8 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Ends the background tasks, leaves Redis' list of workers, and closes all connections."""
-        for task in self._background:
-            task.cancel()
-        for task in self._background:
-            with suppress(asyncio.CancelledError):
-                await task
+        for task in (self._beats, self._publishing, self._pushing):
+            await task.stop()
         with suppress(StoreError):
             # A worker that still holds claims stays listed: the reconciler then declares it dead and requeues them.
             if not await self._store.workers.claims(self.worker_id):
