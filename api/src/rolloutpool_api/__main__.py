@@ -1,8 +1,8 @@
 """`python -m rolloutpool_api`: one API process until SIGTERM or SIGINT.
 
-It stops within seconds, whoever waits: new connections are refused, waiters are told to ask again, answers that are
-being written are finished. Exit codes: 0 stopped as asked, 2 bad settings, a port that is taken, or a
-Redis with the data of another version.
+On a signal the process refuses new connections, tells the requests that wait for results to ask again, finishes the
+responses that it is writing, and ends within seconds. Exit codes: 0 stopped as asked, 2 bad settings, a port that is in
+use, or a Redis with the data of another version.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from rolloutpool_api.app import create_app
-from rolloutpool_api.header_limit import BoundedHead
 from rolloutpool_api.settings import ApiSettings
+from rolloutpool_api.uvicorn_compat import HeadLimitProtocol, StoppingServer
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
@@ -26,7 +26,7 @@ from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store
 __all__ = ["ApiServer", "BindFailed", "main"]
 
 FINISH_SECONDS = 5
-"""How long answers that are being written may take when the process stops."""
+"""How long the responses that are being written may take when the process stops."""
 BACKLOG = 2048
 
 
@@ -34,30 +34,24 @@ class BindFailed(RolloutPoolError):
     """The API's port is in use."""
 
 
-class ApiServer(uvicorn.Server):
-    """uvicorn, which sends our waiters home before it waits for them."""
+class ApiServer(StoppingServer):
+    """The HTTP server of the API. When it stops, it first tells the requests that wait for results to ask again."""
 
     def __init__(self, app: FastAPI, *, log_config: None = None) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                loop="uvloop",
-                http=BoundedHead,
-                ws="none",
-                log_config=log_config,
-                access_log=False,
-                server_header=False,
-                # Who asks is who connects: from this machine, uvicorn would ingest_reply any X-Forwarded-For.
-                proxy_headers=False,
-                timeout_graceful_shutdown=FINISH_SECONDS,
-            )
+        """Prepares to serve an app of `create_app`."""
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http=HeadLimitProtocol,
+            ws="none",
+            log_config=log_config,
+            access_log=False,
+            server_header=False,
+            # The client is whatever connects. uvicorn would trust any X-Forwarded-For that comes from this machine.
+            proxy_headers=False,
+            timeout_graceful_shutdown=FINISH_SECONDS,
         )
-        self._services = app.state.services
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's."""
-        self._services.stop()
-        await super().shutdown(sockets)
+        super().__init__(config, on_stop=app.state.services.stop)
 
 
 def listen(settings: ApiSettings) -> socket.socket:

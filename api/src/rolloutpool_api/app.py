@@ -1,7 +1,7 @@
-"""The application: routes, error shapes, background work, description.
+"""The application: its routes, the shape of its errors, its background work and its description.
 
-Whatever a request contains, the answer is JSON: `{"detail": …}` on protocol v1's paths, as its clients know it,
-`{"error": {"message": …, …}}` on all others.
+Whatever a request contains, the response is JSON. An error is `{"detail": …}` on protocol v1's paths, as its clients
+know it, and `{"error": {"message": …, …}}` on all others.
 """
 
 from collections.abc import AsyncIterator
@@ -41,8 +41,21 @@ Errors of the pool's own API have one shape, `{"error": {"message": ..., ...}}`;
 """
 
 
+class _DescribedApp(FastAPI):
+    """Describes the batch request too, which no route declares, because it is validated rollout by rollout."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Returns the description; it is made once."""
+        if self.openapi_schema is None:
+            schemas = super().openapi()["components"]["schemas"]
+            _, models = models_json_schema([(BatchRequest, "validation")], ref_template="#/components/schemas/{model}")
+            for name, schema in models["$defs"].items():
+                schemas.setdefault(name, schema)
+        return super().openapi()
+
+
 def create_app(settings: ApiSettings) -> FastAPI:
-    """The API of one process; `app.state.services` is the `ApiServices` behind it. Needs no Redis to start."""
+    """Makes the API of one process. It needs no Redis to start. `app.state.services` is its `ApiServices`."""
     services = ApiServices(settings)
 
     @asynccontextmanager
@@ -50,10 +63,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
         async with services.running():
             yield
 
-    app = FastAPI(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
+    app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
     app.state.services = services
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 1_000_000)
-    # Added last, so the first that a request meets.
+    # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (batches, operations, rollouts, tools, metrics):
@@ -65,7 +78,6 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(Exception, _unforeseen)
-    _describe_batch_request(app)
     return app
 
 
@@ -112,18 +124,3 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
     # Starlette raises the error again once this is sent, so the server logs where it came from.
     _log.error("unforeseen error", method=request.method, path=request.url.path, error=type(error).__name__)
     return answer(request.url.path, 500, "an error that should not be possible; please report it with the API's log")
-
-
-def _describe_batch_request(app: FastAPI) -> None:
-    """Adds the models of a body that no route declares, because it is validated rollout by rollout."""
-    plain = app.openapi
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schemas = plain()["components"]["schemas"]
-            _, models = models_json_schema([(BatchRequest, "validation")], ref_template="#/components/schemas/{model}")
-            for name, schema in models["$defs"].items():
-                schemas.setdefault(name, schema)
-        return plain()
-
-    app.openapi = described  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""Request bodies: bounded, and JSON in the strict sense before anything else looks at them.
+"""Request bodies: bounded in size, and strict JSON.
 
-A document that passes `parse` can be stored, sent on and read by any other JSON reader: no NaN, no number that
-overflows to infinity, no lone surrogate, no more than 201 levels. Python's own reader takes all of these.
+A document that passes `parse` can be stored, sent on and read by any other JSON reader: it has no NaN, no number that
+overflows to infinity, no lone surrogate and no more than 201 levels. Python's own reader accepts all of these.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ __all__ = ["BodyLimit", "StrictRoute", "off_loop", "parse", "read_json_body"]
 T = TypeVar("T")
 
 OFF_LOOP_BYTES = 64 * 1024
-"""Larger bodies are read in a thread: 64 kB is parsed and validated in about a millisecond."""
+"""Larger bodies are parsed in a thread: 64 kB is parsed and validated in about a millisecond."""
 
 
 def parse(body: bytes) -> Any:
-    """The document; raises ValueError, whose text says what is wrong at which line and column."""
+    """Parses a document; raises ValueError, whose text says what is wrong at which line and column."""
     document = from_json(body, allow_inf_nan=False)
     # pydantic's reader keeps large integers exact, but lets 1e999 through as infinity; orjson's refuses it.
     orjson.loads(body)
@@ -35,12 +35,17 @@ def parse(body: bytes) -> Any:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Does the work in a thread if the body that it is about is large."""
+    """Does work on a body of `size` bytes, in a thread where it is large, and returns its result."""
     return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()
 
 
 async def read_json_body(request: Request) -> bytes:
-    """The raw body of a request that says it is JSON (or says nothing); raises `UnsupportedBody`."""
+    """Reads the raw body of a request.
+
+    Raises:
+        UnsupportedBody: its content type is not JSON, or it is compressed.
+        MalformedBody: it is empty.
+    """
     kind = request.headers.get("content-type", "application/json").split(";", 1)[0].strip().lower()
     is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
     if not is_json or "content-encoding" in request.headers:
@@ -52,21 +57,23 @@ async def read_json_body(request: Request) -> bytes:
 
 
 class StrictRequest(Request):
-    """A request for FastAPI's own body handling whose JSON is strict, and read off the loop when it is large."""
+    """A request whose JSON is strict, and parsed in a thread where it is large."""
 
     async def json(self) -> Any:
-        """Raises `json.JSONDecodeError` with Python's own texts, because protocol v1's clients see them."""
-        if not hasattr(self, "_json"):
-            body = await self.body()
-            self._json = await off_loop(len(body), lambda: _parse_like_python(body))
-        return self._json
+        """Parses the body; FastAPI calls this once per request, for the route's body parameters.
+
+        Raises:
+            json.JSONDecodeError: with Python's own texts, because protocol v1's clients see them.
+        """
+        body = await self.body()
+        return await off_loop(len(body), lambda: _parse_like_python(body))
 
 
 class StrictRoute(APIRoute):
-    """A route whose body parameters are read by `StrictRequest`."""
+    """A route whose body parameters come from a `StrictRequest`; FastAPI documents this way to replace the request."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As `APIRoute.get_route_handler`."""
+        """Returns a handler that hands each request over as a `StrictRequest`."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:

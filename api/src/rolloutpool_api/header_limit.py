@@ -1,67 +1,51 @@
-"""Request heads are bounded: uvicorn reads one of any length, before anybody has been asked for a key.
+"""HeadSize: bounds a request's head, which uvicorn reads at any length before a key is checked.
 
-A connection whose head (request line and headers) grows beyond `MAX_HEAD_BYTES` gets a 431 and is closed.
+The head is the request line and the headers. A connection whose head grows beyond `MAX_HEAD_BYTES` gets a 431 and is
+closed. `uvicorn_compat` feeds the counters, because only the protocol of a connection sees the head while it comes.
 """
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-__all__ = ["MAX_HEAD_BYTES", "BoundedHead"]
+__all__ = ["MAX_HEAD_BYTES", "RESPONSE_431", "HeadSize"]
 
 MAX_HEAD_BYTES = 64 * 1024
 
 _BODY = b'{"error":{"message":"the request line and headers are larger than %d bytes"}}' % MAX_HEAD_BYTES
-_ANSWER = (
+RESPONSE_431 = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
     b"connection: close\r\n\r\n%b" % (len(_BODY), _BODY)
 )
+"""The whole response; no application runs for such a request."""
 
 
-class BoundedHead(HttpToolsProtocol):
-    """uvicorn's protocol for one connection, with an end to its patience."""
+class HeadSize:
+    """Counts the bytes of one head after the other, on one connection.
 
-    _in_head = False
-    _parsed = 0
-    _unfinished = 0
+    Two counters are needed, because a parser reports a header only when it is complete: `parsed` counts what was
+    reported, and `received` counts what arrived since the head began, so that one header without end is noticed too.
+    """
 
-    def data_received(self, data: bytes) -> None:
-        """As uvicorn's."""
-        # One header that never ends is never reported to `on_header`.
-        self._unfinished += len(data) if self._in_head else 0
-        if self._unfinished > MAX_HEAD_BYTES:
-            self.send_400_response("")
-            return
-        super().data_received(data)
+    def __init__(self) -> None:
+        """Starts outside a head."""
+        self._in_head = False
+        self._parsed = self._received = 0
 
-    def on_message_begin(self) -> None:
-        """As uvicorn's."""
-        self._in_head, self._parsed, self._unfinished = True, 0, 0
-        super().on_message_begin()
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the current head is too large."""
+        return max(self._parsed, self._received) > MAX_HEAD_BYTES
 
-    def on_url(self, url: bytes) -> None:
-        """As uvicorn's."""
-        self._count(len(url))
-        super().on_url(url)
+    def begin(self) -> None:
+        """Notes the first byte of a head."""
+        self._in_head, self._parsed, self._received = True, 0, 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """As uvicorn's."""
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
+    def receive(self, size: int) -> None:
+        """Counts bytes that arrived; those outside a head are ignored."""
+        if self._in_head:
+            self._received += size
 
-    def on_headers_complete(self) -> None:
-        """As uvicorn's."""
-        self._in_head, self._unfinished = False, 0
-        super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """As uvicorn's, or 431."""
-        if max(self._parsed, self._unfinished) <= MAX_HEAD_BYTES:
-            super().send_400_response(msg)
-            return
-        self.transport.write(_ANSWER)
-        self.transport.close()
-
-    def _count(self, size: int) -> None:
+    def parse(self, size: int) -> None:
+        """Counts bytes of the URL or of a complete header."""
         self._parsed += size
-        if self._parsed > MAX_HEAD_BYTES:
-            # The parser turns it into the error that uvicorn answers with `send_400_response`.
-            raise ValueError("the head is too large")
+
+    def end(self) -> None:
+        """Notes that the head is complete. What was parsed still counts until the next head."""
+        self._in_head, self._received = False, 0
