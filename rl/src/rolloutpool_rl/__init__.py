@@ -1,10 +1,24 @@
-"""The maths of reinforcement learning on token samples. Needs numpy, and no pool.
+"""The maths of reinforcement learning on token samples. It needs numpy, and neither a pool nor a trainer.
 
-- `role_masks` and `role_spans` mask a conversation by who wrote which token.
-- `advantages`, `losses`, `logits` and `reductions` are functions of arrays (numpy or torch).
-- `inference_context`, `openai_choices` and `choice_conversation` make samples of an OpenAI server's replies.
-- `padded_batch` and `export` turn the pool's results into what trainers read.
-- `arrays` picks the array library; `errors` lists what can go wrong.
+Functions of arrays (lists, numpy or torch):
 
-The modules that render messages need the extra `rendering`.
+- `advantages`: GAE over a response that holds tool tokens.
+- `losses`: PPO's policy and value loss, KL and entropy per token.
+- `reductions`: sums, means and whitening over the tokens that are trained.
+- `logits`: where the logits of a response lie in a batch.
+- `arrays`: one arithmetic for numpy and torch.
+
+Results of a pool, in the forms of trainers:
+
+- `export`: fields for verl, slime, prime-rl and TRL.
+- `padded_batch`: results as one padded numpy batch.
+
+Conversations without a pool; these modules need the extra `rendering`:
+
+- `role_masks`, with `role_spans`: masks of offline data, by who wrote which message.
+- `inference_context`, with `openai_choices`: training records from an OpenAI-style server's replies.
+- `choice_conversation`: the same over many turns.
+
+`errors` lists what can go wrong. Import the modules; the package itself exports nothing, so that importing it costs
+nothing.
 """

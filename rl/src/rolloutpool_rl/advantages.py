@@ -1,9 +1,11 @@
 """Generalized advantage estimation over a response that holds tool tokens.
 
-Vanilla GAE passes through every token, so the critic's values on tool tokens (which its masked loss never trains)
-reach the advantages of what was sampled before them, and a reward decays once per tool token. GAE over the mask
-steps from sampled token to sampled token instead; a reward that lies on a tool token is moved to the sampled token
-before it first, because that recurrence would drop it in silence. Schulman et al. 2016, arXiv:1506.02438, eq. 16.
+Vanilla GAE steps through every token. The critic's masked loss never trains its values on tool tokens, but these values
+reach the advantages of what was sampled before them, and a reward decays once per tool token. With `skip_tool`, GAE
+steps from sampled token to sampled token instead. That recurrence would silently drop a reward that lies on a tool
+token, so such a reward is first moved to the sampled token before it.
+
+Formula: Schulman et al. 2016, arXiv:1506.02438, eq. 16. An example is in docs/training-maths.md.
 """
 
 import numpy as np
@@ -23,18 +25,21 @@ def gae(
     lam: float,
     skip_tool: bool = False,
 ) -> tuple[Array, Array]:
-    """Advantages [R] and returns [R] (advantage + value) of one response.
+    """Computes advantages and returns of one response.
 
     A_t = δ_t + gamma·lam·A_{t+1}, δ_t = r_t + gamma·V_{t+1} - V_t, and nothing follows the last token.
 
     Args:
         rewards: [R].
         values: [R], the critic's value of each response token, tool tokens included.
-        mask: [R], needed for `skip_tool` alone.
+        mask: [R], 1 where the policy sampled the token; needed for `skip_tool` only.
         gamma: Discount per step, 0 to 1.
         lam: GAE's λ, 0 to 1.
-        skip_tool: Take the next sampled token for t + 1. At mask 0 the advantage is that of the sampled token
-            behind it (0 behind the last one); no loss reads it.
+        skip_tool: Use the next sampled token as t + 1. At mask 0 the advantage is that of the next sampled token (0
+            after the last one); no loss reads it.
+
+    Returns:
+        Advantages [R], and returns [R] (advantage + value).
 
     Raises:
         ShapeMismatch: Shapes differ, or are not [R].
@@ -50,7 +55,7 @@ def gae(
     flags = as_flags(mask, rewards)
     earned = rewards_on_actions(rewards, flags)
     compressed = _recurrence(earned[flags], values[flags], gamma, lam)
-    # Sampled tokens in front of a position = index of the first sampled token from that position on.
+    # The number of sampled tokens before a position is the index of the first sampled token from that position on.
     ahead = flags.cumsum(0) - 1 * flags
     xp = namespace(rewards)
     advantages = xp.concatenate([compressed, xp.zeros_like(compressed[:1])])[ahead]
@@ -58,10 +63,20 @@ def gae(
 
 
 def rewards_on_actions(rewards: Array, mask: Array) -> Array:
-    """Rewards [R] with each reward at mask 0 moved to the last mask-1 token in front of it; their sum is kept.
+    """Moves each reward at mask 0 to the last sampled token before it; the sum stays the same.
 
-    Trainers add a terminal reward at index -1, which is a tool token if the rollout ended on a tool result. Raises
-    MaskInvalid if no token has mask 1, or if none lies in front of a reward; ShapeMismatch.
+    Trainers add a terminal reward at index -1, which is a tool token if the rollout ended on a tool result.
+
+    Args:
+        rewards: [R].
+        mask: [R].
+
+    Returns:
+        Rewards [R].
+
+    Raises:
+        MaskInvalid: No token has mask 1, or none stands before a reward.
+        ShapeMismatch: Shapes differ, or are not [R].
     """
     (rewards,) = as_floats(rewards=rewards)
     check_vector(rewards=rewards)

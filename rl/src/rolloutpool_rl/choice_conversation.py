@@ -1,8 +1,8 @@
 """A conversation of many turns, put together from choices, with the masks of the token ledger.
 
-What the policy sampled is kept verbatim and only new messages are rendered, as a worker does it. Where the server
-echoes its prompt and it differs in what was sampled, the conversation forks: each sampled token is trained once, in
-the context in which it was really sampled.
+It works as a worker does: what the policy sampled is kept as ids, and only new messages are rendered. If the server
+echoes its prompt, and the echo differs in what was sampled, the conversation forks: each sampled token is trained once,
+in the context in which it was really sampled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = ["ChoiceConversation"]
 
 
 class ChoiceConversation:
-    """Turn by turn: `add_choice`, `add_messages`, `add_choice` …, then `rollouts`."""
+    """Built turn by turn: `add_choice`, `add_messages`, `add_choice` …, then `rollouts`."""
 
     def __init__(
         self,
@@ -29,7 +29,17 @@ class ChoiceConversation:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Open with the first prompt, as for `InferenceContext.tokenize_prompt`."""
+        """Begins with the first prompt.
+
+        Args:
+            context: Renders and reads.
+            prompt: Messages; a string is one user message.
+            tools: What the policy may call.
+
+        Raises:
+            ChoiceRefused: The prompt is empty.
+            TemplateRefused: The template cannot render it.
+        """
         self._context = context
         self._tools = tools
         self._ledger = TokenLedger(context.tokenizer.fingerprint)
@@ -45,7 +55,7 @@ class ChoiceConversation:
         return self._ledger.ids
 
     def add_choice(self, choice: Any, *, prompt_token_ids: Sequence[int] | None = None, example_id: str = "") -> None:
-        """Append a reply.
+        """Appends a reply.
 
         Args:
             choice: With logprobs, and ids or pieces.
@@ -53,7 +63,8 @@ class ChoiceConversation:
             example_id: Named in warnings.
 
         Raises:
-            ChoiceRefused: One of its kinds, or a reply to nothing new; PromptMismatch on the first turn.
+            ChoiceRefused: One of its kinds, or no message was added since the last reply.
+            PromptMismatch: On the first turn, if the server rendered another prompt.
         """
         if not self._open:
             raise ChoiceRefused("The policy has spoken already; add the messages that it answers first.")
@@ -71,9 +82,14 @@ class ChoiceConversation:
         self._open = False
 
     def add_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Append what the environment says. Raises TemplateRefused, and ChoiceRefused before the first reply."""
+        """Appends what the environment says.
+
+        Raises:
+            ChoiceRefused: There is no reply yet, or messages were added already.
+            TemplateRefused: The template does not append these messages.
+        """
         if self._open:
-            raise ChoiceRefused("Messages go behind a reply; those of the first prompt belong into the constructor.")
+            raise ChoiceRefused("Messages follow a reply; those of the first prompt belong in the constructor.")
         delta = self._context.tokenizer.render_delta(
             messages,
             last_sampled_id=self._last_id,
@@ -85,9 +101,18 @@ class ChoiceConversation:
         self._open = True
 
     def rollouts(self, env_name: str, env_example_id: str, reward: float) -> tuple[Rollout, ...]:
-        """One record, or one for each fork; the reward is the episode's in each of them.
+        """Makes the training records.
 
-        Raises ChoiceRefused if no reply was added.
+        Args:
+            env_name: Copied.
+            env_example_id: Copied.
+            reward: Of the episode; each record has it.
+
+        Returns:
+            One record, or one for each fork.
+
+        Raises:
+            ChoiceRefused: No reply was added.
         """
         samples = self._ledger.samples()
         if not samples:

@@ -12,7 +12,7 @@
         │   └── PromptMismatch
         └── ExportRefused            a rollout that is no training data
 
-A docstring is the default message. All of them survive pickling: trainers send exceptions between processes.
+A docstring is the default message. All errors can be pickled, because trainers send them between processes.
 """
 
 from rolloutpool_common.errors import RolloutPoolError

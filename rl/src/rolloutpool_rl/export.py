@@ -1,9 +1,12 @@
-"""Results in the shapes that trainers eat, as plain Python values; none of the frameworks is needed.
+"""Results in the forms that trainers read, as plain Python values; none of their frameworks is needed.
 
-A sample is exported as it is: ids, mask and log-probabilities are the ledger's, nothing is cut or padded. A rollout
-that forked is several samples; each is exported, unless the format has no place for them, and then it is refused.
-So is a rollout that failed for another reason than the policy: it is no sample with reward 0. Samples in which
-nothing is trained are left out.
+A sample is exported as it is: ids, mask and log-probabilities are the ledger's, and nothing is cut or padded.
+
+- A rollout that forked has several samples, and each is exported. A format that has no place for them refuses it.
+- A rollout that failed for a reason other than the policy is refused: it is not a sample with reward 0.
+- Samples in which nothing is trained are left out.
+
+Each format is that of the version named in its function.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +20,24 @@ from rolloutpool_rl.errors import ExportRefused
 __all__ = ["Reward", "prime_rl_samples", "slime_samples", "trainable", "trl_columns", "verl_outputs"]
 
 Reward: TypeAlias = float | Sequence[float] | None
-"""The episode's reward, which each sample of a forked rollout gets; or one for each of `result.samples`."""
+"""The episode's reward, which each sample of a forked rollout gets, or one reward for each of `result.samples`."""
 
 _CUT = frozenset({FinishReason.LENGTH, FinishReason.MAX_TOKENS, FinishReason.BUDGET_TOKENS})
 
 
 def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[int, Sample, float | None]]:
-    """The samples with something to train, as (index into `result.samples`, sample, reward).
+    """Yields the samples in which something is trained.
 
-    Raises ExportRefused for a rollout that must not be trained, a sample whose lists do not fit together, and
-    another number of rewards than of samples.
+    Args:
+        result: Of a rollout.
+        reward: See `Reward`.
+
+    Yields:
+        (index into `result.samples`, sample, its reward).
+
+    Raises:
+        ExportRefused: The rollout must not be trained, the lists of a sample do not fit together, or there is another
+            number of rewards than of samples.
     """
     if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
         raise ExportRefused(
@@ -50,11 +61,20 @@ def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[in
 
 
 def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str, Any]]:
-    """The fields of verl's `AgentLoopOutput` (verl 0.9.1), one dict for each sample.
+    """Makes the fields of verl's `AgentLoopOutput` (verl 0.9.1).
 
-    `num_turns` is the number of model calls, as protocol v1 has it. verl's own loops count the prompt and each
-    answer of tools or a user as well; that number is `extra_fields["num_chat_turns"]`. Metrics are seconds. Raises
-    ExportRefused.
+    `num_turns` is the number of model calls, as in protocol v1. verl's own loops also count the prompt and each
+    answer of tools or a user; that number is `extra_fields["num_chat_turns"]`. Metrics are in seconds.
+
+    Args:
+        result: Of a rollout.
+        reward: See `Reward`.
+
+    Returns:
+        One dict for each sample.
+
+    Raises:
+        ExportRefused: See `trainable`.
     """
     return [
         {
@@ -81,14 +101,17 @@ def slime_samples(
     group_index: int | None = None,
     decode: Callable[[Sequence[int]], str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Fields for slime's `Sample.from_dict` (slime 0.3.1), one dict for each sample.
+    """Makes the fields for slime's `Sample.from_dict` (slime 0.3.1).
 
     Args:
-        result: `index` becomes slime's `index`, and the `rollout_id` that all samples of the rollout share, by which
-            slime averages within a rollout instead of counting its forks.
+        result: Its `index` becomes slime's `index`, and the `rollout_id` that all its samples share. By that id slime
+            averages within a rollout instead of counting each fork.
         reward: See `Reward`.
         group_index: The prompt's number, for advantages within a group.
         decode: Makes the text `response` for reward functions that read it; without it, the text is empty.
+
+    Returns:
+        One dict for each sample.
 
     Raises:
         ExportRefused: See `trainable`.
@@ -115,10 +138,18 @@ def slime_samples(
 
 
 def trl_columns(results: Sequence[RolloutResult]) -> dict[str, list[Any]]:
-    """What TRL's `GRPOTrainer` takes from a `rollout_func` (TRL 1.16.0), one row for each rollout.
+    """Makes what TRL's `GRPOTrainer` takes from a `rollout_func` (TRL 1.16.0).
 
-    `env_mask` keeps tool tokens out of the loss; `rollout_uid` is passed on to the reward functions. TRL gives each
-    prompt a fixed number of completions, so a forked rollout has no place there. Raises ExportRefused.
+    `env_mask` keeps tool tokens out of the loss; `rollout_uid` is passed on to the reward functions.
+
+    Args:
+        results: Of rollouts, in the order of the prompts.
+
+    Returns:
+        Columns with one row for each rollout.
+
+    Raises:
+        ExportRefused: See `trainable`; also a forked rollout, because TRL has one completion per row.
     """
     columns: dict[str, list[Any]] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "rollout_uid")
@@ -141,15 +172,16 @@ def trl_columns(results: Sequence[RolloutResult]) -> dict[str, list[Any]]:
 def prime_rl_samples(
     result: RolloutResult, *, env_name: str, temperature: float, advantage: Reward = None
 ) -> list[dict[str, Any]]:
-    """The fields of prime-rl's `TrainingSample` (prime-rl 0.8.0), one dict for each sample.
-
-    All lists run over prompt and response, [P + R].
+    """Makes the fields of prime-rl's `TrainingSample` (prime-rl 0.8.0).
 
     Args:
-        result: The rollout.
+        result: Of a rollout.
         env_name: Copied.
         temperature: What the policy was sampled with.
         advantage: Of the rollout, or one for each of its samples; at mask 0 it is 0.0. None leaves it out.
+
+    Returns:
+        One dict for each sample. All its lists run over prompt and response, [P + R].
 
     Raises:
         ExportRefused: See `trainable`.
@@ -181,7 +213,7 @@ def _origin(result: RolloutResult, index: int) -> dict[str, Any]:
 
 
 def _first_sampled(result: RolloutResult) -> int:
-    """Index of the first message that the policy wrote in this rollout."""
+    """Index of the first message that the policy wrote in this rollout; the prompt may hold earlier answers."""
     written = [i for i, message in enumerate(result.messages) if message.role == "assistant"]
     return written[-result.num_llm_calls] if 0 < result.num_llm_calls <= len(written) else len(result.messages)
 

@@ -1,8 +1,8 @@
-"""Training records from OpenAI-style choices, for those who call the policy themselves.
+"""Training records from the replies of an OpenAI-style server, for programs that call the policy themselves.
 
 The prompt's ids are those of the chat template, or the record is refused: a prompt without its template, or with
-another one, gives log-probabilities for a text that the policy never saw. Sampled ids are taken as the server names
-them and are never made from text. `alignment` is `exact` only where the server echoed the prompt that it used.
+another one, gives log-probabilities for a text that the policy never saw. Sampled ids are those that the server names,
+never made from text. `alignment` is `exact` only if the server echoed the prompt that it used.
 """
 
 import logging
@@ -81,7 +81,7 @@ class InferenceContext:
     """A tokenizer, its template arguments and what was suspicious so far. Use it from one thread."""
 
     def __init__(self, tokenizer: ChatTokenizer, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
-        """`template_kwargs` are those that the server renders with, say a date or `enable_thinking`."""
+        """Makes a context; `template_kwargs` are those of the server, for example a date or `enable_thinking`."""
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self.warning_counts: Counter[str] = Counter()
@@ -96,10 +96,18 @@ class InferenceContext:
         template_kwargs: Mapping[str, Any] | None = None,
         on_missing_template: Literal["raise", "role_content"] = "raise",
     ) -> "InferenceContext":
-        """A context for a tokenizer by hub name or directory.
+        """Loads a tokenizer and makes its context.
 
-        Without a chat template it raises TemplateMissing, or with `role_content` warns and writes messages as lines
-        `role: content` without a generation prompt. Raises TokenizerLoadError.
+        Args:
+            name: Of a hub repository or a directory.
+            revision: Commit, branch or tag of a hub repository.
+            template_kwargs: Those that the server renders with.
+            on_missing_template: What to do without a chat template: `raise` an error, or warn and write messages as
+                lines `role: content` without a generation prompt.
+
+        Raises:
+            TemplateMissing: There is no chat template.
+            TokenizerLoadError: The tokenizer cannot be loaded.
         """
         try:
             return cls(load_tokenizer(name, revision), template_kwargs=template_kwargs)
@@ -113,9 +121,18 @@ class InferenceContext:
     def tokenize_prompt(
         self, prompt: str | Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> npt.NDArray[np.int32]:
-        """The ids [P] of messages with their generation prompt; a string is one user message.
+        """Renders a prompt.
 
-        Raises TemplateRefused, and ChoiceRefused for an empty prompt.
+        Args:
+            prompt: Messages; a string is one user message.
+            tools: What the policy may call.
+
+        Returns:
+            Ids [P], with the generation prompt.
+
+        Raises:
+            ChoiceRefused: The prompt is empty.
+            TemplateRefused: The template cannot render it.
         """
         if not prompt:
             raise ChoiceRefused("The prompt is empty.")
@@ -123,19 +140,27 @@ class InferenceContext:
         return token_array(self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs))
 
     def response_tokens_from_choice(self, choice: Any) -> npt.NDArray[np.int32]:
-        """The ids [R] that the policy sampled, see `choices`. Raises ChoiceIncomplete, TokenUnknown."""
+        """Reads the ids [R] that the policy sampled; see `openai_choices.sampled_ids`."""
         return sampled_ids(choice, self.tokenizer)
 
     def logprobs_from_choice(self, choice: Any) -> npt.NDArray[np.float32]:
-        """The log-probability [R] of each sampled token. Raises ChoiceIncomplete, ChoiceRefused."""
+        """Reads the log-probability [R] of each sampled token; see `openai_choices.logprobs_of`."""
         return logprobs_of(choice)
 
     def sampled_from_choice(
         self, choice: Any, example_id: str = ""
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Both of the above, [R] each; warns of very short replies and of log-probabilities that are all 0.
+        """Reads both; warns of very short replies, and of log-probabilities that are all 0.
 
-        Raises ChoiceRefused if there are not as many of one as of the other, and what the two raise.
+        Args:
+            choice: With logprobs, and ids or pieces.
+            example_id: Named in warnings.
+
+        Returns:
+            Ids [R] and log-probabilities [R].
+
+        Raises:
+            ChoiceRefused: One of its kinds, or there are not as many log-probabilities as ids.
         """
         ids, logprobs = self.response_tokens_from_choice(choice), self.logprobs_from_choice(choice)
         if len(ids) != len(logprobs):
@@ -156,7 +181,7 @@ class InferenceContext:
         *,
         prompt_token_ids: Sequence[int] | None = None,
     ) -> Rollout:
-        """The record of one prompt and one reply; conversations of more turns are `ChoiceConversation`s.
+        """Makes the record of one prompt and one reply; for more turns use `ChoiceConversation`.
 
         Args:
             prompt: As for `tokenize_prompt`.
@@ -187,7 +212,15 @@ class InferenceContext:
         )
 
     def check_prompt(self, ours: Sequence[int] | npt.NDArray[np.int32], echo: Sequence[int]) -> None:
-        """Raise PromptMismatch unless the server's prompt [P] is this one."""
+        """Compares the server's prompt with ours.
+
+        Args:
+            ours: [P].
+            echo: [P], what the server says it rendered.
+
+        Raises:
+            PromptMismatch: They differ.
+        """
         theirs = token_array(echo)
         if not np.array_equal(theirs, ours):
             n = min(len(theirs), len(ours))
@@ -199,7 +232,7 @@ class InferenceContext:
             )
 
     def warn(self, category: type[RolloutWarning], example_id: str) -> None:
-        """Issue a warning, log it with the example's id, and count it."""
+        """Issues a warning, logs it with the example's id, and counts it."""
         self.warning_counts[category.__name__] += 1
         _log.warning("%s example=%s", category.__name__, example_id)
         warnings.warn(f"{(category.__doc__ or '').strip()} ({example_id})", category, stacklevel=3)
@@ -208,10 +241,19 @@ class InferenceContext:
 def rewards_from_spans(
     mask: Sequence[int] | npt.NDArray[np.int32], spans: Iterable[tuple[int, int, float]]
 ) -> npt.NDArray[np.float32]:
-    """Token rewards [R] from spans (start, end, reward) of response positions, end exclusive.
+    """Makes token rewards from spans of the response.
 
-    Each token of a span gets its reward where the mask [R] is 1; where spans overlap their rewards add up. Raises
-    ShapeMismatch for a span outside the response, ChoiceRefused for one in which nothing was sampled.
+    Args:
+        mask: [R].
+        spans: (start, end, reward), in positions of the response, end exclusive. Each sampled token of a span gets its
+            reward; where spans overlap, their rewards add up.
+
+    Returns:
+        [R].
+
+    Raises:
+        ShapeMismatch: A span is empty or outside the response.
+        ChoiceRefused: Nothing was sampled in a span.
     """
     sampled = np.asarray(mask) == 1
     rewards = np.zeros(len(sampled), dtype=np.float64)

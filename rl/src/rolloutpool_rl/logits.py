@@ -1,8 +1,9 @@
 """Where a response's logits lie: the logit at position t predicts token t + 1.
 
-So the logits of a response are those at [start - 1, end - 1), where [start, end) are its tokens, and a response has
-as many logits as tokens only if a prompt stands in front of it. The response is everything from the first sampled
-token on, tool tokens included; their values are read by GAE, their losses are masked.
+A response has the tokens [start, end), so its logits are those at [start - 1, end - 1). For example, with a prompt of
+3 and a response of 2 tokens, tokens 3 and 4 are predicted by the logits at 2 and 3. Without a prompt token, nothing
+predicts the first one. The response is everything from the first sampled token on, tool tokens included: GAE reads
+their values, and their losses are masked.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,16 @@ __all__ = ["response_slice", "response_slices"]
 
 
 def response_slice(total: int, response: int, *, offset: int = 0) -> slice:
-    """The logits of the last `response` of `total` tokens of a sequence whose first token is at `offset`.
+    """Finds the logits of one response.
 
-    Raises ShapeMismatch unless 0 ≤ response < total: without a prompt token nothing predicts the first token, and
-    the slice would start at -1, at the other end.
+    Args:
+        total: Tokens of prompt and response.
+        response: Tokens of the response, at the end of the sequence.
+        offset: Where the sequence's first token is.
+
+    Raises:
+        ShapeMismatch: Unless 0 ≤ response < total. Without a prompt token the slice would start at -1, which is the
+            other end of the array.
     """
     if not 0 <= response < total or offset < 0:
         raise ShapeMismatch(f"A response of {response} tokens cannot end a sequence of {total} tokens at {offset}.")
@@ -28,16 +35,19 @@ def response_slice(total: int, response: int, *, offset: int = 0) -> slice:
 def response_slices(
     total_lengths: Sequence[int], response_lengths: Sequence[int], *, padded_length: int | None = None
 ) -> list[slice]:
-    """`response_slice` of each sequence of a batch, along one axis.
+    """Finds the logits of each response of a batch, along one axis.
 
     Args:
         total_lengths: [B], tokens of prompt and response.
         response_lengths: [B].
-        padded_length: None: the sequences follow each other (packed, logits [ΣT, V]). Else each takes this many
-            positions, padding behind it (logits [B·padded_length, V]).
+        padded_length: None if the sequences follow each other (packed, logits [ΣT, V]). Otherwise each takes this many
+            positions, with its padding at the end (logits [B·padded_length, V]).
+
+    Returns:
+        B slices.
 
     Raises:
-        ShapeMismatch: Lengths that cannot be, or a sequence longer than `padded_length`.
+        ShapeMismatch: Lengths are impossible, or a sequence is longer than `padded_length`.
     """
     if len(total_lengths) != len(response_lengths):
         raise ShapeMismatch(f"There are {len(total_lengths)} total and {len(response_lengths)} response lengths.")

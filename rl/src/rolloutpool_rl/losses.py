@@ -1,9 +1,11 @@
 """PPO's losses per response token, where only mask 1 counts.
 
-Results are 0 at mask 0 and have no gradient there: masked inputs are replaced before anything is computed from
-them, so that not even an infinite log-probability of a tool token gets through. Logarithms are natural. Reduce the
-per-token results with `rolloutpool_rl.reductions`; over one mask, `token_mean(result.clipped, mask)` is the
-clip fraction. PPO: Schulman et al. 2017, arXiv:1707.06347, eq. 7. KL estimators: joschu.net/blog/kl-approx.html.
+At mask 0 a result is 0 and has no gradient: masked inputs are replaced before anything is computed from them, so that
+not even an infinite log-probability of a tool token gets through. Logarithms are natural. Reduce the per-token results
+with `rolloutpool_rl.reductions`; `token_mean(result.clipped, mask)` is the clip fraction.
+
+Formulas: PPO is Schulman et al. 2017, arXiv:1707.06347, eq. 7; KL estimators are those of
+joschu.net/blog/kl-approx.html.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ __all__ = ["PolicyLoss", "ValueLoss", "entropy", "kl", "policy_loss", "value_los
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyLoss:
-    """What the clipped objective says of each token."""
+    """The clipped objective of each token."""
 
     loss: Array
     """[R]; minimise it."""
@@ -29,7 +31,7 @@ class PolicyLoss:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueLoss:
-    """What the clipped squared error says of each token."""
+    """The clipped squared error of each token."""
 
     loss: Array
     """[R]; without a factor ½."""
@@ -46,18 +48,19 @@ def policy_loss(
     clip: float = 0.2,
     clip_high: float | None = None,
 ) -> PolicyLoss:
-    """max(-rA, -clamp(r, 1 - clip, 1 + clip_high)·A) with r = π / π_old, all [R].
+    """Computes PPO's clipped loss, max(-rA, -clamp(r, 1 - clip, 1 + clip_high)·A) with r = π / π_old.
 
     Args:
-        log_probs: Of the sampled tokens under the policy in training.
-        old_log_probs: Of the same under the policy that sampled them; whatever lies at mask 0 is not read.
-        advantages: From `advantages.gae` or any other estimator, detached from the policy.
-        mask: 0 or 1.
+        log_probs: [R], of the sampled tokens under the policy in training.
+        old_log_probs: [R], of the same tokens under the policy that sampled them. Entries at mask 0 are not read.
+        advantages: [R], from `advantages.gae` or any other estimator, detached from the policy.
+        mask: [R], 0 or 1.
         clip: How far r may fall below 1.
         clip_high: How far r may rise above 1; `clip` by default.
 
     Raises:
-        ShapeMismatch, MaskInvalid.
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: The mask holds other values.
     """
     floats = as_floats(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     flags = as_flags(mask, floats[0])
@@ -71,9 +74,20 @@ def policy_loss(
 
 
 def value_loss(values: Array, old_values: Array, returns: Array, mask: Array, *, clip: float = 0.2) -> ValueLoss:
-    """max((V - R)², (V_old + clamp(V - V_old, ±clip) - R)²), all [R].
+    """Computes the clipped value loss, max((V - R)², (V_old + clamp(V - V_old, ±clip) - R)²).
 
-    Some trainers halve it; this one, like slime 0.3.1, does not. Raises ShapeMismatch, MaskInvalid.
+    Some trainers halve it; this function, like slime 0.3.1, does not.
+
+    Args:
+        values: [R], of the critic in training.
+        old_values: [R], of the critic when the advantages were computed.
+        returns: [R], from `advantages.gae`.
+        mask: [R], 0 or 1.
+        clip: How far a value may move without being clipped.
+
+    Raises:
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: The mask holds other values.
     """
     floats = as_floats(values=values, old_values=old_values, returns=returns)
     flags = as_flags(mask, floats[0])
@@ -85,11 +99,24 @@ def value_loss(values: Array, old_values: Array, returns: Array, mask: Array, *,
 
 
 def kl(log_probs: Array, reference_log_probs: Array, mask: Array, *, estimator: Literal["k1", "k2", "k3"]) -> Array:
-    """An estimate of KL(π ‖ π_ref) at each sampled token, [R].
+    """Estimates KL(π ‖ π_ref) at each sampled token.
 
     With d = log π - log π_ref: k1 = d (unbiased, may be negative), k2 = d²/2 (biased, its gradient is that of the
-    KL), k3 = e^-d - 1 + d (unbiased, never negative). Raises ShapeMismatch, MaskInvalid; ValueError for another
-    estimator.
+    KL), k3 = e^-d - 1 + d (unbiased, never negative).
+
+    Args:
+        log_probs: [R], of the policy in training.
+        reference_log_probs: [R], of the reference policy.
+        mask: [R], 0 or 1.
+        estimator: One of the three.
+
+    Returns:
+        [R], in nats.
+
+    Raises:
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: The mask holds other values.
+        ValueError: There is no such estimator.
     """
     floats = as_floats(log_probs=log_probs, reference_log_probs=reference_log_probs)
     flags = as_flags(mask, floats[0])
@@ -106,9 +133,18 @@ def kl(log_probs: Array, reference_log_probs: Array, mask: Array, *, estimator: 
 
 
 def entropy(logits: Array, mask: Array) -> Array:
-    """Entropy in nats of the next-token distribution at each position: logits [R, V], mask [R] → [R].
+    """Computes the entropy of the next-token distribution at each position, -Σ p·log p.
 
-    A logit of -inf (a forbidden token) has probability 0 and adds nothing. Raises ShapeMismatch, MaskInvalid.
+    Args:
+        logits: [R, V]. A logit of -inf (a forbidden token) has probability 0 and adds nothing.
+        mask: [R], 0 or 1.
+
+    Returns:
+        [R], in nats; 0 at mask 0.
+
+    Raises:
+        ShapeMismatch: Logits are not [R, V], or the mask is not [R].
+        MaskInvalid: The mask holds other values.
     """
     (logits,) = as_floats(logits=logits)
     if len(logits.shape) != 2:

@@ -1,8 +1,13 @@
-"""Which tokens a chat completion's choice says were sampled, and how likely they were.
+"""Reads from a chat completion's choice which tokens were sampled, and how likely they were.
 
-In this order: `token_ids`; entries `token_id:<n>`; entries that are pieces of the vocabulary. Text is never
-tokenised: what a server decoded cannot be turned back into the ids that it sampled, and on some vocabularies a
-lookup of decoded text gives wrong ids without an error. Choices are `openai` objects or plain dicts.
+The ids are taken from the first of these that is there:
+
+1. `token_ids`;
+2. entries of `logprobs.content` that read `token_id:<n>`;
+3. entries that are pieces of the vocabulary (`Ġhello`).
+
+Text is never tokenised: decoded text does not give back the ids that were sampled, and on some vocabularies looking it
+up gives wrong ids without an error. Choices are `openai` objects or plain dicts.
 """
 
 import re
@@ -22,12 +27,20 @@ _INT32_END = 2**31
 
 
 def field(choice: Any, name: str) -> Any:
-    """A field of an object or of a mapping; None where there is none."""
+    """Returns a field of an object or of a mapping; None if there is none."""
     return choice.get(name) if isinstance(choice, Mapping) else getattr(choice, name, None)
 
 
 def sampled_ids(choice: Any, tokenizer: ChatTokenizer) -> npt.NDArray[np.int32]:
-    """The ids [R] that the policy sampled. Raises ChoiceIncomplete, TokenUnknown."""
+    """Reads the ids that the policy sampled.
+
+    Returns:
+        [R].
+
+    Raises:
+        ChoiceIncomplete: There are no tokens.
+        TokenUnknown: The tokenizer has no such token, so the server runs another one or sends decoded text.
+    """
     ids = field(choice, "token_ids")
     if ids is None:
         entries = _entries(choice)
@@ -51,7 +64,15 @@ def sampled_ids(choice: Any, tokenizer: ChatTokenizer) -> npt.NDArray[np.int32]:
 
 
 def logprobs_of(choice: Any) -> npt.NDArray[np.float32]:
-    """The natural log-probabilities [R] of the sampled tokens. Raises ChoiceIncomplete, ChoiceRefused."""
+    """Reads the natural log-probabilities of the sampled tokens.
+
+    Returns:
+        [R].
+
+    Raises:
+        ChoiceIncomplete: There are none.
+        ChoiceRefused: One is no finite number.
+    """
     values = [field(entry, "logprob") for entry in _entries(choice)]
     try:
         array = np.array(values, dtype=np.float32)
@@ -63,7 +84,11 @@ def logprobs_of(choice: Any) -> npt.NDArray[np.float32]:
 
 
 def token_array(ids: Sequence[Any]) -> npt.NDArray[np.int32]:
-    """Ids as int32. Raises ChoiceRefused where one is no integer of 31 bits."""
+    """Converts ids to int32.
+
+    Raises:
+        ChoiceRefused: One is no integer of 31 bits.
+    """
     if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) and 0 <= i < _INT32_END for i in ids):
         raise ChoiceRefused("A token id is not an integer from 0 to 2147483647.")
     return np.array(ids, dtype=np.int32)
@@ -72,7 +97,7 @@ def token_array(ids: Sequence[Any]) -> npt.NDArray[np.int32]:
 def _entries(choice: Any) -> Sequence[Any]:
     content = field(field(choice, "logprobs"), "content")
     if not content:
-        raise ChoiceIncomplete("The choice has no logprobs.content. TurnRequest the server for `logprobs: true`.")
+        raise ChoiceIncomplete("The choice has no logprobs.content. Ask the server for `logprobs: true`.")
     return list(content)
 
 
@@ -82,17 +107,17 @@ def _vocabulary_ids(pieces: Sequence[Any], tokenizer: ChatTokenizer) -> list[int
     if len(ids) < len(found):
         raise TokenUnknown(
             f"{len(found) - len(ids)} of {len(found)} tokens, the first at position {found.index(None)}, are no pieces "
-            f"of the vocabulary of {tokenizer.name}: the server sends decoded text. TurnRequest it for ids (vLLM: "
+            f"of the vocabulary of {tokenizer.name}: the server sends decoded text. Ask it for ids (vLLM: "
             "`return_token_ids` or `return_tokens_as_token_ids`)."
         )
     return ids
 
 
 def _check_text(choice: Any, ids: Sequence[int], tokenizer: ChatTokenizer) -> None:
-    # A decoded reply may consist of pieces by accident: `é` is a piece of byte-level vocabularies, but another token.
+    # Decoded text may consist of pieces by accident: in byte-level vocabularies `é` is a piece, but of other bytes.
     text = field(field(choice, "message"), "content")
     if isinstance(text, str) and text.strip() not in tokenizer.decode(ids):
         raise TokenUnknown(
             f"The tokens are pieces of the vocabulary of {tokenizer.name}, but do not spell the message. The server "
-            "sends decoded text, or runs another tokenizer. TurnRequest it for ids."
+            "sends decoded text, or runs another tokenizer. Ask it for ids."
         )

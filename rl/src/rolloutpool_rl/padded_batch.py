@@ -1,7 +1,7 @@
 """Results as one padded numpy batch: prompts padded on the left, responses on the right.
 
-So all responses start in one column, and `logits[:, response_slice(P + R, R)]` are theirs. Every row is one sample;
-`rollout` says which rows belong together. Nothing is truncated: what does not fit is refused.
+All responses therefore start in the same column, and `logits[:, response_slice(P + R, R)]` are theirs. Each row is one
+sample; `rollout` says which rows belong to one rollout. Nothing is truncated: a sample that does not fit is refused.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class PaddedBatch:
     rollout: npt.NDArray[np.int64]
     """[B]; index of the row's rollout in what was exported."""
     rollout_mask_sums: npt.NDArray[np.int64]
-    """[B]; trained tokens of the row's whole rollout: `denoms` of `statistics.sum_of_sample_mean`."""
+    """[B]; trained tokens of the row's whole rollout: `denoms` of `reductions.sum_of_sample_mean`."""
 
 
 def padded_batch(
@@ -51,17 +51,17 @@ def padded_batch(
     prompt_length: int | None = None,
     response_length: int | None = None,
 ) -> PaddedBatch:
-    """All trainable samples of the rollouts, in order.
+    """Pads all trainable samples of the rollouts into one batch, in order.
 
     Args:
-        results: The rollouts.
+        results: Of the rollouts.
         rewards: One entry for each rollout; without it all scores are 0.0.
-        pad_id: What stands in the padding.
+        pad_id: The id in the padding.
         prompt_length: P; the longest prompt by default.
         response_length: R; the longest response by default.
 
     Raises:
-        ExportRefused: Nothing to train, a sample that is longer, a missing reward, and what `trainable` refuses.
+        ExportRefused: There is nothing to train, a sample is too long, a reward is missing, or `trainable` refuses.
     """
     given: Sequence[Reward] = [0.0] * len(results) if rewards is None else rewards
     if len(given) != len(results):

@@ -1,8 +1,8 @@
 """Sums, means and whitening over response tokens, where only mask 1 counts.
 
-A value at mask 0 is never read, not even if it is NaN. `x` [ΣR] holds the response tokens of all samples, one
-sample behind the other, as PPO losses come out of a packed batch. Formulas are those of slime 0.3.1 (cp_utils,
-distributed_utils), so that numbers can be compared.
+A value at mask 0 is never read, not even if it is NaN. `x` [ΣR] holds the response tokens of all samples, one sample
+after the other, as the losses of a packed batch are. Formulas are those of slime 0.3.1 (cp_utils, distributed_utils),
+so that numbers can be compared.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,21 @@ _EPSILON = 1e-8
 def sum_of_sample_mean(
     x: Array, response_lengths: Sequence[int], loss_masks: Sequence[Array], denoms: Sequence[float] | None = None
 ) -> Array:
-    """Σᵢ Σ(xᵢ·mᵢ) / max(Σmᵢ, 1): every sample weighs the same, however long it is.
+    """Sums the means of the samples, Σᵢ Σ(xᵢ·mᵢ) / max(Σmᵢ, 1): all samples have the same weight at any length.
 
     Args:
         x: [ΣR].
         response_lengths: [B], Rᵢ of each sample.
         loss_masks: B masks [Rᵢ].
-        denoms: [B], takes the place of Σmᵢ. Samples of one forked rollout share the sum of their masks here, so
-            that the rollout, not each fork, weighs the same.
+        denoms: [B], replaces Σmᵢ. The samples of a forked rollout share the sum of their masks here, so that each
+            rollout, and not each fork, has the same weight.
 
     Returns:
-        A scalar. Raises ShapeMismatch, MaskInvalid.
+        A scalar.
+
+    Raises:
+        ShapeMismatch: Lengths, masks or denominators do not fit `x`.
+        MaskInvalid: A mask holds other values than 0 and 1.
     """
     x, parts, flags = _split(x, response_lengths, loss_masks)
     if denoms is not None and len(denoms) != len(flags):
@@ -40,29 +44,69 @@ def sum_of_sample_mean(
 
 
 def sum_of_token(x: Array, response_lengths: Sequence[int], loss_masks: Sequence[Array]) -> Array:
-    """Σ x·m: every token weighs the same. Divide by `token_count`. Shapes and errors as in `sum_of_sample_mean`."""
+    """Sums the trained tokens, Σ x·m: all tokens have the same weight. Divide the sum by `token_count`.
+
+    Args:
+        x: [ΣR].
+        response_lengths: [B], Rᵢ of each sample.
+        loss_masks: B masks [Rᵢ].
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ShapeMismatch: Lengths or masks do not fit `x`.
+        MaskInvalid: A mask holds other values than 0 and 1.
+    """
     x, parts, flags = _split(x, response_lengths, loss_masks)
     return sum((_masked(part, flag).sum() for part, flag in zip(parts, flags, strict=True)), start=x[:0].sum())
 
 
 def token_count(loss_masks: Sequence[Array]) -> int:
-    """Σᵢ max(Σmᵢ, 1) over B masks [Rᵢ]: what slime divides `sum_of_token` by; a sample of zeros counts 1."""
+    """Counts the trained tokens, Σᵢ max(Σmᵢ, 1) over B masks [Rᵢ]. A sample of zeros counts 1, as in slime.
+
+    Raises:
+        MaskInvalid: A mask holds other values than 0 and 1.
+    """
     return sum(max(int(as_flags(mask, as_floats(mask=mask)[0]).sum()), 1) for mask in loss_masks)
 
 
 def token_mean(x: Array, mask: Array) -> Array:
-    """Σ x·m / max(Σm, 1), for x and mask of one shape; a scalar. Raises ShapeMismatch, MaskInvalid."""
+    """Computes the mean of the trained tokens, Σ x·m / max(Σm, 1).
+
+    Args:
+        x: Of any shape.
+        mask: Of the same shape.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: The mask holds other values than 0 and 1.
+    """
     (x,) = as_floats(x=x)
     flags = as_flags(mask, x)
     return _masked(x, flags).sum() / flags.sum().clip(1)
 
 
 def masked_whiten(values: Array, mask: Array, *, shift_mean: bool = True) -> Array:
-    """Values [N] with mean 0 and variance 1 over mask 1, over all N at once.
+    """Whitens values: mean 0 and variance 1 over the trained tokens, (v - μ) / sqrt(σ² + 1e-8).
 
-    (v - μ) / sqrt(σ² + 1e-8), σ² with Bessel's correction n/(n - 1) from two tokens on; `shift_mean=False` adds μ
-    again. Positions with mask 0 go through the same transformation but have no part in μ and σ². Raises MaskInvalid
-    where no position has mask 1.
+    σ² has Bessel's correction n/(n - 1) from two tokens on. Positions with mask 0 are transformed in the same way, but
+    do not count in μ and σ².
+
+    Args:
+        values: [N], of all samples at once.
+        mask: [N].
+        shift_mean: False adds μ again.
+
+    Returns:
+        [N].
+
+    Raises:
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: No position has mask 1, or the mask holds other values than 0 and 1.
     """
     (values,) = as_floats(values=values)
     flags = as_flags(mask, values)

@@ -1,9 +1,10 @@
 """Loss masks of finished conversations, made from roles. For offline data only: a role mask is not an RL mask.
 
-Nothing here knows what a policy sampled. `slime_mask` answers as slime 0.3.1 does (MultiTurnLossMaskGenerator),
-`rl_mask` is the same without the tokens that a template wrote and no policy samples: what follows the close token.
-In live rollouts masks come from the token ledger and from nowhere else. Control strings that users and tools typed
-are encoded as plain text here too, which slime does not do.
+Offline data does not say which tokens a policy sampled, so these masks follow the roles of the messages. Each
+conversation gets two: `slime_mask` is that of slime 0.3.1 (MultiTurnLossMaskGenerator); `rl_mask` leaves out what
+follows the close token, because a template writes it and no policy samples it. In live rollouts masks come from the
+token ledger and from nowhere else. Control strings that users and tools typed are encoded as plain text; slime does
+not do that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ from rolloutpool_rl.role_spans import IdSpans, OffsetSpans, Span
 __all__ = ["MaskGenerator", "MessageMask", "TokenizerType", "get_response_lengths"]
 
 TokenizerType = Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"]
-"""How messages are rendered: each alone (qwen), each behind a dummy message with consecutive tool results together
-(qwen3), all at once (qwen3_5), or as one prompt with one response (distill_qwen)."""
+"""How messages are rendered: each alone (qwen); each after a dummy message, with consecutive tool results together
+(qwen3); all at once (qwen3_5); or as one prompt with one response (distill_qwen)."""
 
 _DISTILL_MARK = "<\uff5cAssistant\uff5c>"
 
@@ -29,17 +30,17 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 @dataclass(frozen=True, slots=True)
 class MessageMask:
-    """A conversation as ids, with two answers to what is trained."""
+    """A conversation as ids, with two masks."""
 
     ids: list[int]
     """[T]."""
     slime_mask: list[int]
-    """[T]; 1 from behind the assistant header to the newline behind the close token."""
+    """[T]; 1 from the end of the assistant header to the newline after the close token."""
     rl_mask: list[int]
     """[T]; 1 up to the close token; tool messages are 0 whatever they ask for."""
     ids_equal_full_render: bool
-    """Whether a server that renders the whole conversation gets these ids. Where it is False, as it may be for the
-    types that render messages apart, the model is trained on a text that it will never see."""
+    """Whether a server that renders the whole conversation gets these ids. It may be False for the types that render
+    messages one by one; the model is then trained on a text that it will never see."""
 
     @property
     def response_length(self) -> int:
@@ -51,9 +52,14 @@ class MaskGenerator:
     """Makes masks with one tokenizer. Thread-safe."""
 
     def __init__(self, tokenizer: ChatTokenizer, tokenizer_type: TokenizerType = "qwen") -> None:
-        """`qwen` becomes `distill_qwen` for a vocabulary with DeepSeek's assistant token, as in slime.
+        """Chooses how to render.
 
-        Raises ValueError for an unknown type.
+        Args:
+            tokenizer: Of the model to be trained.
+            tokenizer_type: `qwen` becomes `distill_qwen` for a vocabulary with DeepSeek's assistant token, as in slime.
+
+        Raises:
+            ValueError: There is no such type.
         """
         if tokenizer_type not in get_args(TokenizerType):
             raise ValueError(f"There is no type {tokenizer_type!r}; use one of {', '.join(get_args(TokenizerType))}.")
@@ -63,10 +69,12 @@ class MaskGenerator:
         self.tokenizer_type: TokenizerType = tokenizer_type
 
     def get_loss_mask(self, messages: Sequence[Message], tools: Tools = None) -> MessageMask:
-        """The masks of a conversation in OpenAI form.
+        """Makes the masks of a conversation.
 
-        A message may carry `step_loss_mask`: any value but 1 takes it out of both masks; 1 changes nothing. A tool
-        message with `include_in_loss: true` is trained by `slime_mask`.
+        Args:
+            messages: In OpenAI's form. Two keys may be added: `step_loss_mask`, where any value but 1 takes the message
+                out of both masks, and on a tool message `include_in_loss: true`, which trains it in `slime_mask`.
+            tools: What the policy could call.
 
         Raises:
             MessagesRefused: The conversation is empty, the type does not fit the template, or tool results that are
@@ -75,7 +83,7 @@ class MaskGenerator:
         """
         if not messages:
             raise MessagesRefused("There are no messages.")
-        # Our two keys are no business of the template's.
+        # The template must not see our two keys.
         plain = [{k: v for k, v in m.items() if k not in ("step_loss_mask", "include_in_loss")} for m in messages]
         if self.tokenizer_type == "distill_qwen":
             return self._distilled(messages, plain, tools)
@@ -91,11 +99,19 @@ class MaskGenerator:
         return MessageMask(ids, slime, rl, ids == list(render.ids))
 
     def get_response_lengths(self, masks: Sequence[Sequence[int]]) -> list[int]:
-        """See the function of this name."""
+        """Calls the function of this name; slime's generator has it as a method."""
         return get_response_lengths(masks)
 
     def get_text_from_loss_mask(self, ids: Sequence[int], mask: Sequence[int]) -> list[str]:
-        """The text of each run of ones, in order; ids [T], mask [T]. Raises ValueError if the lengths differ."""
+        """Decodes each run of ones, in order.
+
+        Args:
+            ids: [T].
+            mask: [T].
+
+        Raises:
+            ValueError: The lengths differ.
+        """
         runs = groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
         return [self.tokenizer.decode(token for token, _ in run) for value, run in runs if value == 1]
 
@@ -104,26 +120,32 @@ class MaskGenerator:
         if not isinstance(content, str) or messages[-1].get("role") != "assistant":
             raise MessagesRefused("distill_qwen trains the last message: it must be an assistant's, with text content.")
         prompt = self.tokenizer.render_prompt(plain[:1], tools=tools)
-        # What a policy wrote may hold markup, and then it means it.
+        # Markup in what a policy wrote is meant, so it is not escaped.
         response = self.tokenizer.encode(content)
         mask = [0] * len(prompt) + [int(_trained(messages[-1]))] * len(response)
-        # Whether the end token follows in a full render is not this type's question: its response has none.
+        # In a full render an end token may follow; this type's response has none, so it is not compared.
         full = self.tokenizer.render_conversation(plain, tools=tools).ids
         ids = prompt + response
         return MessageMask(ids, mask, list(mask), list(full[: len(ids)]) == ids)
 
 
 def get_response_lengths(masks: Sequence[Sequence[int]]) -> list[int]:
-    """Of each mask, how many tokens there are from its first 1 to its end, zeros included; 0 if it has no 1.
+    """Counts the tokens from each mask's first 1 to its end, zeros included.
 
-    That is R of a response: tool tokens between sampled ones belong to it. Σmask is another number, and taking it
-    for R breaks every `end - R`.
+    This is the length R of a response, to which tool tokens between sampled ones belong. Σmask is another number;
+    using it as R puts every `end - R` in the wrong place.
+
+    Args:
+        masks: B masks [T].
+
+    Returns:
+        [B]; 0 for a mask without a 1.
     """
     return [len(mask) - list(mask).index(1) if 1 in mask else 0 for mask in masks]
 
 
 def _groups(roles: Sequence[str], *, together: bool) -> Iterator[slice]:
-    """Which messages are rendered as one: each alone, or consecutive tool results `together`."""
+    """Yields which messages are rendered as one: each alone, or consecutive tool results `together`."""
     start = 0
     for is_tool, run in groupby(roles, key=lambda role: role == "tool"):
         length = len(list(run))

@@ -1,8 +1,10 @@
-"""Where messages lie among the ids of a rendered conversation.
+"""Finds where messages lie among the ids of a rendered conversation.
 
-Two ways, because trainers have two: each message rendered apart, with what the template puts around it cut off by
-measured lengths; or one render, cut at the control tokens that open and close turns. Control ids are trustworthy
-marks, since the renderer never makes one from typed content.
+Trainers do this in two ways, and so does this module:
+
+- `IdSpans` renders each message apart, and cuts off what the template puts around it by lengths that it measured.
+- `OffsetSpans` renders once, and cuts at the control tokens that open and close turns. Control ids can be trusted as
+  borders, because the renderer never makes one from typed content.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,20 +30,25 @@ class Span:
     turn_start: int
     turn_end: int
     start: int
-    """Behind the generation prompt."""
+    """After the generation prompt."""
     close: int
-    """Behind the close token."""
+    """After the close token."""
     end: int
-    """Behind the newline that follows the close token."""
+    """After the newline that follows the close token."""
 
 
 class IdSpans:
-    """Renders messages apart."""
+    """Renders messages one by one."""
 
     def __init__(self, tokenizer: ChatTokenizer, *, behind_dummy: bool) -> None:
-        """`behind_dummy`: render each behind a user message, which must not bring a default system prompt along.
+        """Measures what the template puts around a message.
 
-        Raises MessagesRefused.
+        Args:
+            tokenizer: Renders the messages.
+            behind_dummy: Whether to render each message after a user message.
+
+        Raises:
+            MessagesRefused: The template adds a default system prompt to the dummy.
         """
         self._tokenizer = tokenizer
         self._dummy = self._ids([_PROBE], None)
@@ -54,7 +61,19 @@ class IdSpans:
     def spans(
         self, groups: Sequence[tuple[Sequence[Mapping[str, Any]], slice]], tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[list[int], list[Span]]:
-        """Ids and spans of the groups, one behind the other. Raises MessagesRefused, TemplateRefused."""
+        """Renders the groups one after the other.
+
+        Args:
+            groups: Messages that are rendered as one, each with its place in the conversation.
+            tools: Shown to the policy in the first render.
+
+        Returns:
+            The ids, and a span for each group.
+
+        Raises:
+            MessagesRefused: A message is rendered differently next to another, or no close token follows it.
+            TemplateRefused: The template cannot render it.
+        """
         ids: list[int] = []
         spans = []
         for messages, place in groups:
@@ -84,7 +103,7 @@ class IdSpans:
         for position in range(len(ids) - 1, -1, -1):
             if ids[position] == self._tokenizer.close_id:
                 return position + 1
-        raise MessagesRefused(f"The template writes no close token behind message {place.start}.")
+        raise MessagesRefused(f"The template writes no close token after message {place.start}.")
 
     def _ids(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
         return list(self._tokenizer.render_conversation(messages, tools=tools).ids)
@@ -94,7 +113,11 @@ class OffsetSpans:
     """Cuts one render of a ChatML conversation into turns."""
 
     def __init__(self, tokenizer: ChatTokenizer, render: RenderedConversation) -> None:
-        """Raises MessagesRefused where the vocabulary has no ChatML tokens."""
+        """Finds the turns.
+
+        Raises:
+            MessagesRefused: The vocabulary has no ChatML tokens.
+        """
         opening, self._close = tokenizer.token_id(_OPEN), tokenizer.token_id(_CLOSE)
         if opening is None or self._close is None:
             raise MessagesRefused(f"The type `qwen3_5` needs {_OPEN} and {_CLOSE}, which {tokenizer.name} lacks.")
@@ -103,9 +126,10 @@ class OffsetSpans:
         self._turns = list(pairwise([*starts, len(render.ids)]))
 
     def spans(self, roles: Sequence[str]) -> list[Span]:
-        """Spans of all assistant messages, and of what stands between them where it can be told apart.
+        """Finds the spans of all assistant messages, and of the others where they can be told apart.
 
-        Raises MessagesRefused if the render has another number of assistant turns than there are messages.
+        Raises:
+            MessagesRefused: The render has another number of assistant turns than there are assistant messages.
         """
         answers = [i for i, turn in enumerate(self._turns) if self._is_answer(turn)]
         messages = [i for i, role in enumerate(roles) if role == "assistant"]
@@ -126,7 +150,7 @@ class OffsetSpans:
         text, offsets = self._render.text, self._render.offsets
         close = next((i for i in range(*turn) if self._render.ids[i] == self._close), None)
         if close is None:
-            raise MessagesRefused(f"The template writes no {_CLOSE} behind message {message}.")
+            raise MessagesRefused(f"The template writes no {_CLOSE} after message {message}.")
         first = offsets[turn[0]][1] + len(_HEADER)
         first += len(_THINK) if text.startswith(_THINK, first) else 0
         last = offsets[close][1] + text.startswith("\n", offsets[close][1])
@@ -135,7 +159,7 @@ class OffsetSpans:
 
     @staticmethod
     def _between(turns: Sequence[tuple[int, int]], roles: Sequence[str], start: int, stop: int) -> Iterator[Span]:
-        """Spans of the messages [start, stop), if they have a turn each, or one for each run of tool results."""
+        """Yields spans of the messages [start, stop) if each has a turn, or each run of tool results has one."""
         runs = [(role, len(list(run))) for role, run in groupby(roles[start:stop])]
         together = [size for role, n in runs for size in ([n] if role == "tool" else [1] * n)]
         for sizes in (together, [1] * (stop - start)):

@@ -109,7 +109,7 @@ def test_another_first_prompt_is_refused(tiny: ChatTokenizer, conversation: Choi
 def test_turns_alternate(tiny: ChatTokenizer, conversation: ChoiceConversation) -> None:
     with pytest.raises(ChoiceRefused, match="no reply yet"):
         conversation.rollouts("e", "x", 0.0)
-    with pytest.raises(ChoiceRefused, match="behind a reply"):
+    with pytest.raises(ChoiceRefused, match="follow a reply"):
         conversation.add_messages([RESULT])
     conversation.add_choice(reply(tiny.encode(ANSWER)))
     with pytest.raises(ChoiceRefused, match="spoken already"):
