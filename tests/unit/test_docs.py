@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings
 from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.outcomes import Category, FinishReason
+from rolloutpool_common.process.settings import OLD_NAMES
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts
 from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
 from rolloutpool_worker.queue.flower import FlowerSettings
@@ -38,6 +39,15 @@ PAPERS = [
     ROOT / "docker-compose.yml",
 ]
 DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
+NO_SETTINGS = {
+    "ROLLOUTPOOL_NAME",
+    # Read by tests and by the compose file.
+    "ROLLOUTPOOL_FAILPOINTS",
+    "ROLLOUTPOOL_PORT",
+    "ROLLOUTPOOL_REQUIRE_BROWSER",
+    "ROLLOUTPOOL_REQUIRE_TOKENIZERS",
+    "ROLLOUTPOOL_SECRETS_KEYS",
+}
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SETTINGS: dict[str, type[BaseSettings]] = {"API": ApiSettings, "Worker": WorkerSettings, "Flower": FlowerSettings}
 
@@ -110,6 +120,13 @@ def test_settings_table_is_complete_and_right(actor: str) -> None:
     }
     _, *found = rows(section(DEPLOYMENT, f"### {actor}"))
     assert {row[0].strip("`"): row[1] for row in found} == expected
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_setting_that_is_named_exists(paper: Path) -> None:
+    if paper.is_file():
+        known = set(re.findall(r"^\| `(\w+)` \|", DEPLOYMENT, re.MULTILINE)) | NO_SETTINGS | OLD_NAMES.keys()
+        assert set(re.findall(r"\bROLLOUTPOOL_[A-Z0-9_]*[A-Z0-9]\b", paper.read_text())) - known == set()
 
 
 def test_ports_are_those_of_the_settings() -> None:
