@@ -12,6 +12,7 @@ from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import until
 
 from rolloutpool_api import results
+from rolloutpool_api.services import ApiServices
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchStatus, Priority
 from rolloutpool_common.protocol.result import ResultItem, ResultPage
@@ -171,14 +172,23 @@ async def test_a_long_poll_ends_with_the_first_result(client: httpx.AsyncClient,
 async def test_results_that_come_together_are_read_together(
     client: httpx.AsyncClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "LINGER", 0.5)
+    lingers, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(_: ApiServices, seconds: float) -> None:
+        assert seconds == results.LINGER
+        lingers.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(ApiServices, "pause", pause)
     accepted = await submit(client, batch(3))
     uids = accepted.rollouts
     path = f"/v1/batches/{accepted.batch_id}/results"
     await worker.end(uids[0])
     reading = asyncio.create_task(client.get(path, params={"wait": 50}))
-    await asyncio.sleep(0.1)
+    # The first result is read, and the answer waits for more.
+    await lingers.wait()
     await worker.end(uids[1])
+    goes_on.set()
     page = (await reading).json()
     assert [item["result"]["uid"] for item in page["items"]] == uids[:2]
     # Who does not wait is given what there is.

@@ -1,0 +1,32 @@
+"""A real `Store` over fakeredis: our Lua scripts run, and no server is started.
+
+What fakeredis cannot do, and what integration tests with a real Redis cover instead: it has no `INFO`, so the epoch of
+a connection is not read and the reconciler does not run; it knows no outage, no time-out and no restart.
+"""
+
+from typing import Any
+
+import fakeredis
+from fakeredis.aioredis import FakeRedis
+from tests.support.secrets import SECRETS
+
+from rolloutpool_common.store import Store
+from rolloutpool_common.store.connection import Connection
+
+__all__ = ["FakeConnection", "fake_store"]
+
+
+class FakeConnection(Connection):
+    """Connections to a fake server."""
+
+    def __init__(self, server: fakeredis.FakeServer) -> None:
+        self._server = server
+        super().__init__("redis://fake")
+
+    def _client(self, max_connections: int, socket_timeout: float | None) -> Any:
+        return FakeRedis(server=self._server, version=(7, 4))
+
+
+def fake_store(server: fakeredis.FakeServer | None = None) -> Store:
+    """An empty store, or another process' view of the same server."""
+    return Store(FakeConnection(server or fakeredis.FakeServer()), SECRETS)
