@@ -1,31 +1,45 @@
-"""From a request to what the store accepts.
+"""From a request to the batch that the store accepts.
 
-What is stored are the request's own values, checked but not rewritten: the shared fields once, and per rollout only
-what it set itself; `merge_spec` puts the two together for the worker. Only what has to be decided for the batch as a
-whole is decided here: ids, groups and endpoints.
+1. `check_batch` validates the whole document. One fault anywhere rejects all of it, so a batch never runs in part.
+2. The shared fields are stored once, and per rollout only what it set itself. The values are the request's own,
+   checked but not rewritten; `merge_spec` puts the two together for the worker.
+3. Only what concerns the batch as a whole is decided here: groups, endpoints and ids.
+
+The idempotency key makes a request safe to repeat: the store returns the first batch for the same key and digest, and
+refuses the same key with another digest. The digest is that of the document with sorted keys, so that spaces and the
+order of keys do not matter.
 """
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import Catalog, CheckedBatch, canonical, check_batch, expanded_ids
-from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.batch import Priority, RolloutItem
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout
 
 __all__ = ["batch_key", "plan_batch", "plan_v1"]
 
-# Fields of a rollout that are no fields of its spec, or that are decided here.
+# Fields of a rollout that its spec does not have, or that are decided here.
 _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_seconds"})
 
 
 def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBatch:
-    """A synchronous rollout as a batch of one; TypeError where it holds an integer beyond 64 bits."""
+    """Make a batch of one from protocol v1's request.
+
+    Args:
+        request: Validated.
+        owner: The name of the key that submits it.
+        deadline_s: Seconds from its commit after which it expires.
+
+    Raises:
+        TypeError: The request holds an integer beyond 64 bits.
+    """
     fields = request.model_dump(exclude={"tool_server_url"})
     return NewBatch(
         batch_id=_new_batch_id(),
@@ -48,7 +62,19 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
 def plan_batch(
     document: Any, catalog: Catalog | None, restrictions: Restrictions, *, owner: str, idempotency_key: str | None
 ) -> NewBatch:
-    """The batch that the document of `POST /v1/batches` asks for; raises `Rejected` with all its faults."""
+    """Make the batch that the document of `POST /v1/batches` asks for.
+
+    Args:
+        document: The parsed body.
+        catalog: What the live workers can run; None checks no names.
+        restrictions: Of this pool.
+        owner: The name of the key that submits it.
+        idempotency_key: As the request has it.
+
+    Raises:
+        MalformedBody: The document is no object.
+        Rejected: It has faults; the error lists all of them.
+    """
     checked = check_batch(document, catalog, restrictions)
     batch = checked.batch
     urls = [] if batch.trainer is None else batch.trainer.urls()
@@ -74,7 +100,7 @@ def plan_batch(
 
 
 def batch_key(idempotency_key: str) -> str:
-    """A batch's key in the store, where v1's rollout ids are keys too."""
+    """Make the key under which the store remembers a batch; protocol v1's rollouts have keys of another form."""
     return f"batch/{idempotency_key}"
 
 
@@ -83,7 +109,7 @@ def _new_batch_id() -> str:
 
 
 def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:
-    # A null tokenizer_name can't be meant as "none", so the default below it holds; other nulls are values.
+    # A null tokenizer_name means the default, because no rollout runs without one. Other nulls are values.
     return {
         key: value
         for key, value in raw.items()
@@ -91,29 +117,46 @@ def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _expand(checked: CheckedBatch, urls: list[str]) -> Iterator[NewRollout]:
-    """The rollouts with `n` expanded; groups take the endpoints in turn, in the order in which they first appear."""
+def _groups(rollouts: Sequence[tuple[dict[str, Any], RolloutItem]]) -> list[str | None]:
+    """Name the group of each item: its own, or a new one for an item with `n` above 1; None for a single rollout."""
+    taken = {item.group for _, item in rollouts if item.group is not None}
+    names: list[str | None] = []
+    for index, (_, item) in enumerate(rollouts):
+        name = item.group
+        if name is None and item.n > 1:
+            name = item.rollout_id or f"rollouts[{index}]"
+            while name in taken:
+                name += "+"
+            taken.add(name)
+        names.append(name)
+    return names
+
+
+def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | None]:
+    """Give each item an endpoint in turn; a group, which may be several items, counts once. None without `urls`."""
+    if not urls:
+        return [None] * len(groups)
+    turns: dict[str, int] = {}
+    chosen: list[str | None] = []
+    taken = 0
+    for group in groups:
+        turn = taken if group is None else turns.setdefault(group, taken)
+        taken += turn == taken
+        chosen.append(urls[turn % len(urls)])
+    return chosen
+
+
+def _expand(checked: CheckedBatch, urls: Sequence[str]) -> Iterator[NewRollout]:
+    """Make the rollouts of a batch: first the groups, then the endpoints, then the ids of each item's `n` rollouts."""
     default_deadline = checked.batch.defaults.deadline_seconds
-    taken = {item.group for _, item in checked.rollouts if item.group is not None}
-    ordinals: dict[str, int] = {}
-    ordinal = -1
-    for index, (raw, item) in enumerate(checked.rollouts):
-        group = item.group
-        if group is None and item.n > 1:
-            group = item.rollout_id or f"rollouts[{index}]"
-            while group in taken:
-                group += "+"
-            taken.add(group)
-        if group is None or group not in ordinals:
-            ordinal += 1
-        mine = ordinal if group is None else ordinals.setdefault(group, ordinal)
+    groups = _groups(checked.rollouts)
+    endpoints = _endpoints(groups, urls)
+    for (raw, item), group, endpoint in zip(checked.rollouts, groups, endpoints, strict=True):
         own = _set_fields(raw)
         if group is not None:
             own["group"] = group
-        if item.server_url is not None:
-            own["server_url"] = item.server_url
-        elif urls:
-            own["server_url"] = urls[mine % len(urls)]
+        if (url := item.server_url or endpoint) is not None:
+            own["server_url"] = url
         deadline = item.deadline_seconds if "deadline_seconds" in item.model_fields_set else default_deadline
         ids = [None] * item.n if item.rollout_id is None else expanded_ids(item.rollout_id, item.n)
         for rollout_id in ids:

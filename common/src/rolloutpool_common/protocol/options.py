@@ -1,7 +1,8 @@
-"""How one rollout is run: what may be asked for it, and the merged form that a worker gets.
+"""How one rollout is run: what a trainer may ask for, and the merged form that a worker gets.
 
-`RolloutOptions` is what a trainer may set for all rollouts of a batch or for one; unknown fields are faults.
-`RolloutSpec` has every decision made: nothing in it has to be guessed.
+1. `RunOptions` are the options that reach the worker as the trainer set them.
+2. `RolloutOptions` adds what the pool decides from: a batch sets it once in `defaults` and again per rollout.
+3. `RolloutSpec` is what remains after that: endpoint, tokenizer and ids are decided, so a worker guesses nothing.
 """
 
 from enum import StrEnum
@@ -23,6 +24,7 @@ __all__ = [
     "OnLimit",
     "RolloutOptions",
     "RolloutSpec",
+    "RunOptions",
 ]
 
 
@@ -30,18 +32,18 @@ class MaskMode(StrEnum):
     """How long the `response_mask` is that goes to the trainer. The result's own masks don't depend on it."""
 
     AUTO = "auto"
-    """What this trainer counts: learned from its replies, tried in turn where both are possible."""
+    """The length that this trainer counts. It is learned from its replies, or both are tried if either is possible."""
     EXACT = "exact"
-    """The ids between the last sampled token and the next generation point; for a trainer that keeps sampled ids."""
+    """The number of ids between the last sampled token and the next generation point, for trainers that keep ids."""
     RERENDER = "rerender"
-    """The difference of two renders, which a trainer counts that renders the whole history each turn."""
+    """The difference in length of two renders, for trainers that render the whole history at each turn."""
 
 
 class OnDrift(StrEnum):
-    """What to do when the trainer's prompt is not what was sampled."""
+    """What to do when the trainer's prompt differs from the tokens that were sampled."""
 
     FORK = "fork"
-    """Seal the sample, open the next one from the trainer's prompt."""
+    """End the sample and begin the next one with the trainer's prompt."""
     FAIL = "fail"
     """End the rollout with a failure."""
 
@@ -56,7 +58,7 @@ class OnAmbiguousTurn(StrEnum):
 
 
 class OnInjection(StrEnum):
-    """What to do when the trainer made control tokens of text that a tool or user typed."""
+    """What to do when the trainer turned text of a tool or user into control tokens."""
 
     LABEL = "label"
     """Keep what the policy saw, and say so in `drift`."""
@@ -65,7 +67,7 @@ class OnInjection(StrEnum):
 
 
 class OnLimit(StrEnum):
-    """How a conversation that has become too long goes on."""
+    """How a conversation goes on that has become too long."""
 
     TRUNCATE = "truncate"
     """With its first user message and its last exchange."""
@@ -83,7 +85,7 @@ class ContextLimit(BaseModel):
 
 
 class DeclaredTokenizer(BaseModel):
-    """What the trainer says of its own tokenizer; the worker's must be the same where a field is given."""
+    """What the trainer says about its own tokenizer. The worker's must agree in each field that is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -96,16 +98,9 @@ class DeclaredTokenizer(BaseModel):
     """The revision that the trainer loaded; the rollout's `tokenizer_revision` must say the same."""
 
 
-class RolloutOptions(BaseModel):
-    """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
+class RunOptions(BaseModel):
+    """What a trainer may set and a worker obeys as it stands."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    server_url: str | None = None
-    """Base URL of the trainer's callback; wins over the batch's `trainer`."""
-    sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
-    tokenizer_name: str | None = None
-    """Hub name or a directory on the workers; required here or in `defaults`."""
     tokenizer_revision: str | None = None
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template (enable_thinking, date_string …); must be what the trainer passes."""
@@ -113,8 +108,6 @@ class RolloutOptions(BaseModel):
     max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Free; the hints max_assistant_turns, max_user_turns, budget_tokens, termination_strategy are honoured."""
-    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
-    """Bearer key of the trainer's callback."""
     tools: list[str] | None = None
     """Names of the tools that the policy may call; null allows all that the workers have."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
@@ -135,6 +128,20 @@ class RolloutOptions(BaseModel):
     """Truncate or summarise at a token limit; null lets the context grow."""
     declared_tokenizer: DeclaredTokenizer | None = None
     """Refuse to run with another tokenizer, template or transformers than the trainer's."""
+
+
+class RolloutOptions(RunOptions):
+    """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    server_url: str | None = None
+    """Base URL of the trainer's callback; wins over the batch's `trainer`."""
+    sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
+    tokenizer_name: str | None = None
+    """Hub name or a directory on the workers; required here or in `defaults`."""
+    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
+    """Bearer key of the trainer's callback."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds from acceptance until the rollout expires, queueing included."""
 
@@ -144,7 +151,7 @@ class RolloutOptions(BaseModel):
         return None if value is None else check_callback_host(value)
 
 
-class RolloutSpec(BaseModel):
+class RolloutSpec(RunOptions):
     """One rollout as a worker runs it: defaults merged, endpoint and ids decided."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -154,32 +161,14 @@ class RolloutSpec(BaseModel):
     messages: list[Message]
     sampling_params: BatchSamplingParams
     tokenizer_name: str
-    tokenizer_revision: str | None = None
-    template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int = 10
-    max_tokens_total: int = 8192
-    metadata: dict[str, Any] = Field(default_factory=dict)
     callback_api_key: str | None = Field(default=None, repr=False)
-    """Sealed as it is stored; in plain text only in the worker that calls the trainer."""
-    tools: list[str] | None = None
-    agent: str = "tool_calls"
-    idempotent: bool = False
-    restartable: bool = False
-    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
-    allow_unverified: bool = False
-    allow_untrained: bool = False
-    mask_mode: MaskMode = MaskMode.AUTO
-    on_drift: OnDrift = OnDrift.FORK
-    on_injection: OnInjection = OnInjection.LABEL
-    context: ContextLimit | None = None
-    declared_tokenizer: DeclaredTokenizer | None = None
+    """Encrypted as it is stored; in plain text only in the worker that calls the trainer."""
     group: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    v1: bool = False
+    """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 
     @property
     def may_repeat(self) -> bool:
         """Whether a model call that may have been answered already may be made again."""
         return self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY
-
-    v1: bool = False
-    """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
