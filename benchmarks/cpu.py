@@ -1,7 +1,7 @@
-"""CPU time of this process and its children by role, from /proc: what a rollout costs, whoever else is busy.
+"""CPU time of this process and its children by role, from /proc. It shows what a rollout costs on a busy machine too.
 
-User and system time, children that have ended included (Redis rewrites its file in one). Resolution 10 ms: measure for
-seconds. Flower is watched by nobody here.
+It is user and system time, with that of children which have ended, because Redis rewrites its file in a child. The
+resolution is 10 ms, so measure for seconds. Flower has no role, because no benchmark asks it for anything.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["POOL_ROLES", "Usage"]
 
 POOL_ROLES = ("api", "worker", "redis")
-"""What the pool's own cost is the sum of."""
+"""The sum of these is the pool's own cost."""
 _ROLES = {
     "rolloutpool_api": "api",
     "rolloutpool_worker": "worker",
@@ -34,16 +34,17 @@ class Usage:
     """CPU seconds of each process at one moment."""
 
     def __init__(self) -> None:
-        """Takes the time now."""
-        self._seconds = _by_process()
+        """Reads the times now."""
+        self.by_process = _by_process()
+        """Seconds by pid and role."""
 
     def since(self, earlier: "Usage") -> dict[str, float]:
-        """CPU seconds by role between two moments, of the processes that lived at both."""
+        """Returns the CPU seconds by role since an earlier moment, of the processes that lived at both."""
         spent: dict[str, float] = {}
-        for key, seconds in self._seconds.items():
-            if key in earlier._seconds:
+        for key, seconds in self.by_process.items():
+            if key in earlier.by_process:
                 role = key[1]
-                spent[role] = spent.get(role, 0.0) + seconds - earlier._seconds[key]
+                spent[role] = spent.get(role, 0.0) + seconds - earlier.by_process[key]
         return spent
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.utils.hub import cached_file
 
 from rolloutpool_common.rendering.errors import TemplateMissing, TokenizerLoadError
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.rendering.transformers_compat import backend_of, tokenizer_json
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -73,7 +73,7 @@ def load_tokenizer(
     where = str(directory) if directory.is_dir() else source
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        path = _tokenizer_json(where, revision)
+        path = tokenizer_json(where, revision)
         chat, backend = _agreeing(name, where, path, options)
     except TokenizerLoadError:
         raise
@@ -94,18 +94,13 @@ def load_tokenizer(
     return ChatTokenizer(name, revision, fingerprint, backend, chat)
 
 
-def _tokenizer_json(where: str, revision: str | None) -> Path | None:
-    found = cached_file(where, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    return Path(found) if found else None
-
-
 def _agreeing(
     name: str, where: str, path: Path | None, options: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase, Tokenizer]:
     """A tokenizer of transformers that encodes as tokenizer.json does, and its backend."""
     if path is None:
         chat: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
-        backend = getattr(chat, "backend_tokenizer", None)
+        backend = backend_of(chat)
         if backend is None:
             raise TokenizerLoadError(name, "it is implemented in Python only; a tokenizer.json is needed.")
         return chat, backend
@@ -118,7 +113,7 @@ def _agreeing(
         # are in the cache. The generic class needs the tokenizer's files alone.
         _log.info("tokenizer %s: no config.json can be read; the generic class is used", name)
     else:
-        backend = getattr(chat, "backend_tokenizer", None)
+        backend = backend_of(chat)
         difference = _first_difference(reference, backend)
         if backend is not None and difference is None:
             return chat, backend

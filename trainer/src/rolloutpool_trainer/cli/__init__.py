@@ -4,35 +4,16 @@ Nothing slow is imported before a command needs it: `--help` and completion answ
 line on stderr and exit code 1; a traceback means a defect of ours.
 """
 
-from typing import Any
-
 import typer
-import typer.core
 
 from rolloutpool_trainer.cli import actors, batches, demo, doctor, keys, operations, pool, rollouts, tokenizers
+from rolloutpool_trainer.cli.typer_compat import ErrorLineGroup
 
 __all__ = ["app"]
 
 
-class _Group(typer.core.TyperGroup):
-    """Turns our errors into a line for people."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            from rolloutpool_common.errors import RolloutPoolError
-
-            if not isinstance(error, RolloutPoolError | TimeoutError):
-                raise
-            from rolloutpool_trainer.cli import console
-
-            console.fail(error)
-            raise typer.Exit(1) from error
-
-
 app = typer.Typer(
-    cls=_Group,
+    cls=ErrorLineGroup,
     help="A pool of rollout workers for agentic RL: exact token ids, exact masks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

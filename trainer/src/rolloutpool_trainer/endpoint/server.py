@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from rolloutpool_trainer.endpoint.uvicorn_compat import SettledServer
 from rolloutpool_trainer.errors import PortTaken, TrainerError
 
 __all__ = ["ServedCallback", "serve_callback"]
@@ -42,18 +43,6 @@ class ServedCallback:
         return self.urls[0]
 
 
-class _Server(uvicorn.Server):
-    """Sets an event when it accepts connections, so that nothing has to poll it."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.settled = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.settled.set()
-
-
 @contextmanager
 def serve_callback(app: ASGIApp, ports: Sequence[int], host: str = "127.0.0.1") -> Iterator[ServedCallback]:
     """Serves the app until the block ends.
@@ -72,7 +61,7 @@ def serve_callback(app: ASGIApp, ports: Sequence[int], host: str = "127.0.0.1") 
         config = uvicorn.Config(
             app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE_SECONDS
         )
-        server = _Server(config)
+        server = SettledServer(config)
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -92,7 +81,7 @@ def serve_callback(app: ASGIApp, ports: Sequence[int], host: str = "127.0.0.1") 
                 raise TrainerError("the callback server did not start; see its log") from next(iter(failures), None)
             yield ServedCallback(host, tuple(bound.getsockname()[1] for bound in sockets))
         finally:
-            server.should_exit = True
+            server.stop_soon()
             thread.join()
 
 

@@ -5,7 +5,6 @@ the two renders that it takes are a tenth of a rollout of three turns.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter
@@ -41,11 +40,12 @@ class FirstPrompt:
         self._echoed = echoed
         self._all_tools = tools
         self._kwargs = template_kwargs
+        self._known: _Look | None = None
 
     @property
     def looked(self) -> bool:
         """Whether the properties below cost nothing any more."""
-        return "_look" in vars(self)
+        return self._known is not None
 
     @property
     def tools(self) -> Tools | None:
@@ -66,8 +66,13 @@ class FirstPrompt:
         except RenderFailed:
             return None
 
-    @cached_property
+    @property
     def _look(self) -> _Look:
+        if self._known is None:
+            self._known = self._render()
+        return self._known
+
+    def _render(self) -> _Look:
         look = _Look(None, None, 0)
         for tools in (self._all_tools or None, None):
             counter = RerenderCounter(self._tokenizer, tools=tools, template_kwargs=self._kwargs)
