@@ -1,0 +1,53 @@
+"""A worker inside the test's own process whose store is on fakeredis."""
+
+from collections.abc import AsyncIterator
+
+import fakeredis
+import pytest
+from tests.support.fake_store import fake_store
+from tests.support.inside_worker import InsideWorker, inside_worker
+
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
+from rolloutpool_common.store import Store
+from rolloutpool_common.testing import TINY_TOKENIZER
+
+FAKE_URL = "redis://fake"
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> TokenizerCache:
+    """For all workers of these tests."""
+    return TokenizerCache(4)
+
+
+@pytest.fixture
+def fake_redis(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty fakeredis: every store that the test opens has its data there."""
+    server = fakeredis.FakeServer()
+
+    def opened(url: str, **_: object) -> Store:
+        assert url == FAKE_URL
+        return fake_store(server)
+
+    monkeypatch.setattr(Store, "open", opened)
+    return FAKE_URL
+
+
+@pytest.fixture
+async def store(fake_redis: str) -> AsyncIterator[Store]:
+    """The data as the API sees it."""
+    opened = Store.open(fake_redis)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def inside(fake_redis: str, tokenizers: TokenizerCache) -> AsyncIterator[InsideWorker]:
+    """A worker that asks each turn once and gives nothing back to the queue."""
+    async with inside_worker(fake_redis, tokenizers, infra_retries=0, trainer_attempts=1) as worker:
+        yield worker

@@ -1,0 +1,61 @@
+"""Records are replayed once each and in order; new ones are durable under the claim, or the claim is lost."""
+
+from typing import Any
+
+import pytest
+from tests.support.batches import claim, submit
+
+from rolloutpool_common.store import ClaimLost, Store
+from rolloutpool_worker.conversation.journal import Journal, StaleJournal
+from rolloutpool_worker.drain import Drain
+
+TURN: dict[str, Any] = {"kind": "turn", "message": {}}
+OBSERVATION: dict[str, Any] = {"kind": "obs", "messages": []}
+
+
+async def test_inherited_records_are_replayed_in_order_and_then_nothing(store: Store) -> None:
+    (uid,) = await submit(store)
+    journal = Journal(store, await claim(store, uid), [TURN, OBSERVATION], Drain())
+    assert [journal.replay("turn"), journal.replay("obs"), journal.replay("turn")] == [TURN, OBSERVATION, None]
+    assert not journal.beyond_inherited
+
+
+async def test_a_record_of_another_kind_shows_that_the_agent_has_changed(store: Store) -> None:
+    (uid,) = await submit(store)
+    journal = Journal(store, await claim(store, uid), [TURN], Drain())
+    with pytest.raises(StaleJournal, match="record 0 is turn, not obs"):
+        journal.replay("obs")
+
+
+async def test_a_written_record_is_durable_and_then_reported(store: Store) -> None:
+    (uid,) = await submit(store)
+    seen: list[str] = []
+    journal = Journal(store, await claim(store, uid), [], Drain(), after_write=lambda: seen.append("written"))
+    await journal.write(TURN, turns=1)
+    assert (await store.rollouts.read_journal(uid), seen) == ([TURN], ["written"])
+    assert journal.beyond_inherited
+
+
+async def test_who_has_lost_the_claim_writes_nothing(store: Store) -> None:
+    (uid,) = await submit(store)
+    held = await claim(store, uid)
+    journal = Journal(store, held, [], Drain())
+    await store.rollouts.release(held, clean=True)
+    await claim(store, uid, "another")
+    with pytest.raises(ClaimLost):
+        await journal.write(TURN, turns=1)
+    assert await store.rollouts.read_journal(uid) == []
+    with pytest.raises(ClaimLost):
+        await journal.resend()
+
+
+async def test_what_redis_lost_is_sent_again_with_the_next_record(store: Store) -> None:
+    (uid,) = await submit(store)
+    journal = Journal(store, await claim(store, uid), [], Drain())
+    await journal.write(TURN, turns=1)
+    await store._connection.redis.delete(f"rp:rollout:{uid}:journal")
+    await journal.write(OBSERVATION, turns=1)
+    assert await store.rollouts.read_journal(uid) == [TURN, OBSERVATION]
+    await store._connection.redis.delete(f"rp:rollout:{uid}:journal")
+    await journal.resend()
+    assert await store.rollouts.read_journal(uid) == [TURN, OBSERVATION]

@@ -1,0 +1,104 @@
+"""Finished results reach the trainer's webhook, signed, until they are taken or given up."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import Step, close, status
+from tests.support.waiting import until
+
+from rolloutpool_common.protocol.batch import Delivery
+from rolloutpool_common.protocol.push import PushEvent, verify
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.store import Store
+from rolloutpool_worker.policy import AiohttpTransport, Resolver
+from rolloutpool_worker.process.webhooks import WebhookSender
+
+SECRET = "long enough"
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[AiohttpTransport]:
+    made = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+    yield made
+    await made.aclose()
+
+
+async def settled(store: Store, uid: str) -> dict[str, int]:
+    """The batch's pushes by state, once none is pending."""
+
+    async def look() -> dict[str, int] | None:
+        batch = await store.batches.status(uid.rpartition("-")[0], OWNER)
+        assert batch is not None
+        return None if batch.delivery.get("pending") else batch.delivery
+
+    return {state: n for state, n in (await until(look)).items() if n}
+
+
+async def pushed(
+    store: Store, transport: AiohttpTransport, receiver: ScriptedTrainer, url: str | None = None
+) -> tuple[str, dict[str, int]]:
+    """The uid of a rollout that ended, and what became of its push."""
+    (uid,) = await submit(store, delivery=Delivery(callback_url=url or receiver.url, secret=SECRET))
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    sender = WebhookSender(store, transport)
+
+    async def stop_when_settled() -> dict[str, int]:
+        try:
+            return await settled(store, uid)
+        finally:
+            sender.stop()
+
+    _, found = await asyncio.gather(sender.run(), stop_when_settled())
+    return uid, found
+
+
+async def test_a_push_carries_the_stored_result_and_a_signature(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, status(204)) as receiver:
+        uid, found = await pushed(store, transport, receiver)
+    assert found == {"delivered": 1}
+    (push,) = receiver.exchanges
+    headers = [push.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
+    assert headers[0] == uid
+    verify(SECRET, headers[0], headers[1], push.content, headers[2], now=time.time())
+    event = PushEvent.model_validate_json(push.content)
+    assert event.data.model_dump_json().encode() == await store.rollouts.result(uid)
+
+
+@pytest.mark.parametrize(
+    ("script", "found", "pushes"),
+    [
+        ([status(500), status(200)], {"delivered": 1}, 2),
+        ([close(), status(200)], {"delivered": 1}, 2),
+        ([status(410)], {"dead": 1}, 1),
+    ],
+    ids=["refused once", "hung up once", "gone for good"],
+)
+async def test_a_push_is_made_again_under_its_id_unless_the_receiver_is_gone(
+    store: Store,
+    transport: AiohttpTransport,
+    tokenizer: ChatTokenizer,
+    script: Sequence[Step],
+    found: dict[str, int],
+    pushes: int,
+) -> None:
+    async with scripted_trainer(tokenizer, *script) as receiver:
+        uid, became = await pushed(store, transport, receiver)
+    assert became == found
+    assert [push.headers["webhook-id"] for push in receiver.exchanges] == [uid] * pushes
+
+
+async def test_an_address_that_may_not_be_called_is_given_up_at_once(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, status(200)) as receiver:
+        _, found = await pushed(store, transport, receiver, "http://169.254.169.254/latest")
+    assert found == {"dead": 1}
+    assert receiver.exchanges == []

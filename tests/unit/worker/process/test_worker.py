@@ -1,0 +1,125 @@
+"""A worker process from its announcement to its leave, as the API sees it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.batches import OWNER, claim, submit
+from tests.support.waiting import until
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store import Claim, Store
+from rolloutpool_worker.process.worker import WorkerProcess
+from rolloutpool_worker.settings import WorkerSettings
+
+DRAIN_SECONDS = 0.05
+
+
+@pytest.fixture
+async def worker(fake_redis: str) -> AsyncIterator[WorkerProcess]:
+    """A worker that has started."""
+    made = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=3, drain_seconds=DRAIN_SECONDS))
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def running(worker: WorkerProcess, held: Claim) -> asyncio.Task[None]:
+    """A rollout that runs in this worker and never ends by itself."""
+    begun = asyncio.Event()
+
+    async def verify() -> None:
+        return
+
+    async def run() -> None:
+        with worker.services.claims.running(held, verify):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    return task
+
+
+async def known(store: Store) -> list[str]:
+    return [worker.worker_id for worker in await store.workers.known()]
+
+
+async def test_it_is_known_from_start_to_stop(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=3))
+    await worker.start()
+    (announced,) = await store.workers.known()
+    assert (announced.worker_id, announced.slots, announced.alive) == (worker.worker_id, 3, True)
+    assert "tool_calls" in announced.agents
+    await worker.stop()
+    assert await known(store) == []
+
+
+async def test_one_that_was_declared_dead_by_mistake_announces_itself_again(
+    worker: WorkerProcess, store: Store
+) -> None:
+    await store.workers.leave(worker.worker_id)
+    await until(lambda: known(store))
+    assert await known(store) == [worker.worker_id]
+
+
+async def test_a_beat_stops_what_the_api_has_cancelled(worker: WorkerProcess, store: Store) -> None:
+    (uid,) = await submit(store)
+    task = await running(worker, await claim(store, uid, worker.worker_id))
+    await store.rollouts.cancel(uid)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(20):
+            await task
+
+
+async def test_a_drain_cancels_what_reaches_no_border_in_time(worker: WorkerProcess, store: Store) -> None:
+    (uid,) = await submit(store)
+    task = await running(worker, await claim(store, uid, worker.worker_id))
+    await worker.on_signal()
+    assert worker.services.drain.begun
+    assert task.cancelled()
+
+
+async def test_a_second_signal_awaits_nothing(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis, drain_seconds=600))
+    (uid,) = await submit(store)
+    task = await running(worker, await claim(store, uid, worker.worker_id))
+    draining = asyncio.create_task(worker.on_signal())
+    await worker.services.drain.wait()
+    await worker.on_signal()
+    async with asyncio.timeout(20):
+        await draining
+        await worker.services.drain.wait_hurried()
+    assert task.cancelled()
+    await worker.stop()
+
+
+async def test_one_that_still_holds_claims_stays_known_for_the_reconciler(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis))
+    await worker.start()
+    (uid,) = await submit(store)
+    await claim(store, uid, worker.worker_id)
+    await worker.stop()
+    assert await known(store) == [worker.worker_id]
+
+
+async def test_after_a_restart_of_redis_what_ended_here_is_given_back(worker: WorkerProcess, store: Store) -> None:
+    """Redis has a claim of this worker that is not in its register, and the epoch has risen."""
+    (uid,) = await submit(store)
+    await claim(store, uid, worker.worker_id)
+    await store._connection.redis.hset("rp:epoch", "number", 7)
+
+    async def queued() -> bool:
+        view = await store.rollouts.view(uid, OWNER)
+        return view is not None and view.status is RolloutStatus.QUEUED
+
+    await until(queued)
+
+
+async def test_an_isolated_one_says_so_and_has_one_slot(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=32), role=WorkerRole.ISOLATED)
+    await worker.start()
+    (announced,) = await store.workers.known()
+    assert (announced.slots, announced.role) == (1, WorkerRole.ISOLATED)
+    await worker.stop()

@@ -1,0 +1,148 @@
+"""What becomes of a ticket, from the claim to what the store has of the rollout afterwards."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.support.batches import OWNER, claim, new_batch, uids_of
+from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Step, call, hang, say, status, wait
+from tests.support.waiting import until
+
+from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.store import Store
+from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.policy.breaker import FAILURES
+
+
+async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
+    """Status and attempts so far."""
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    return view.status, view.attempt
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "after"),
+    [
+        ([say()], "completed", RolloutStatus.COMPLETED),
+        ([say(calls=[call("add", {"a": 5, "b": 3})]), say("8")], "completed", RolloutStatus.COMPLETED),
+        ([status(400)], "failed", RolloutStatus.FAILED),
+        ([status(503)], "retried", RolloutStatus.QUEUED),
+        ([say(logprobs=[0.0])], "failed", RolloutStatus.FAILED),
+    ],
+    ids=["answers", "calls and answers", "refuses", "is overloaded", "breaks the protocol"],
+)
+async def test_what_the_trainer_does_decides_the_outcome(
+    fake_redis: str,
+    store: Store,
+    tokenizers: TokenizerCache,
+    tokenizer: ChatTokenizer,
+    script: list[Step],
+    outcome: str,
+    after: RolloutStatus,
+) -> None:
+    async with (
+        inside_worker(fake_redis, tokenizers, infra_retries=1, trainer_attempts=1) as worker,
+        scripted_trainer(tokenizer, *script) as trainer,
+    ):
+        (uid,) = await worker.submit(server_url=trainer.url)
+        assert await worker.take(uid) == outcome
+        assert await state_of(store, uid) == (after, 1)
+
+
+async def test_a_rollout_that_is_cancelled_while_it_runs_is_stopped(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, hang()) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url)
+        ticket = asyncio.create_task(inside.take(uid))
+        await until(lambda: _asked(trainer.of(uid)))
+        assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
+        # The next beat of a worker process would do this.
+        (running,) = inside.services.claims.current()
+        running.task.cancel()
+        assert await ticket == "stopped"
+        assert await state_of(store, uid) == (RolloutStatus.CANCELLED, 1)
+
+
+async def test_a_worker_that_has_lost_its_claim_writes_nothing(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+) -> None:
+    answer = asyncio.Event()
+    async with scripted_trainer(tokenizer, wait(answer), say()) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url)
+        ticket = asyncio.create_task(inside.take(uid))
+        await until(lambda: _asked(trainer.of(uid)))
+        await store.rollouts.cancel(uid)
+        before = await store.rollouts.result(uid)
+        answer.set()
+        assert await ticket == "lost"
+        assert await store.rollouts.result(uid) == before
+
+
+async def test_the_deadline_ends_a_call_that_hangs(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, hang()) as trainer:
+        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.3)
+        await inside.services.store.batches.submit(batch)
+        (uid,) = uids_of(batch)
+        assert await inside.take(uid) == "expired"
+        assert (await inside.result(uid)).finish_reason is FinishReason.DEADLINE
+
+
+async def test_a_port_that_is_down_defers_without_asking(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, say()) as trainer:
+        for _ in range(FAILURES):
+            inside.services.breakers.failed(trainer.url)
+        (uid,) = await inside.submit(server_url=trainer.url)
+        assert await inside.take(uid) == "deferred"
+        assert trainer.exchanges == []
+
+
+async def test_a_drain_gives_the_rollout_back_with_its_journal_and_another_worker_goes_on(
+    inside: InsideWorker, fake_redis: str, store: Store, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
+) -> None:
+    script = (say(calls=[call("add", {"a": 5, "b": 3})]), say("8"))
+    async with scripted_trainer(tokenizer, *script) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url)
+        inside.stop_behind(1)
+        assert await inside.take(uid) == "drained"
+        assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
+        async with inside_worker(fake_redis, tokenizers) as another:
+            assert await another.take(uid) == "completed"
+            result = await another.result(uid)
+        assert [exchange.turn for exchange in trainer.of(uid)] == [1, 2]
+    assert (result.attempt, result.num_llm_calls, result.alignment) == (2, 2, "exact")
+
+
+async def test_a_void_ticket_says_why(inside: InsideWorker, store: Store) -> None:
+    ended, taken = await inside.submit({}, {})
+    await store.rollouts.cancel(ended)
+    await claim(store, taken, "another")
+    assert [await inside.take(uid) for uid in (ended, taken, "b0-0")] == ["ended", "taken", "gone"]
+
+
+async def test_an_unknown_agent_is_the_request_s_fault(inside: InsideWorker) -> None:
+    result = await inside.run_one(agent="nobody")
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.REQUEST
+    assert "'nobody'" in result.failure.message
+
+
+async def test_a_bug_in_an_agent_ends_its_rollout_and_tells_no_details(inside: InsideWorker) -> None:
+    @AGENTS.named("unit.buggy")
+    async def buggy(conversation: Conversation) -> FinishReason:
+        raise LookupError("a secret", conversation.turns)
+
+    result = await inside.run_one(agent="unit.buggy")
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.INTERNAL_ERROR)
+    assert "LookupError" in result.failure.message
+    assert "secret" not in result.failure.message
+
+
+async def _asked(exchanges: Sequence[object]) -> bool:
+    return bool(exchanges)
