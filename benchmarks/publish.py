@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.budgets import judge
+from benchmarks.plotting import draw
 from benchmarks.report import FOLDER, Report, table
-from benchmarks.svg import draw
 
 __all__ = ["main", "publish"]
 
