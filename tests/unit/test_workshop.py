@@ -3,6 +3,7 @@
 `make check` and `make test` build on these; what they can't see, this file does.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -105,6 +106,15 @@ def test_the_changelog_has_a_section_for_unreleased_work_or_this_version() -> No
 def test_modules_are_small(module: Path) -> None:
     lines = len((ROOT / module).read_text().splitlines())
     assert lines <= LONGEST_MODULE, f"{module} has {lines} lines: more than one noun, split it"
+
+
+def test_no_class_name_means_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(ast.parse((ROOT / module).read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(module))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

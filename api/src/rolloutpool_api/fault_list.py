@@ -52,6 +52,11 @@ class FaultList:
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
 
+    def extend(self, others: "FaultList") -> None:
+        """Add the faults of another list behind these."""
+        self.total += others.total
+        self.listed += others.listed[: MAX_LISTED - len(self.listed)]
+
     def add_all(self, error: ValidationError, part: Any, *, at: Sequence[str | int] = ()) -> None:
         """All that pydantic found in a part that lies `at` these steps of the document."""
         if len(self.listed) >= MAX_LISTED:

@@ -1,15 +1,17 @@
-"""What this pool takes beyond what the protocol says: hosts, secrets, sizes.
+"""What this pool refuses although the protocol allows it: hosts, secrets, sizes.
 
-The worker checks hosts again, by address; here a request is refused at once, with the place where the fault is.
+Workers check hosts again, by the address that they connect to. Here a request is refused at once, and the answer says
+where in the document the fault is.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.checks import Check, Place, as_object
+from rolloutpool_api.fault_list import path
 from rolloutpool_api.settings import ApiSettings
-from rolloutpool_common.protocol.batch import TrainerPorts
+from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
@@ -17,102 +19,122 @@ from rolloutpool_common.store import SecretsUnkept
 
 __all__ = ["Restrictions"]
 
-Place = tuple[str | int, ...]
-
 _UNKEPT = str(SecretsUnkept.__doc__)
 
 
 @dataclass(frozen=True)
 class Restrictions:
-    """The rules of one pool. Of values that are of the wrong type they say nothing; the models do."""
+    """The restrictions of one pool."""
 
     targets: Targets
+    """Hosts that may be called."""
     keeps_secrets: bool
+    """Whether there are keys to encrypt callers' secrets with."""
     max_messages: int
+    """Messages that a rollout may begin with."""
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Restrictions":
-        """As an API process is configured."""
+        """Read them from an API process's settings."""
         return cls(
             targets=settings.targets,
             keeps_secrets=settings.secrets_file is not None,
             max_messages=settings.max_messages,
         )
 
-    def check_batch(self, document: dict[str, Any], rollouts: list[Any], faults: FaultList) -> None:
-        """Adds what breaks them in the document of `POST /v1/batches`."""
-        verdicts: dict[str, str | None] = {}
-        told: set[str] = set()
-        for at, url in _urls(document, rollouts):
-            if url not in verdicts:
-                verdicts[url] = self.targets.refuse_url(url)
-            # The endpoints of a rule have one place; the first that is refused speaks for all.
-            if (verdict := verdicts[url]) is not None and (where := path(*at)) not in told:
-                told.add(where)
-                faults.add(where, verdict)
-        if not self.keeps_secrets:
-            for at in _secrets(document, rollouts):
-                faults.add(path(*at), _UNKEPT)
-        for index, rollout in enumerate(rollouts):
-            if isinstance(rollout, dict) and (fault := self._messages(rollout.get("messages"))):
-                faults.add(path("rollouts", index, "messages"), fault)
+    def checks(self, trainer: TrainerUrls | TrainerPorts | None) -> list[Check]:
+        """Make the checks for the document of one `POST /v1/batches`.
+
+        Args:
+            trainer: The document's trainer; None if there is none, or if it is invalid.
+        """
+        secrets: list[Check] = [] if self.keeps_secrets else [_SecretCheck()]
+        return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self)]
 
     def check_v1(self, request: RolloutRequest) -> Iterator[tuple[str, str]]:
-        """Field and fault of what breaks them in a `POST /rollout`; `tool_server_url` is never called."""
+        """Yield field and fault of what a `POST /rollout` breaks. `tool_server_url` is never called, so it is free."""
         if verdict := self.targets.refuse_url(request.server_url):
             yield "server_url", verdict
         if request.callback_api_key and not self.keeps_secrets:
             yield "callback_api_key", _UNKEPT
-        if fault := self._messages(request.messages):
+        if fault := self.refuse_messages(request.messages):
             yield "messages", fault
 
-    def _messages(self, messages: Any) -> str | None:
+    def refuse_messages(self, messages: Any) -> str | None:
+        """Say why a rollout may not begin with these messages; None if it may."""
         if isinstance(messages, list) and len(messages) > self.max_messages:
             return f"has {len(messages)} messages, at most {self.max_messages}; raise ROLLOUTPOOL_MAX_MESSAGES"
         return None
 
 
-def _urls(document: dict[str, Any], rollouts: list[Any]) -> Iterator[tuple[Place, str]]:
-    """Every URL that the pool would call, with its place."""
-    trainer = document.get("trainer")
-    if isinstance(trainer, dict):
-        listed = trainer.get("server_urls")
+class _HostCheck(Check):
+    """Every URL that the pool would call is allowed. Each is looked up once, however many rollouts have it."""
+
+    def __init__(self, targets: Targets, trainer: TrainerUrls | TrainerPorts | None) -> None:
+        super().__init__()
+        self._targets = targets
+        self._trainer = trainer
+        self._verdicts: dict[str, str | None] = {}
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        listed = as_object(document.get("trainer")).get("server_urls")
         for index, url in enumerate(listed if isinstance(listed, list) else ()):
-            if _is_url(url):
-                yield ("trainer", "server_urls", index), url
-        for url in _by_rule(trainer):
-            yield ("trainer", "host"), url
-    for at, part in _parts(document, rollouts):
+            self._check(url, ("trainer", "server_urls", index))
+        if isinstance(self._trainer, TrainerPorts):
+            # All of its endpoints have one place in the document, so the first that is refused is enough.
+            verdicts = (self._targets.refuse_url(url) for url in self._trainer.urls())
+            if verdict := next(filter(None, verdicts), None):
+                self.faults.add(path("trainer", "host"), verdict)
+        for name in ("defaults", "delivery"):
+            self._check_urls(as_object(document.get(name)), (name,))
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        self._check_urls(as_object(raw), ("rollouts", index))
+
+    def _check_urls(self, part: dict[str, Any], at: Place) -> None:
         for name in ("server_url", "callback_url"):
-            if _is_url(part.get(name)):
-                yield (*at, name), part[name]
+            if name in part:
+                self._check(part[name], (*at, name))
+
+    def _check(self, url: Any, at: Place) -> None:
+        if not _is_url(url):
+            return
+        if url not in self._verdicts:
+            self._verdicts[url] = self._targets.refuse_url(url)
+        if (verdict := self._verdicts[url]) is not None:
+            self.faults.add(path(*at), verdict)
 
 
-def _secrets(document: dict[str, Any], rollouts: list[Any]) -> Iterator[Place]:
-    for at, part in _parts(document, rollouts):
+class _SecretCheck(Check):
+    """No secret is sent to a pool that can't encrypt it."""
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        for name in ("defaults", "delivery"):
+            self._check(as_object(document.get(name)), (name,))
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        self._check(as_object(raw), ("rollouts", index))
+
+    def _check(self, part: dict[str, Any], at: Place) -> None:
         for name in ("callback_api_key", "secret"):
             if isinstance(part.get(name), str) and part[name]:
-                yield (*at, name)
+                self.faults.add(path(*at, name), _UNKEPT)
 
 
-def _parts(document: dict[str, Any], rollouts: list[Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    for name in ("defaults", "delivery"):
-        if isinstance(part := document.get(name), dict):
-            yield (name,), part
-    for index, rollout in enumerate(rollouts):
-        if isinstance(rollout, dict):
-            yield ("rollouts", index), rollout
+class _SizeCheck(Check):
+    """No rollout begins with more messages than this pool takes."""
 
+    def __init__(self, restrictions: Restrictions) -> None:
+        super().__init__()
+        self._restrictions = restrictions
 
-def _by_rule(trainer: dict[str, Any]) -> list[str]:
-    try:
-        return TrainerPorts.model_validate(trainer).urls()
-    except ValueError:
-        return []
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        if fault := self._restrictions.refuse_messages(as_object(raw).get("messages")):
+            self.faults.add(path("rollouts", index, "messages"), fault)
 
 
 def _is_url(value: Any) -> bool:
-    """Whether the models find no fault with it."""
+    """Whether the models find no fault with it; what they refuse, they report."""
     try:
         return isinstance(value, str) and bool(check_callback_host(value))
     except ValueError:

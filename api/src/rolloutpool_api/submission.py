@@ -17,8 +17,9 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_api.checks import Catalog, expanded_ids
 from rolloutpool_api.restrictions import Restrictions
-from rolloutpool_api.validation import Catalog, CheckedBatch, canonical, check_batch, expanded_ids
+from rolloutpool_api.validation import CheckedBatch, canonical, check_batch
 from rolloutpool_common.protocol.batch import Priority, RolloutItem
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout

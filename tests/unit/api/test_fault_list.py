@@ -26,3 +26,13 @@ def test_all_are_counted_and_a_thousand_listed() -> None:
     for index in range(1200):
         faults.add(path("rollouts", index), "bad")
     assert (len(faults.listed), faults.total) == (1000, 1200)
+
+
+def test_lists_that_are_joined_count_all_and_list_a_thousand() -> None:
+    first, second = FaultList(), FaultList()
+    for faults, count in ((first, 990), (second, 1200)):
+        for index in range(count):
+            faults.add(path("rollouts", index), "bad")
+    first.extend(second)
+    assert (len(first.listed), first.total) == (1000, 2190)
+    assert first.listed[990].path == "rollouts[0]"

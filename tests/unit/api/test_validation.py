@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.restrictions import Restrictions
-from rolloutpool_api.validation import Catalog, check_batch
+from rolloutpool_api.validation import check_batch
 from rolloutpool_common.security.targets import Targets
 
 CATALOG = Catalog(

@@ -11,13 +11,13 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from rolloutpool_api import events
 from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
 from rolloutpool_api.body import off_loop, parse, read_json_body
+from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Conflict, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.results import START, check_cursor, read_page
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key, plan_batch
-from rolloutpool_api.validation import Catalog
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.security.api_keys import KeyScope

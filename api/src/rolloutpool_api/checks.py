@@ -1,0 +1,207 @@
+"""What must hold for a batch and no model can see: known names, unique ids, complete groups, a tokenizer, an endpoint.
+
+A `Check` is shown a document once: first what surrounds the rollouts, then each rollout, then the end. It looks at the
+raw values, so that it finds its faults whatever else is wrong with the document. It ignores values of a wrong type:
+pydantic reports those.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_common.protocol.batch import RolloutItem
+from rolloutpool_common.protocol.checks import LONGEST_ID
+from rolloutpool_common.protocol.groups import GroupPolicy
+from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
+from rolloutpool_common.protocol.workers import Worker
+
+__all__ = ["Catalog", "Check", "CompleteCheck", "GroupCheck", "IdCheck", "NameCheck", "as_object", "expanded_ids"]
+
+HINTS = ("max_assistant_turns", "max_user_turns", "budget_tokens")
+
+Place = tuple[str | int, ...]
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def expanded_ids(rollout_id: str, n: int) -> list[str]:
+    """Name the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on."""
+    return [rollout_id] if n == 1 else [f"{rollout_id}-{i}" for i in range(n)]
+
+
+class Check:
+    """One thing that must hold for a document, and the faults that were found."""
+
+    def __init__(self) -> None:
+        self.faults = FaultList()
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        """Look at what surrounds the rollouts."""
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Look at one rollout.
+
+        Args:
+            index: Its place in the document.
+            raw: As it stands there.
+            item: As the model has it; None if the model refused it.
+        """
+
+    def see_end(self) -> None:
+        """All rollouts were seen."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What the live workers can run."""
+
+    tools: frozenset[str]
+    agents: frozenset[str]
+    termination_strategies: frozenset[str]
+
+    @classmethod
+    def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
+        """Collect what any live worker announces.
+
+        Returns:
+            None while no worker is alive. Names are then not checked, because all of them may be right.
+        """
+        live = [worker for worker in workers if worker.alive]
+        if not live:
+            return None
+        return cls(
+            tools=frozenset(name for worker in live for name in worker.tools),
+            agents=frozenset(name for worker in live for name in worker.agents),
+            termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),
+        )
+
+
+class NameCheck(Check):
+    """Agents, tools and strategies are known to a live worker, and hints are numbers that can be honoured."""
+
+    def __init__(self, catalog: Catalog | None) -> None:
+        super().__init__()
+        self._catalog = catalog
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        """Check the names in `defaults`."""
+        self._check(as_object(document.get("defaults")), ("defaults",))
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Check the rollout's own names."""
+        self._check(as_object(raw), ("rollouts", index))
+
+    def _check(self, options: dict[str, Any], at: Place) -> None:
+        metadata = as_object(options.get("metadata"))
+        for hint in HINTS:
+            value = metadata.get(hint)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                self.faults.add(path(*at, "metadata", hint), "must be a positive integer, or absent")
+        strategy = metadata.get("termination_strategy")
+        if strategy is not None and not isinstance(strategy, str):
+            self.faults.add(path(*at, "metadata", "termination_strategy"), "must be a string, or absent")
+        if self._catalog is None:
+            return
+        strategies = self._catalog.termination_strategies
+        self._check_known("termination strategy", strategy, strategies, (*at, "metadata", "termination_strategy"))
+        self._check_known("agent", options.get("agent"), self._catalog.agents, (*at, "agent"))
+        tools = options.get("tools")
+        for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+            self._check_known("tool", tool, self._catalog.tools, (*at, "tools", position))
+
+    def _check_known(self, what: str, name: Any, known: frozenset[str], at: Place) -> None:
+        if isinstance(name, str) and name not in known:
+            having = ", ".join(sorted(known)) or "none"
+            self.faults.add(path(*at), f"no live worker has the {what} {name[:100]!r}; they have: {having}")
+
+
+class IdCheck(Check):
+    """The ids, with `n` expanded, are unique and short enough, and not too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._total = 0
+        self._first: dict[str, int] = {}
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Compare the rollout's ids with those of the rollouts before it."""
+        n = 1 if item is None else item.n
+        self._total += n
+        name = as_object(raw).get("rollout_id")
+        if not isinstance(name, str):
+            return
+        if n > 1 and len(name) + len(f"-{n - 1}") > LONGEST_ID:
+            self._add(index, f"has no room for -{n - 1}: {LONGEST_ID} characters")
+        for rollout_id in expanded_ids(name, n):
+            first = self._first.setdefault(rollout_id, index)
+            if first != index:
+                shown = rollout_id[:LONGEST_ID]
+                self._add(index, f"{shown!r} is also an id of rollouts[{first}]; ids are unique in a batch")
+
+    def _add(self, index: int, text: str) -> None:
+        self.faults.add(path("rollouts", index, "rollout_id"), text)
+
+    def see_end(self) -> None:
+        """Count the rollouts."""
+        if self._total > MAX_ROLLOUTS:
+            text = f"{self._total} rollouts with `n` counted, at most {MAX_ROLLOUTS}; send several batches"
+            self.faults.add("rollouts", text)
+
+
+class GroupCheck(Check):
+    """Every group can have what the group policy asks of it."""
+
+    def __init__(self, policy: GroupPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+        self._sizes: Counter[str] = Counter()
+        self._first: dict[str, int] = {}
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Count the rollout with its group."""
+        if item is None or (item.group is None and item.n == 1):
+            return
+        name = item.group or f"rollouts[{index}]"
+        self._sizes[name] += item.n
+        self._first.setdefault(name, index)
+
+    def see_end(self) -> None:
+        """Compare the sizes with the policy."""
+        policy = self._policy
+        for name, size in self._sizes.items():
+            at = f"rollouts[{self._first[name]}].group"
+            has = f"group {name[:64]!r} has {size} rollouts"
+            if policy.size is not None and size != policy.size:
+                self.faults.add(at, f"{has}, group.size says {policy.size}")
+            elif size < policy.min_usable:
+                self.faults.add(at, f"{has}, fewer than group.min_usable {policy.min_usable}")
+
+
+class CompleteCheck(Check):
+    """Every rollout has a tokenizer and an endpoint."""
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        """Note what the rollouts need not say themselves."""
+        defaults = as_object(document.get("defaults"))
+        has_trainer, has_url = document.get("trainer") is not None, defaults.get("server_url") is not None
+        self._has_tokenizer = defaults.get("tokenizer_name") is not None
+        self._has_endpoint = has_trainer or has_url
+        if has_trainer and has_url:
+            self.faults.add("trainer", "`defaults.server_url` would win over it everywhere; keep one of the two")
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Look for the two where the document does not give them to all."""
+        if not isinstance(raw, dict):
+            return
+        if raw.get("tokenizer_name") is None and not self._has_tokenizer:
+            self.faults.add(path("rollouts", index, "tokenizer_name"), "required, here or in `defaults`")
+        if raw.get("server_url") is None and not self._has_endpoint:
+            self.faults.add(
+                path("rollouts", index, "server_url"),
+                "no endpoint: set it here or in `defaults`, or give the batch a `trainer`",
+            )
