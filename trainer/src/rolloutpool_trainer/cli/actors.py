@@ -40,7 +40,8 @@ def worker(
         _become("rolloutpool_worker", settings)
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.stopping import stop_on_signals
-    from rolloutpool_trainer.local.supervisor import ChildSpec, Role, Supervisor
+    from rolloutpool_trainer.local.child import ChildSpec, Role
+    from rolloutpool_trainer.local.supervisor import Supervisor
 
     supervisor = Supervisor(console.note)
     stopping = "stopping: workers finish or give back what they run; once more ends them at once"

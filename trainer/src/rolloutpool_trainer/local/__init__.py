@@ -1,6 +1,7 @@
-"""A pool on this machine.
+"""The local pool: Redis, API, workers and Flower as child processes on this machine.
 
-- `pool` starts Redis, API, workers and Flower, and ends them.
-- `supervisor` watches those processes; `launch` finds out how to start them.
-- `redis_server` runs the bundled Redis; `state` is the directory that outlives them; `ports` finds free ports.
+- `pool` starts all of them and stops them; `LocalPool` is what users import.
+- `supervisor` keeps the processes, `child` is one of them, `launch` ties its life to ours.
+- `redis_server` runs the pool's own Redis.
+- `state` is the directory that outlives the processes; `ports` finds free ports.
 """

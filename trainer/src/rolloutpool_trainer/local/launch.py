@@ -1,8 +1,9 @@
-"""Becomes another program that the kernel ends when its parent ends, even by kill -9.
+"""A small script that becomes another program, which the kernel then ends when its parent ends, even by kill -9.
 
-Run as a script, `launch.py PARENT_PID NICENESS PROGRAM ARGUMENT…`, by a bare interpreter: a hook between fork and exec
-would do the same, but may deadlock in a process with threads. "Parent" means the thread that forked: it has to stay.
-Imports nothing beyond what the interpreter starts with, because each child of a pool waits for it.
+It is run as `launch.py PARENT_PID NICENESS PROGRAM ARGUMENT…` by a bare interpreter. A hook between fork and exec would
+do the same, but it may deadlock in a process with threads. For the kernel the parent is the thread that forked, so that
+thread has to live as long as the child. The script imports only what the interpreter has loaded anyway, because each
+child of a pool waits for it.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ SIGKILL = 9
 
 
 def main() -> None:
-    """Never returns."""
+    """Ties this process to its parent and becomes the program; it never returns."""
     parent, niceness, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)

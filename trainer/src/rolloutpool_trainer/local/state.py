@@ -1,7 +1,7 @@
-"""The directory in which a pool on this machine keeps what outlives it: accepted work, logs, passwords.
+"""The directory in which the local pool keeps what outlives it: accepted work, logs, passwords.
 
-One pool per state: the lock is held by the pool and by its Redis, so that no second Redis opens the same files
-while a killed pool's one still ends. Everything in it is readable by its owner only.
+Only one pool may use a state. The pool holds a lock on it, and so does its Redis: if the pool is killed, its Redis may
+take a moment to end, and meanwhile no second Redis can open the same files. Only the owner can read the files.
 """
 
 import base64
@@ -19,16 +19,16 @@ from rolloutpool_trainer.errors import LocalPoolError, StateInUse
 __all__ = ["State", "default_state", "new_secrets_key"]
 
 ENDING_SECONDS = 5.0
-"""How long the processes of a killed pool may take to let go."""
+"""How long the processes of a killed pool may take to release the lock."""
 
 
 def new_secrets_key() -> str:
-    """One line of a file for ROLLOUTPOOL_SECRETS_FILE: a Fernet key."""
+    """Makes a Fernet key, which is one line of the file that ROLLOUTPOOL_SECRETS_FILE names."""
     return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
 
 
 def default_state() -> Path:
-    """Where `ROLLOUTPOOL_STATE` says, else in the user's state directory."""
+    """Returns the directory that `ROLLOUTPOOL_STATE` names, or else one in the user's state directory."""
     configured = os.environ.get("ROLLOUTPOOL_STATE")
     if configured:
         return Path(configured)
@@ -40,7 +40,7 @@ class State:
     """A locked state directory."""
 
     def __init__(self, path: Path | None) -> None:
-        """Makes the directory where it is missing, and takes its lock.
+        """Makes the directory if it is missing, and takes its lock.
 
         Args:
             path: The directory; None makes a temporary one, which `release` removes.
@@ -93,7 +93,7 @@ class State:
         return self.path / "secrets.keys"
 
     def secret(self, file: Path, make: Callable[[], str]) -> str:
-        """The secret in this file; made at its first use and kept over restarts."""
+        """Returns the secret in a file; it is made when it is first asked for, and kept over restarts."""
         try:
             return file.read_text().strip()
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class State:
             return value
 
     def write(self, file: Path, text: str) -> None:
-        """Write a file that only its owner can read, at once or not at all."""
+        """Writes a file that only its owner can read; a reader sees all of it or none."""
         draft = file.with_name(file.name + ".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -110,7 +110,7 @@ class State:
         draft.replace(file)
 
     def release(self) -> None:
-        """Give up the lock; a temporary state is removed."""
+        """Releases the lock; a temporary state is removed."""
         os.close(self.lock_fd)
         if self._temporary:
             self._temporary.cleanup()

@@ -1,0 +1,210 @@
+"""One process of the local pool: how to start it, and the thread that watches it.
+
+Nothing survives this process: a child dies with the thread that watches it, and on Linux with this process, even after
+kill -9 (`launch.py`). Children are in process groups of their own, so that Ctrl-C reaches this process only.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_trainer.errors import ChildFailed
+from rolloutpool_trainer.local import launch
+
+__all__ = ["Child", "ChildSpec", "Role"]
+
+RESTART = Backoff(first_s=0.5, longest_s=15.0, jitter=False)
+"""Between a crash of a child and its next start."""
+STEADY_SECONDS = 60.0
+"""A child that lived this long starts again without the delay of earlier crashes."""
+TAIL_LINES = 20
+
+
+class Role(IntEnum):
+    """What a child is. Children are stopped in this order."""
+
+    WORKER = 0
+    """First, because it needs all others to finish its rollouts or to give them back."""
+    API = 1
+    FLOWER = 2
+    REDIS = 3
+    """Last, because it keeps what the others write."""
+
+
+GRACE_SECONDS = {Role.WORKER: 30.0, Role.API: 10.0, Role.FLOWER: 5.0, Role.REDIS: 10.0}
+"""How long a child may take to stop before it is killed. A worker's drain time is added."""
+DRAIN_VARIABLE, DRAIN_SECONDS = "ROLLOUTPOOL_DRAIN_SECONDS", 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSpec:
+    """How to start a child."""
+
+    name: str
+    role: Role
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to this process' environment. Secrets go here, never into `command`."""
+    log: Path | None = None
+    """File to append the output to; None leaves the output where that of this process goes."""
+    pass_fds: tuple[int, ...] = ()
+    niceness: int = 0
+    """Above 0 for a process that may wait when the machine is busy."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All variables of the child: those of this process and `env`."""
+        return {**os.environ, **self.env}
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long it may take to stop."""
+        grace = GRACE_SECONDS[self.role]
+        if self.role is not Role.WORKER:
+            return grace
+        try:
+            return grace + float(self.environment.get(DRAIN_VARIABLE, DRAIN_SECONDS))
+        except ValueError:
+            # The worker refuses to start with such a setting, and its log says so.
+            return grace
+
+
+class Child:
+    """One supervised process, started by `Supervisor.start`.
+
+    A thread watches it, in three phases:
+
+    1. *Starting*, until `now_ready`: if the process ends, the child has failed, and `failure` says why.
+    2. *Running*: if the process ends, that is a crash. It is reported, and the process is started again after a delay
+       that doubles with each crash.
+    3. *Stopping*, from `stop` on: the process ends for good, and so does the thread.
+    """
+
+    def __init__(self, spec: ChildSpec, report: Callable[[str], None]) -> None:
+        self.spec = spec
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._end = ""
+        self._stop_signal = signal.SIGTERM
+        self._stopping = threading.Event()
+        self._spawned = threading.Event()
+        self._steady = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"watch {spec.name}", daemon=True)
+        self._thread.start()
+        self._spawned.wait()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while it does not run."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended for good."""
+        return not self._thread.is_alive()
+
+    def now_ready(self) -> None:
+        """Ends the starting phase: from now on a process that ends is started again."""
+        self._steady.set()
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process group; does nothing if the process has ended."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Asks the process to end for good; `join` waits for that."""
+        self._stop_signal = number
+        self._stopping.set()
+        self.send(number)
+
+    def join(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds; returns whether the child has ended for good."""
+        self._thread.join(timeout)
+        return self.ended
+
+    def log_tail(self) -> str:
+        """Returns the last lines that the child wrote since it was first started."""
+        if self.spec.log is None or not self.spec.log.exists():
+            return "  | (it has no log)"
+        with self.spec.log.open("rb") as file:
+            file.seek(self._log_start)
+            text = file.read().decode("utf-8", "replace")
+        lines = text.rstrip().splitlines()[-TAIL_LINES:]
+        return "\n".join(f"  | {line}" for line in lines) or "  | (it wrote nothing)"
+
+    def failure(self) -> ChildFailed:
+        """Makes the error that says why the child could not start, with the end of its log."""
+        where = f"; its log {self.spec.log} ends with" if self.spec.log else ""
+        return ChildFailed(f"{self.spec.name} ended ({self._end}) before it was ready{where}:\n{self.log_tail()}")
+
+    def _watch(self) -> None:
+        crashes = 0
+        while True:
+            started = time.monotonic()
+            how = self._run_once()
+            if self._stopping.is_set() or not self._steady.is_set():
+                return
+            if time.monotonic() - started > STEADY_SECONDS:
+                crashes = 0
+            crashes += 1
+            delay = RESTART.delay_s(crashes)
+            log = f"; log: {self.spec.log}" if self.spec.log else ""
+            self._report(f"{self.spec.name} ended ({how}); starting it again in {delay:g} s{log}")
+            if self._stopping.wait(delay):
+                return
+
+    def _run_once(self) -> str:
+        """Starts the process and waits for its end; returns how it ended."""
+        try:
+            self._process = self._spawn()
+        except OSError as error:
+            self._end = f"cannot start: {error}"
+            return self._end
+        finally:
+            self._spawned.set()
+        # A stop that came while the process was being started could not send its signal.
+        if self._stopping.is_set():
+            self.send(self._stop_signal)
+        self._end = _exit_text(self._process.wait())
+        return self._end
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
+        output = None
+        try:
+            if self.spec.log is not None:
+                output = self.spec.log.open("ab")
+                if not self._spawned.is_set():
+                    self._log_start = output.tell()
+            return subprocess.Popen(
+                [*launcher, *self.spec.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                env=self.spec.environment,
+                pass_fds=self.spec.pass_fds,
+                process_group=0,
+            )
+        finally:
+            if output is not None:
+                output.close()
+
+
+def _exit_text(code: int) -> str:
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
