@@ -17,10 +17,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
+from tests.support.journals import observation_record, turn_record
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import (
     BatchStillRunning,
@@ -59,7 +61,7 @@ class Model:
     """Since its journal grew."""
     retries: int = 0
     clean: bool = True
-    journal: list[dict[str, Any]] = field(default_factory=list)
+    journal: list[JournalRecord] = field(default_factory=list)
     result: dict[str, Any] | None = None
     """What must be delivered: attempt and worker of who ended it."""
 
@@ -188,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
         """One more record, by who may and by who may not any more."""
         if claim is None:
             return
-        model, record = self.rollouts.get(claim.uid), {"kind": "turn", "by": claim.token}
+        model, record = self.rollouts.get(claim.uid), turn_record(claim.token)
         if model is None or model.token != claim.token:
             with pytest.raises(ClaimLost):
                 self.do(self.store.rollouts.journal(claim, [record], turns=1))
@@ -205,7 +207,7 @@ class StoreMachine(RuleBasedStateMachine):
         if claim is None or model is None or model.token != claim.token or not model.journal:
             return
         self.raw.rpop(f"rp:rollout:{claim.uid}:journal")
-        record = {"kind": "obs", "by": claim.token}
+        record = observation_record(claim.token)
         self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
         model.journal.append(record)
         model.crashes = 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, StopToken, TurnRecord
+from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, StopToken, TurnSummary
 
 Part = tuple[str, str, int]
 """(kind, text, turn)"""
@@ -35,7 +35,7 @@ def sample(prompt: str, *parts: Part, policy: str | None = None, untrained: Sequ
     )
 
 
-def turn(number: int, drift: str = "none", **changes: Any) -> TurnRecord:
+def turn(number: int, drift: str = "none", **changes: Any) -> TurnSummary:
     """What happened in a turn."""
     fields: dict[str, Any] = {
         "turn": number,
@@ -47,7 +47,7 @@ def turn(number: int, drift: str = "none", **changes: Any) -> TurnRecord:
         "tool_calls": 1,
         "stop": StopToken.SAMPLED,
     }
-    return TurnRecord(**{**fields, **changes})
+    return TurnSummary(**{**fields, **changes})
 
 
 def rollout(*samples: Sample, **changes: Any) -> RolloutResult:

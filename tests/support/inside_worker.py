@@ -12,6 +12,7 @@ from tests.support.batches import NOWHERE, OWNER, new_batch, uids_of
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.batch import BatchStatus
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim
@@ -42,7 +43,7 @@ async def replay(conversation: Conversation) -> FinishReason:
             case "run_tools":
                 await conversation.run_tools(turn)
             case "say":
-                await conversation.say(given)
+                await conversation.append_messages(given)
             case "edit":
                 await conversation.edit(given)
     return FinishReason.STOP
@@ -95,7 +96,7 @@ class InsideWorker:
         rollouts = self.services.store.rollouts
         journal = rollouts.journal
 
-        async def stopping(claim: Claim, journaled: list[dict[str, Any]], *, turns: int) -> None:
+        async def stopping(claim: Claim, journaled: Sequence[JournalRecord], *, turns: int) -> None:
             await journal(claim, journaled, turns=turns)
             if len(journaled) >= records:
                 self.services.drain.begin()

@@ -75,4 +75,4 @@ def ask_again(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Terminat
     asked = sum(message["role"] == "user" for message in messages)
     if asked >= 2:
         return TerminationDecision(end=True)
-    return TerminationDecision(end=False, say=({"role": "user", "content": "Calculate 2 * 3"},))
+    return TerminationDecision(end=False, append=({"role": "user", "content": "Calculate 2 * 3"},))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.journals import turn_record
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
@@ -221,8 +222,8 @@ async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) ->
     batch_id = uids[0].rpartition("-")[0]
     await store.outbox.reserve(Priority.DEFAULT, 3)
     claims = [await claim(store, uid) for uid in uids[:4]]
-    await store.rollouts.journal(claims[0], [{"kind": "turn"}], turns=1)
-    await store.rollouts.journal(claims[1], [{"kind": "turn"}], turns=1)
+    await store.rollouts.journal(claims[0], [turn_record(1)], turns=1)
+    await store.rollouts.journal(claims[1], [turn_record(1)], turns=1)
     await store.rollouts.finish(claims[0], result_of(claims[0]))
     await store.rollouts.release(claims[1], clean=True)
     with pytest.raises(BatchStillRunning):

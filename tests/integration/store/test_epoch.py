@@ -8,11 +8,13 @@ import orjson
 import pytest
 from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit, uids_of
 from tests.support.durable_redis import DurableRedis, durable_redis
+from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
 
-TURN, OBS = {"kind": "turn", "n": 1}, {"kind": "obs", "n": 1}
+TURN, OBS = turn_record(1), observation_record(1)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,8 @@ async def test_a_journal_that_lost_its_end_is_completed(server: DurableRedis, st
 @pytest.mark.parametrize("journaled", [0, 2])
 async def test_a_claim_that_was_forgotten_is_made_again(server: DurableRedis, store: Store, journaled: int) -> None:
     (uid,) = await submit(store)
-    records = [TURN, OBS][:journaled]
+    records: list[JournalRecord] = [TURN, OBS]
+    del records[journaled:]
     server.mark()
     held = await claim(store, uid)
     for n in range(journaled):

@@ -7,6 +7,7 @@ import socket
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import claim, new_batch, result_of, submit
+from tests.support.journals import turn_record
 
 from rolloutpool_common.store import Store, StoreFull, StoreUnavailable
 
@@ -33,7 +34,7 @@ async def test_a_full_redis_refuses_a_batch_whole(store: Store, raw: Redis) -> N
         with pytest.raises(StoreFull):
             await store.rollouts.finish(claimed, result_of(claimed))
         with pytest.raises(StoreFull):
-            await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+            await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
     finally:
         await raw.config_set("maxmemory", "0")
     await store.rollouts.finish(claimed, result_of(claimed))

@@ -6,6 +6,7 @@ import tempfile
 import pytest
 import redis.asyncio
 from tests.support.batches import OWNER, announce, claim, result_of, submit
+from tests.support.journals import turn_record
 from tests.support.redis_server import start_redis
 from tests.support.waiting import until
 
@@ -43,7 +44,7 @@ async def test_a_dead_worker_s_rollouts_are_queued_again_with_their_journal(
     await announce(store, "alive")
     lost = [await claim(store, uid, "dead") for uid in uids[:2]]
     await claim(store, uids[2], "alive")
-    await store.rollouts.journal(lost[0], [{"n": 1}], turns=1)
+    await store.rollouts.journal(lost[0], [turn_record(1)], turns=1)
     await fall_silent(raw, "dead")
 
     report = await store.reconciliation.run_once()
@@ -54,7 +55,7 @@ async def test_a_dead_worker_s_rollouts_are_queued_again_with_their_journal(
     again = await claim(store, uids[0], "alive")
     assert (again.attempt, again.crashes, again.journal_length, again.clean) == (2, 1, 1, False)
     with pytest.raises(ClaimLost):
-        await store.rollouts.journal(lost[0], [{"n": 1}, {"n": "zombie"}], turns=2)
+        await store.rollouts.journal(lost[0], [turn_record(1), turn_record("zombie")], turns=2)
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(lost[1], result_of(lost[1]))
 
@@ -128,7 +129,7 @@ async def die_further_on(store: Store, raw: redis.asyncio.Redis, uid: str, name:
     await announce(store, name)
     claimed = await claim(store, uid, name)
     records = await store.rollouts.read_journal(uid)
-    await store.rollouts.journal(claimed, [*records, {"n": len(records)}], turns=len(records))
+    await store.rollouts.journal(claimed, [*records, turn_record(len(records))], turns=len(records))
     await fall_silent(raw, name)
     assert (await store.reconciliation.run_once()).requeued == 1
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
+from tests.support.journals import turn_record
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -42,7 +43,7 @@ async def live(store: Store, uid: str, fate: int) -> None:
         await store.rollouts.cancel(uid)
         return
     held = await claim(store, uid)
-    await store.rollouts.journal(held, [{"kind": "turn"}], turns=1)
+    await store.rollouts.journal(held, [turn_record(1)], turns=1)
     match fate:
         case 1:
             await store.rollouts.cancel(uid)

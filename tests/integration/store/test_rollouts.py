@@ -7,6 +7,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.journals import turn_record
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -82,18 +83,18 @@ async def test_a_claim_carries_the_merged_spec_and_where_the_rollout_stands(stor
 async def test_a_stale_token_writes_nothing(store: Store) -> None:
     (uid,) = await submit(store)
     stale = await claim(store, uid, "w1")
-    await store.rollouts.journal(stale, [{"n": 1}], turns=1)
+    await store.rollouts.journal(stale, [turn_record(1)], turns=1)
     assert await store.rollouts.release(stale, clean=True)
     fresh = await claim(store, uid, "w2")
     assert (fresh.attempt, fresh.journal_length) == (2, 1)
 
     with pytest.raises(ClaimLost):
-        await store.rollouts.journal(stale, [{"n": 1}, {"n": "stale"}], turns=2)
+        await store.rollouts.journal(stale, [turn_record(1), turn_record("stale")], turns=2)
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(stale, result_of(stale))
     assert not await store.rollouts.release(stale, clean=True)
 
-    assert await store.rollouts.read_journal(uid) == [{"n": 1}]
+    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
     assert await state_of(store, uid) is RolloutStatus.RUNNING
     assert await store.workers.claims("w2") == [uid]
     await store.rollouts.finish(fresh, result_of(fresh))
@@ -114,7 +115,7 @@ async def test_a_released_rollout_waits_in_front_of_its_batch(store: Store) -> N
 async def test_what_redis_lost_of_a_journal_is_sent_again(store: Store, raw: Redis) -> None:
     (uid,) = await submit(store)
     claimed = await claim(store, uid)
-    records = [{"n": n, "text": "x" * 5000} for n in range(5)]
+    records = [turn_record(f"{n} " + "x" * 5000) for n in range(5)]
     for end in range(1, 4):
         await store.rollouts.journal(claimed, records[:end], turns=end)
     await raw.ltrim(f"rp:rollout:{uid}:journal", 0, 0)
@@ -132,8 +133,8 @@ async def test_a_record_that_arrives_twice_is_kept_once(store: Store) -> None:
     (uid,) = await submit(store)
     claimed = await claim(store, uid)
     for _ in range(3):
-        await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
-    assert await store.rollouts.read_journal(uid) == [{"n": 1}]
+        await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
+    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
 
 
 async def test_a_finish_that_arrives_twice_counts_once(store: Store) -> None:
@@ -152,11 +153,11 @@ async def test_a_finish_that_arrives_twice_counts_once(store: Store) -> None:
 async def test_a_finished_rollout_keeps_no_journal_and_takes_none(store: Store) -> None:
     (uid,) = await submit(store)
     claimed = await claim(store, uid)
-    await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+    await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
     await store.rollouts.finish(claimed, result_of(claimed))
     assert await store.rollouts.read_journal(uid) == []
     with pytest.raises(ClaimLost):
-        await store.rollouts.journal(claimed, [{"n": 1}, {"n": 2}], turns=2)
+        await store.rollouts.journal(claimed, [turn_record(1), turn_record(2)], turns=2)
     assert await store.rollouts.read_journal(uid) == []
     assert await store.rollouts.claim(uid, "w1") == ClaimRefused("ended")
 
@@ -171,7 +172,7 @@ async def test_cancel_is_final_for_a_queued_and_a_running_rollout(store: Store) 
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(claimed, result_of(claimed))
     with pytest.raises(ClaimLost):
-        await store.rollouts.journal(claimed, [{"n": 1}], turns=1)
+        await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
     assert not await store.rollouts.release(claimed, clean=True)
     assert await state_of(store, running) is RolloutStatus.CANCELLED
     data = await store.rollouts.result(running)

@@ -132,7 +132,7 @@ async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer
                 uids = await pool.submit(asks(3, idempotent=False), shared={"server_url": served.url})
                 await kill_in_full_swing(pool, first, uids)
             for uid in uids:
-                assert [record["kind"] for record in await pool.store.rollouts.read_journal(uid)] == ["turn"]
+                assert [record.kind for record in await pool.store.rollouts.read_journal(uid)] == ["turn"]
             await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():

@@ -1,6 +1,7 @@
 """A turn is asked with one body, whoever asks it: what an attempt wrote down, the next compares before it calls."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import call, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.journal import EditRecord, JournalRecord, ObservationRecord, TurnRecord
 from rolloutpool_common.protocol.turn_headers import HEADER_DIGEST
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 
@@ -48,9 +50,10 @@ async def test_the_observation_carries_the_digest_that_the_trainer_gets(
             turn, obs = await second.services.store.rollouts.read_journal(uid)
             assert await second.take(uid) == "completed"
         asked = trainer.of(uid)[1]
-    assert (turn["kind"], obs["kind"]) == ("turn", "obs")
-    assert obs["digest"] == asked.header(HEADER_DIGEST.lower())
-    assert obs["digest"] == hashlib.blake2b(asked.content, digest_size=16).hexdigest()
+    assert isinstance(turn, TurnRecord)
+    assert isinstance(obs, ObservationRecord)
+    assert obs.planned.digest == asked.header(HEADER_DIGEST.lower())
+    assert obs.planned.digest == hashlib.blake2b(asked.content, digest_size=16).hexdigest()
 
 
 @pytest.mark.parametrize("retries", [0, 3])
@@ -84,11 +87,11 @@ async def test_another_body_is_never_asked(
 async def test_an_edited_history_has_a_digest_too(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     steps: list[dict[str, Any]] = [{"sample": {}}, {"edit": ASK["messages"]}, {"sample": {}}]
     async with scripted_trainer(tokenizer, say("once"), say("twice")) as trainer:
-        journals: list[list[dict[str, Any]]] = []
+        journals: list[list[JournalRecord]] = []
         rollouts = inside.services.store.rollouts
         journal = rollouts.journal
 
-        async def seen(claim: Any, records: list[dict[str, Any]], *, turns: int) -> None:
+        async def seen(claim: Any, records: Sequence[JournalRecord], *, turns: int) -> None:
             journals.append(list(records))
             await journal(claim, records, turns=turns)
 
@@ -99,4 +102,6 @@ async def test_an_edited_history_has_a_digest_too(inside: InsideWorker, tokenize
         await inside.take(uid)
         asked = trainer.of(uid)[1]
     edit = journals[-1][1]
-    assert (edit["kind"], edit["digest"]) == ("edit", asked.header(HEADER_DIGEST.lower()))
+    assert isinstance(edit, EditRecord)
+    assert edit.planned.edited
+    assert edit.planned.digest == asked.header(HEADER_DIGEST.lower())

@@ -76,7 +76,7 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
         assert isinstance(again, Claim)
         assert (again.clean, again.crashes, again.attempt) == (True, 0, 2)
         (record,) = await pool.store.rollouts.read_journal(uid)
-        assert record["kind"] == "turn"
+        assert record.kind == "turn"
         assert len(trainer.exchanges) == 1
 
 

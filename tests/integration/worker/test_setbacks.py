@@ -1,6 +1,7 @@
 """What the policy cannot cause is retried, waits or is told by its name, and is never passed off as data."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.trainer_script import Scripts, call, hang, say, status
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Claim
@@ -152,7 +154,7 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
         rollouts = inside.services.store.rollouts
         journal = rollouts.journal
 
-        async def die_at_the_second_turn(claim: Claim, records: list[dict[str, Any]], *, turns: int) -> None:
+        async def die_at_the_second_turn(claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
             if turns == 2:
                 await die()
             await journal(claim, records, turns=turns)

@@ -22,7 +22,7 @@ __all__ = [
     "Sample",
     "SampleSegment",
     "Spans",
-    "TurnRecord",
+    "TurnSummary",
 ]
 
 RESULT_SCHEMA: Literal[1] = 1
@@ -50,7 +50,7 @@ class StopToken(StrEnum):
     """The turn was cut by length; nothing ended it."""
 
 
-class TurnRecord(BaseModel):
+class TurnSummary(BaseModel):
     """What happened in one model call."""
 
     turn: int
@@ -100,7 +100,7 @@ class RolloutResult(BaseModel):
     """Null where nothing was sampled."""
     drift: dict[str, int] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
-    turns: list[TurnRecord] = Field(default_factory=list)
+    turns: list[TurnSummary] = Field(default_factory=list)
     num_llm_calls: int = 0
     """Successful model calls; verl's num_turns."""
     num_tool_calls: int = 0

@@ -28,18 +28,13 @@ __all__ = [
     "ResultSlice",
     "Submitted",
     "Ticket",
-    "dump",
-    "load",
+    "compress",
+    "expand",
     "merge_spec",
     "result_counts",
 ]
 
 COMPRESS_FROM = 4096
-
-
-def dump(value: Any) -> bytes:
-    """JSON, compressed where it pays."""
-    return compress(orjson.dumps(value))
 
 
 def compress(data: bytes) -> bytes:
@@ -50,11 +45,6 @@ def compress(data: bytes) -> bytes:
 def expand(data: bytes) -> bytes:
     """The JSON text behind a stored value."""
     return zstandard.decompress(data) if data[:1] == b"\x28" else data
-
-
-def load(data: bytes) -> Any:
-    """The value behind a stored one."""
-    return orjson.loads(expand(data))
 
 
 @dataclass(frozen=True, kw_only=True)

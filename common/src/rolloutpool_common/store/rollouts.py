@@ -6,12 +6,14 @@ a claim; its worker then gets it back (`restore`), unless another one has claime
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.journal import JournalRecord, encode_record, parse_record
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -22,9 +24,7 @@ from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
     compress,
-    dump,
     expand,
-    load,
     merge_spec,
     result_counts,
 )
@@ -86,7 +86,7 @@ class Rollouts:
             more_waiting=bool(more),
         )
 
-    async def journal(self, claim: Claim, records: list[dict[str, Any]], *, turns: int) -> None:
+    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
         """Makes the last of `records` (the whole journal so far) durable; resends what Redis has lost of the rest.
 
         Raises `ClaimLost` when the rollout is no longer this worker's.
@@ -94,7 +94,7 @@ class Rollouts:
         index = len(records) - 1
         while index < len(records):
             answer, length = await self._connection.script(
-                "journal", claim.uid, claim.token, index, turns, dump(records[index])
+                "journal", claim.uid, claim.token, index, turns, compress(encode_record(records[index]))
             )
             if answer == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
@@ -102,7 +102,7 @@ class Rollouts:
                 continue
             index = length if answer == b"gap" else index + 1
 
-    async def restore(self, claim: Claim, records: list[dict[str, Any]] | None, *, turns: int) -> bool:
+    async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
         """Whether the claim holds; one that Redis forgot is made again, with the whole journal `records`.
 
         `records` None: the worker has not read what earlier attempts left.
@@ -116,14 +116,15 @@ class Rollouts:
             claim.attempt,
             int(records is not None),
             turns,
-            *map(dump, records or ()),
+            *(compress(encode_record(record)) for record in records or ()),
         )
         return bool(answer)
 
-    async def read_journal(self, uid: str) -> list[dict[str, Any]]:
-        """All records of a rollout that has not ended."""
+    async def read_journal(self, uid: str) -> list[JournalRecord]:
+        """All records of a rollout that has not ended; raises `JournalUnreadable` for one that is not ours."""
         with store_errors():
-            return [load(record) for record in await self._redis.lrange(keys.rollout(uid, "journal"), 0, -1)]
+            stored = await self._redis.lrange(keys.rollout(uid, "journal"), 0, -1)
+        return [parse_record(expand(record)) for record in stored]
 
     async def finish(self, claim: Claim, result: RolloutResult) -> None:
         """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""

@@ -40,7 +40,7 @@ class Recorder:
         self.calls.append("edit")
         self.messages = list(messages)
 
-    async def say(self, messages: list[Message]) -> None:
+    async def append_messages(self, messages: list[Message]) -> None:
         self.calls.append("say")
         self.messages += messages
 

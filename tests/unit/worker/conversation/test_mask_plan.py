@@ -4,10 +4,11 @@ import pytest
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_worker.conversation import mask_plan as masks
-from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind, TrainerKinds
+from rolloutpool_worker.conversation.mask_plan import TrainerKinds
 
 UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
 

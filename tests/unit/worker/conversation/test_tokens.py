@@ -15,12 +15,14 @@ from rolloutpool_common.errors import (
     TokenizerMismatch,
     TrainerProtocolError,
 )
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
-from rolloutpool_worker.conversation.tokens import DELTA_ECHO_FROM, OFF_LOOP, TokenTrack
+from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
+from rolloutpool_worker.conversation.off_loop import OFF_LOOP
+from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import Reply
 
 Message = dict[str, Any]
@@ -73,7 +75,7 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
     """With one turn, and one user message behind it."""
     tokens = track(tokenizer, **options)
     first = reply(tokenizer.render_prompt(messages), said(tokenizer))
-    assert await tokens.ingest_reply(first, messages, 1, None, train=True) == "none"
+    assert await tokens.ingest_reply(first, messages, AskedTurn(1), train=True) == "none"
     await tokens.append(MORE, 1)
     return tokens
 
@@ -84,21 +86,20 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
 async def test_when_a_prefix_may_be_left_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
     long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
     tokens = await opened(tokenizer, messages=long, max_turns=40)
-    echo = tokens.offer_prefix(turn)
+    echo = tokens.offer_prefix(turn, edited=False)
     assert (echo is not None) == offered
     if echo is not None:
         known = tokens.ledger.ids[: tokens.ledger.head]
         assert echo.prefix == len(known) >= DELTA_ECHO_FROM
         packed = struct.pack(f"<{len(known)}I", *known)
         assert echo.digest == hashlib.blake2b(packed, digest_size=16).hexdigest()
-    await tokens.replace([*long, ANSWER, *MORE], turn)
-    assert tokens.offer_prefix(3) is None
+    assert tokens.offer_prefix(3, edited=True) is None
 
 
 async def test_no_prefix_is_left_out_of_a_short_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
     long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
     for tokens in (await opened(tokenizer), await opened(tokenizer, messages=long, v1=True)):
-        assert tokens.offer_prefix(3) is None
+        assert tokens.offer_prefix(3, edited=False) is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ async def test_what_turn_1_must_prove(
     good = tokenizer.render_prompt(QUESTION)
     bad = reply(changes.get("prompt_token_ids", good), said(tokenizer), **changes)
     with pytest.raises(error, match=says) as caught:
-        await tokens.ingest_reply(bad, QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(bad, QUESTION, AskedTurn(1), train=True)
     assert "Calculate" not in caught.value.message
     assert tokens.ledger.samples() == []
     if error is TokenizerMismatch:
@@ -131,7 +132,7 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
     tokens = track(tokenizer)
     fingerprint = f"{ours.tokenizer_sha256}/{ours.template_sha256}/1.0"
     good = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
-    assert await tokens.ingest_reply(good, QUESTION, 1, None, train=True) == "none"
+    assert await tokens.ingest_reply(good, QUESTION, AskedTurn(1), train=True) == "none"
 
 
 @pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
@@ -141,7 +142,7 @@ async def test_ids_stay_in_the_vocabulary(tokenizer: ChatTokenizer, field: str) 
     prompt, ids = tokens.ledger.ids, said(tokenizer)
     (prompt if field == "prompt_token_ids" else ids)[-1] = 4096
     with pytest.raises(TrainerProtocolError, match=f"turn 2: {field} has an id outside"):
-        await tokens.ingest_reply(reply(prompt, ids), [], 2, None, train=True)
+        await tokens.ingest_reply(reply(prompt, ids), [], AskedTurn(2), train=True)
     assert tokens.ledger.entries == before
 
 
@@ -152,7 +153,7 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     tokens = track(tokenizer, mask_mode=MaskMode.RERENDER)
     shown = hidden or None
     prompt = rerender(tokenizer, QUESTION, tools=shown)
-    await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, 1)
     history = [*QUESTION, ANSWER, *MORE]
     theirs = rerender(tokenizer, history, tools=shown)
@@ -160,7 +161,7 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     assert plan.lengths == (len(theirs) - tokens.ledger.head,)
     edited = [*MORE, ANSWER, *QUESTION]
     await tokens.replace(edited, 1)
-    plan = await tokens.plan_mask(edited, 2)
+    plan = await tokens.plan_mask(edited, 2, edited=True)
     assert plan.lengths == (len(rerender(tokenizer, edited, tools=shown)),)
     assert plan.exact == plan.lengths[0]
 
@@ -169,7 +170,7 @@ async def test_tools_that_the_worker_has_are_taken_for_shown_only_where_they_are
     for tools in ([TOOL], None):
         tokens = track(tokenizer, tools=[TOOL])
         prompt = tokenizer.render_prompt(QUESTION, tools=tools)
-        await tokens.ingest_reply(reply(prompt, said(tokenizer)), QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(reply(prompt, said(tokenizer)), QUESTION, AskedTurn(1), train=True)
         await tokens.replace(MORE, 1)
         assert tokens.ledger.ids == tokenizer.render_prompt(MORE, tools=tools)
 
@@ -190,7 +191,7 @@ async def test_messages_that_come_later_are_rendered_with_those_before_them(toke
     once, twice = track(tokenizer), track(tokenizer)
     for tokens, parts in ((once, [[*MORE, *QUESTION]]), (twice, [MORE, [*MORE, *QUESTION]])):
         ids = said(tokenizer)[:-1]  # without its stop token, so that one is put in
-        await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, 1, None, train=True)
+        await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, AskedTurn(1), train=True)
         for part in parts:
             await tokens.append(part, 1)
     assert once.ledger.ids == twice.ledger.ids
@@ -207,7 +208,9 @@ async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(t
 @pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
 async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, size: int, in_thread: bool) -> None:
     tokens = track(tokenizer)
-    await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(
+        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
+    )
     task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], 1))
     await asyncio.sleep(0)
     # Without a thread it has nothing to wait for.
@@ -225,7 +228,7 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     sent = len(prompt) - tokens.ledger.head
     plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
-    assert await tokens.ingest_reply(second, history, 2, (plan, sent), train=True) == "assistant_text_changed"
+    assert await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True) == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
     assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == prompt
 
@@ -245,7 +248,7 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
     monkeypatch.setattr(RerenderCounter, "count", noted)
     tokens = track(tokenizer)
     first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
-    await tokens.ingest_reply(first, QUESTION, 1, None, train=True)
+    await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, 1)
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
     assert plan.exact == tokens.ledger.pending_glue
@@ -267,7 +270,7 @@ async def test_a_long_first_prompt_is_looked_at_off_the_loop(
     long = [{"role": "user", "content": "15 + 23? " * OFF_LOOP}]
     tokens = track(tokenizer)
     first = reply(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
-    await tokens.ingest_reply(first, long, 1, None, train=True)
+    await tokens.ingest_reply(first, long, AskedTurn(1), train=True)
     assert not threads
     await tokens.replace(QUESTION, 1)
     assert threads

@@ -16,7 +16,7 @@ from string import Template
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.result import RolloutResult, TurnRecord
+from rolloutpool_common.protocol.result import RolloutResult, TurnSummary
 from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
 from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
@@ -137,7 +137,7 @@ def _drift(label: str) -> str:
     return _text(label) if label in NO_DRIFT else f'<b class="drift">≠ {_text(label).replace("_", "_<wbr>")}</b>'
 
 
-def _turns(turns: Sequence[TurnRecord]) -> str:
+def _turns(turns: Sequence[TurnSummary]) -> str:
     if not turns:
         return ""
     numbers = ("turn", "prompt", "sampled", "mask sent", "tools")

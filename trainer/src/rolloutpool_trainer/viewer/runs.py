@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from rolloutpool_common.protocol.drift import NO_DRIFT
-from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, TurnRecord
+from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, TurnSummary
 from rolloutpool_trainer.errors import SamplesBroken
 
 __all__ = ["PROMPT", "SAMPLED", "SHARED", "UNKNOWN", "Decode", "Piece", "Run", "SampleView", "view_samples"]
@@ -52,7 +52,7 @@ class Run:
     turn: int | None = None
     """None in the prompt."""
     policy_version: str | None = None
-    record: TurnRecord | None = None
+    record: TurnSummary | None = None
     """What happened in its turn, on the first sampled run of that turn."""
 
     @property
@@ -105,7 +105,7 @@ def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleVie
 
 
 def _view(
-    number: int, sample: Sample, shared: int, records: dict[int, TurnRecord], decode: Decode | None
+    number: int, sample: Sample, shared: int, records: dict[int, TurnSummary], decode: Decode | None
 ) -> SampleView:
     ids, mask, logprobs = sample.response_ids, sample.response_mask, sample.response_logprobs
     if not len(ids) == len(mask) == len(logprobs):

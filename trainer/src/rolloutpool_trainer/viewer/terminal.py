@@ -10,7 +10,7 @@ from itertools import groupby
 from rich.text import Text
 
 from rolloutpool_common.protocol.drift import NO_DRIFT
-from rolloutpool_common.protocol.result import TurnRecord
+from rolloutpool_common.protocol.result import TurnSummary
 from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Run, SampleView
 from rolloutpool_trainer.viewer.sanitize import CLOSE, MARK_CLOSE, MARK_OPEN, OPEN, printable, sanitize
 
@@ -68,7 +68,7 @@ def legend(view: SampleView) -> Text:
     )
 
 
-def turn_rows(turns: Sequence[TurnRecord]) -> list[tuple[object, ...]]:
+def turn_rows(turns: Sequence[TurnSummary]) -> list[tuple[object, ...]]:
     """A row of `TURN_COLUMNS` per model call."""
     return [
         (

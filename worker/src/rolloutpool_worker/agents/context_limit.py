@@ -35,7 +35,7 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
     # The summary is a turn, and an answer needs one more.
     if conversation.turns + 2 > conversation.spec.max_turns:
         return
-    await conversation.say([{"role": "user", "content": SUMMARISE}])
+    await conversation.append_messages([{"role": "user", "content": SUMMARISE}])
     summary = (await conversation.sample()).message["content"]
     if isinstance(summary, str) and summary.strip():
         await conversation.edit([*head, {"role": "user", "content": RESUME + summary}])

@@ -19,8 +19,9 @@ class TerminationDecision:
     """What a strategy decides after a turn."""
 
     end: bool
-    say: tuple[dict[str, Any], ...] = ()
-    """Messages to append where the policy called no tool and the rollout goes on, e.g. a user turn."""
+    """Whether the rollout is over."""
+    append: tuple[dict[str, Any], ...] = ()
+    """Messages that follow the turn and the results of its tools if the rollout goes on, e.g. a user turn."""
 
 
 class TerminationStrategy(Protocol):

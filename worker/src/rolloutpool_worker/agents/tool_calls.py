@@ -38,15 +38,15 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
         turn = await conversation.sample()
         if conversation.sampled_tokens >= spec.max_tokens_total:
             return FinishReason.MAX_TOKENS
-        verdict = strategy(turn, conversation.messages)
-        if verdict.end or not (turn.tool_calls or verdict.say):
+        decision = strategy(turn, conversation.messages)
+        if decision.end or not (turn.tool_calls or decision.append):
             return _natural_end(turn, strategy)
         if reason := _hint_reached(conversation):
             return reason
         if turn.tool_calls:
-            await conversation.run_tools(turn, then=verdict.say)
+            await conversation.run_tools(turn, append=decision.append)
         else:
-            await conversation.say(verdict.say)
+            await conversation.append_messages(decision.append)
         # v1's clients rely on it: the tools of the last turn are run, the transcript ends with their results.
         if conversation.turns >= spec.max_turns:
             return FinishReason.MAX_TURNS

@@ -1,9 +1,11 @@
-"""One conversation, and the only code that writes its messages, ledger and journal.
+"""One conversation, and the only code that writes its messages, tokens and journal.
 
-- `conversation` is what agents see.
-- `journal` makes each turn durable before the next one begins.
-- `tokens` holds each reply against the ledger.
-- `mask_plan` decides which mask lengths to try.
-- `first_prompt` finds out what the trainer's first prompt shows.
-- `store_retry` holds a write until Redis takes it.
+- `conversation` is what agents see. Start here.
+- `recorder` makes the steps that really happen, and writes them down.
+- `journal` replays what earlier attempts wrote, and makes each record durable.
+- `next_turn` plans how the next turn is asked, and asks it.
+- `history` holds the messages; `measures` sums up what a result reports.
+- `tokens` keeps the ledger; `echo` checks what the trainer reports against it.
+- `mask_plan` decides which mask lengths to try; `first_prompt` finds out what the trainer's first prompt shows.
+- `off_loop` moves long computations to a thread; `store_retry` repeats a write until Redis takes it.
 """

@@ -1,21 +1,32 @@
-"""One rollout's journal as its worker sees it: what was read of earlier attempts, then what this one writes.
+"""One rollout's journal as its worker sees it: what earlier attempts wrote, then what this one writes.
 
-Records are replayed in order, each once; only when none is left is anything new written. A record is durable before
-`write` returns, at its index; what Redis lost of the earlier ones is sent again with it, and where Redis does not
-answer, the write is held.
+How a rollout goes on after its worker has died:
+
+1. The next worker reads the records from Redis, checks them, and runs the agent from the start.
+2. Each step of the agent (`sample`, `run_tools`, `append_messages`, `edit`) asks `replay` for the next record of its
+   kind. As long as there is one, the step does nothing but give the agent what the record says.
+3. A record of another kind means that the agent does something else than the first time (`StaleJournal`).
+4. After the last record `replay` gives None. From here on steps really happen, and each is written with `write`.
+
+    records read   [turn, observation, turn]
+    agent          sample -> replayed, run_tools -> replayed, sample -> replayed, run_tools -> runs, and is written
+
+A record is durable before `write` returns. Redis may lose its last second when it crashes; so `write` sends again what
+is missing, from the records that are kept here. If Redis does not answer, `write` waits until it does.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.journal import EditRecord, JournalRecord, ObservationRecord, TurnRecord
 from rolloutpool_common.store import Claim, ClaimLost, Store
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
 __all__ = ["Journal", "StaleJournal"]
 
-Record = dict[str, Any]
+Kind = TypeVar("Kind", TurnRecord, ObservationRecord, EditRecord)
 
 
 class StaleJournal(RolloutPoolError):
@@ -29,7 +40,7 @@ class Journal:
         self,
         store: Store,
         claim: Claim,
-        records: list[Record],
+        records: Sequence[JournalRecord],
         drain: Drain,
         *,
         after_write: Callable[[], None] | None = None,
@@ -47,31 +58,50 @@ class Journal:
         self._store = store
         self._drain = drain
         self._claim = claim
-        self._records = records
+        self._records = list(records)
         self._inherited = len(records)
-        self._turns = sum(record["kind"] == "turn" for record in records)
+        self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._at = 0
+        self._entries = 0
 
     @property
     def beyond_inherited(self) -> bool:
         """Whether this attempt has written anything itself."""
         return self._at > self._inherited
 
-    def replay(self, kind: str) -> Record | None:
-        """The next inherited record, None behind the last; raises `StaleJournal` where it is of another kind."""
+    @property
+    def entries(self) -> int:
+        """How many of the ledger's entries the records hold, up to where the agent is."""
+        return self._entries
+
+    def replay(self, kind: type[Kind]) -> Kind | None:
+        """The next inherited record, None after the last; raises `StaleJournal` if it is of another kind."""
         if self._at >= len(self._records):
             return None
         record = self._records[self._at]
-        if record["kind"] != kind:
-            raise StaleJournal(f"record {self._at} is {record['kind']}, not {kind}: {StaleJournal.__doc__}")
+        if not isinstance(record, kind):
+            raise StaleJournal(
+                f"record {self._at} is {type(record).__name__}, not {kind.__name__}: {StaleJournal.__doc__}"
+            )
         self._at += 1
+        self._entries += len(record.entries)
         return record
 
-    async def write(self, record: Record, *, turns: int) -> None:
-        """Appends a record; raises `ClaimLost` when the rollout is no longer this worker's."""
+    async def write(self, record: JournalRecord, *, turns: int) -> None:
+        """Appends a record.
+
+        Args:
+            record: What happened.
+            turns: Model calls that have succeeded, this one included.
+
+        Raises:
+            ClaimLost: The rollout is no longer this worker's.
+            StoreError: The store does not answer, and this process shuts down.
+        """
         self._records.append(record)
         self._turns = turns
         self._at += 1
+        self._entries += len(record.entries)
         await retry_store(
             self._drain,
             self._claim.uid,

@@ -1,49 +1,37 @@
 """Which `response_mask` a turn is asked with, and what the trainer's reply teaches about it.
 
-Two lengths exist, and they differ exactly where a trainer that renders history again gets other ids than were
-sampled. `exact` comes from the ledger, `rerender` from the difference of two plain renders. A trainer's kind is
-declared by it, or learned from an echo, and held for the rest of the batch. A mask that was accepted and that the echo
-then disproves ends the rollout: the trainer's session is wrong, and nobody else would see it.
-"""
+The mask on the wire is a list of zeros, one for each prompt token that the trainer has not seen before. Two lengths can
+be right, and they differ when a trainer that renders history again gets other ids than were sampled:
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+- `exact` is what the ledger adds after the last sampled id. A trainer that keeps sampled ids counts this.
+- `rerender` is the difference between two renders of the history, the whole one and the one that was asked last.
+  A trainer that renders all messages again counts this.
+
+Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind decides:
+
+1. It keeps ids (it says so, or an echo has shown it): send `exact`, and render nothing.
+2. It renders again: send `rerender`.
+3. Unknown and both are equal: send it; nothing can be learned from the reply.
+4. Unknown and they differ: send `rerender` first. A trainer that keeps ids refuses it with 422; then send `exact`.
+5. The echo must have as many new tokens as the mask that was accepted. If not, the trainer does not check masks, its
+   session is wrong, and only the pool can notice: the rollout ends with `MaskDisproved`.
+
+    sampled ids   "a" " b"      rendered again   "a b"      exact 5 (glue)      rerender 4 (one id fewer, then glue)
+
+What an echo teaches holds for the other rollouts of the batch (`TrainerKinds`).
+"""
 
 from cachetools import LRUCache
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.tokens.comparison import EchoKind
 
-__all__ = ["MaskPlan", "TrainerKind", "TrainerKinds", "check_accepted", "impossible", "infer_kind", "plan"]
+__all__ = ["TrainerKinds", "check_accepted", "impossible", "infer_kind", "plan"]
 
 REMEMBERED = 4096
 """Batches whose trainer's kind is remembered in a process."""
-
-
-class TrainerKind(StrEnum):
-    """What a trainer does with the ids that it sampled."""
-
-    UNKNOWN = "unknown"
-    KEEPS_IDS = "keeps_ids"
-    """It continues them: the next prompt begins with prompt + sampled ids."""
-    RERENDERS = "rerenders"
-    """It renders all messages again each turn."""
-
-
-@dataclass(frozen=True)
-class MaskPlan:
-    """The lengths to try, in order: a second one only where the first may be refused rightly."""
-
-    lengths: Sequence[int]
-    exact: int
-    rerender: int | None
-    """None where it was not needed or the template refuses."""
-
-    def mask(self, attempt: int) -> list[int] | None:
-        """The mask on the wire: zeros, or null where nothing was put in between."""
-        return [0] * self.lengths[attempt] or None
 
 
 def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int) -> MaskPlan:

@@ -1,156 +1,138 @@
-"""The tokens of one conversation: what is proved, what the next prompt will be, what a reply proves.
+"""The tokens of one conversation: what is proved, what the next prompt will be, what a reply adds.
 
-The ledger is seeded from the trainer's own first prompt; sampled ids are kept verbatim; only new messages are
-rendered. Every echoed prompt is held against the ledger before the reply is believed. CPU-bound work moves to a
-thread when it is long enough to hold up the loop.
+The ledger begins with the trainer's own first prompt. Sampled ids are kept verbatim; only new messages are rendered.
+Every echo is checked (`echo.py`) before the reply is believed.
 """
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from rolloutpool_common.errors import (
-    AlignmentUnverified,
-    DriftRefused,
-    InjectionRefused,
-    TemplateRefusedTurn,
-    TemplateUnusable,
-    TokenizerMismatch,
-    TrainerProtocolError,
-)
-from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.errors import TemplateRefusedTurn, TemplateUnusable
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
+from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
-from rolloutpool_common.protocol.turn_headers import has_same_files, write_fingerprint
-from rolloutpool_common.rendering import (
-    ChatTokenizer,
-    Delta,
-    DriftLabel,
-    TemplateRefused,
-    classify,
-    verify_prompt_contains,
-)
-from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind
+from rolloutpool_common.rendering import ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
+from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
-from rolloutpool_worker.conversation.mask_plan import MaskPlan, TrainerKind
+from rolloutpool_worker.conversation.off_loop import characters, off_loop
 from rolloutpool_worker.policy import Echo, Reply
 
-__all__ = ["EDITED", "UNVERIFIED", "TokenTrack"]
+__all__ = ["TokenTrack"]
 
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
-UNVERIFIED = DriftLabel.UNVERIFIED.value
-EDITED = DriftLabel.EDITED.value
 PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
-
-OFF_LOOP = 16_000
-"""Characters or ids; tokenising more than that takes milliseconds."""
-FULL_ECHO_EVERY = 16
-DELTA_ECHO_FROM = 512
-"""Ids; a shorter prompt costs less than the headers."""
+"""If the template refuses this one as well, the template is at fault and not what the policy sampled."""
 
 
 class TokenTrack:
-    """One rollout's ledger, with everything that reads or writes it."""
+    """One rollout's ledger, with everything that writes it."""
 
     def __init__(
         self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], kind: TrainerKind, uid: str
     ) -> None:
+        """Tokens of a rollout that has none yet.
+
+        Args:
+            spec: The rollout.
+            tokenizer: Renders new messages.
+            tools: The definitions that the first prompt may show.
+            kind: What the batch's other rollouts have learned of the trainer.
+            uid: For the log.
+        """
         self.ledger = TokenLedger(tokenizer.fingerprint)
         self.kind = kind
-        self.edited = False
-        """Whether the next prompt is a history that the agent has edited."""
         self._spec = spec
         self._tokenizer = tokenizer
         self._tools = tools
-        self._uid = uid
+        self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
-        self._offered = 0
-        """Length of the prefix that the reply to come may leave out."""
 
     # --- before a call ------------------------------------------------------------------------------------------
 
-    async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int) -> MaskPlan:
-        """Which mask lengths to try for a turn from 2 on."""
+    async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int, *, edited: bool = False) -> MaskPlan:
+        """Which mask lengths to try for a turn from 2 on.
+
+        Args:
+            messages: The whole history that is asked.
+            turn: The number of that turn.
+            edited: Whether the history was edited since the last turn; then all of it is new to the trainer.
+        """
         spec = self._spec
-        exact = len(self.ledger) + self._opened.offset if self.edited else self.ledger.pending_glue
+        exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
-        rerender = await self._off_loop(len(self.ledger), self._count, messages)
+        whole = await off_loop(len(self.ledger), self._opened.count, messages)
+        rerender = None if whole is None else whole - self._known(edited)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
 
-    def offer_prefix(self, turn: int) -> Echo | None:
-        """What the trainer may leave out of its echo; None where a full one is wanted."""
-        full = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= self._spec.max_turns or self.edited
-        self._offered = 0 if full or self._spec.v1 or self.ledger.head < DELTA_ECHO_FROM else self.ledger.head
-        return Echo(self._offered, self.ledger.head_digest.hex()) if self._offered else None
+    def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
+        """What the trainer may leave out of its echo; None where the whole one is wanted."""
+        return self._echoes.offer(turn, edited=edited)
 
-    def _count(self, messages: Sequence[dict[str, Any]]) -> int | None:
-        """How many tokens a re-rendering trainer counts as new; None where the template refuses the history."""
-        count = self._opened.count(messages)
-        return None if count is None else count - self._known()
-
-    def _known(self) -> int:
-        """How many ids of the next prompt the trainer does not take for new."""
-        return 0 if self.edited else self.ledger.head
+    def _known(self, edited: bool) -> int:
+        """How many ids of the next prompt the trainer does not count as new."""
+        return 0 if edited else self.ledger.head
 
     # --- after a call -------------------------------------------------------------------------------------------
 
     async def ingest_reply(
-        self,
-        reply: Reply,
-        messages: Sequence[dict[str, Any]],
-        turn: int,
-        mask: tuple[MaskPlan, int] | None,
-        *,
-        train: bool,
-    ) -> str:
-        """Holds the reply against the ledger and appends what was sampled; returns the label of the drift.
+        self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
+    ) -> DriftLabel:
+        """Checks a reply against the ledger and appends what was sampled.
 
-        `mask` is the plan and the length that the trainer accepted, from turn 2 on.
+        Args:
+            reply: The trainer's.
+            messages: The history that was asked.
+            asked: How it was asked.
+            train: Whether the sampled ids are trained.
+
+        Returns:
+            How the trainer's prompt differs from the ledger.
+
+        Raises:
+            RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
         """
-        drift = await (self._open(reply, messages) if turn == 1 else self._compare(reply, turn, mask))
-        self._check_vocabulary("token_ids", reply.token_ids, turn)
+        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked))
+        self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if reply.keeps_ids is not None:
             self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
         self.ledger.append_sampled(
-            reply.token_ids, reply.logprobs, turn=turn, policy_version=reply.policy_version, train=train
+            reply.token_ids, reply.logprobs, turn=asked.turn, policy_version=reply.policy_version, train=train
         )
-        self.edited = False
-        return drift
+        return label
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
-        """After a journaled turn was replayed into the ledger; `messages` are those that the turn was asked with."""
+        """Follows a journaled turn whose entries the ledger has absorbed.
+
+        Args:
+            kind: What was known of the trainer after the turn.
+            messages: What the turn was asked with.
+        """
         self.kind = kind
-        self.edited = False
         if self._first is None:
             self._first = self._first_prompt(messages, self.ledger.segments[0].n)
 
-    async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> str:
-        echo, spec = reply.prompt_token_ids, self._spec
-        self._check_fingerprint(reply.fingerprint)
-        if echo is None:
-            if not spec.allow_unverified:
-                raise AlignmentUnverified(f"turn 1: {AlignmentUnverified.__doc__}")
-            self._first = self._first_prompt(messages, None)
-            self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt"))
-            return UNVERIFIED
-        if not echo:
-            raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
-        if max(echo) >= self._tokenizer.vocab_size:
-            raise TokenizerMismatch(
-                f"turn 1: the prompt of the trainer at {spec.server_url} has id {max(echo)}, but this worker has "
-                f"{self._own} for {self._tokenizer.name!r}, with {self._tokenizer.vocab_size} ids. The trainer serves "
-                "another model; give `tokenizer_name` the one that it serves"
-            )
-        await self._off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
-        self._first = self._first_prompt(messages, len(echo))
-        self.ledger.seed(echo)
-        return DriftLabel.NONE.value
+    async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
+        label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
+        self._first = self._first_prompt(messages, None if echo is None else len(echo))
+        self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
+        return label
+
+    async def _follow(self, reply: Reply, asked: AskedTurn) -> DriftLabel:
+        verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
+        if echo is None or verified.comparison is None:
+            return verified.label
+        plan, sent = asked.plan, asked.mask_length
+        if plan is not None and sent is not None and self._spec.mask_mode is MaskMode.AUTO:
+            new = reply.prefix + len(echo) - self._known(asked.edited)
+            masks.check_accepted(plan, sent, new, asked.turn)
+            if not asked.edited:
+                self.kind = masks.infer_kind(self.kind, plan, verified.comparison.kind)
+        self.ledger.accept_echo(echo, prefix=reply.prefix)
+        return verified.label
 
     def _first_prompt(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> FirstPrompt:
         return FirstPrompt(
@@ -163,60 +145,6 @@ class TokenTrack:
             raise LedgerOrder("The first prompt is not known before the first reply.")
         return self._first
 
-    def _check_fingerprint(self, theirs: str | None) -> None:
-        if theirs is not None and not has_same_files(theirs, self._tokenizer.fingerprint):
-            raise TokenizerMismatch(
-                f"turn 1: the trainer at {self._spec.server_url} uses tokenizer/template/transformers {theirs[:200]}, "
-                f"this worker has {self._own} for {self._tokenizer.name!r}; give both the same files"
-            )
-
-    @property
-    def _own(self) -> str:
-        return write_fingerprint(self._tokenizer.fingerprint)
-
-    def _check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
-        size = self._tokenizer.vocab_size
-        if ids and max(ids) >= size:
-            raise TrainerProtocolError(f"turn {turn}: {name} has an id outside the tokenizer's vocabulary of {size}")
-
-    async def _compare(self, reply: Reply, turn: int, mask: tuple[MaskPlan, int] | None) -> str:
-        echo, spec, ledger = reply.prompt_token_ids, self._spec, self.ledger
-        if echo is None:
-            if not spec.allow_unverified:
-                raise AlignmentUnverified(f"turn {turn}: {AlignmentUnverified.__doc__}")
-            return UNVERIFIED
-        self._check_vocabulary("prompt_token_ids", echo, turn)
-        self._check_prefix(reply.prefix, echo, turn)
-        verdict = ledger.compare(echo, prefix=reply.prefix)
-        label: str = EDITED if self.edited else DriftLabel.NONE.value
-        if verdict.kind is not EchoKind.EQUAL:
-            label = await self._off_loop(
-                len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix).value
-            )
-            _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, verdict.first_difference)
-            self._tolerate(DriftLabel(label), verdict, turn)
-        if mask is not None and spec.mask_mode is MaskMode.AUTO:
-            plan, sent = mask
-            masks.check_accepted(plan, sent, reply.prefix + len(echo) - self._known(), turn)
-            if not self.edited:
-                self.kind = masks.infer_kind(self.kind, plan, verdict.kind)
-        ledger.accept_echo(echo, prefix=reply.prefix)
-        return label
-
-    def _check_prefix(self, prefix: int, echo: Sequence[int], turn: int) -> None:
-        if prefix not in (0, self._offered):
-            raise TrainerProtocolError(f"turn {turn}: the reply leaves out {prefix} ids, which nobody offered")
-        if prefix and len(echo) >= prefix and echo[:prefix] == self.ledger.ids[:prefix]:
-            raise TrainerProtocolError(f"turn {turn}: the reply says that it leaves out {prefix} ids, and has them")
-
-    def _tolerate(self, label: DriftLabel, verdict: EchoComparison, turn: int) -> None:
-        """Raises where the batch wants no rollout with such a prompt."""
-        where = f"turn {turn}, id {verdict.first_difference}"
-        if label is DriftLabel.INJECTED_CONTROL_TOKEN and self._spec.on_injection is OnInjection.FAIL:
-            raise InjectionRefused(f"{where}: {InjectionRefused.__doc__}")
-        if verdict.kind is EchoKind.FORK and self._spec.on_drift is OnDrift.FAIL:
-            raise DriftRefused(f"{where}, {label}: {DriftRefused.__doc__}")
-
     def stop_of(self, reply: Reply) -> StopToken:
         """How the end of a turn shows in its ids."""
         if reply.token_ids and reply.token_ids[-1] in self._tokenizer.stop_ids:
@@ -226,9 +154,14 @@ class TokenTrack:
     # --- new messages -------------------------------------------------------------------------------------------
 
     async def append(self, messages: list[dict[str, Any]], turn: int) -> None:
-        """Renders the messages behind the last sampled turn, in the place of fewer of them rendered before."""
+        """Renders what follows the last sampled turn; replaces the earlier render of a prefix of these messages.
+
+        Args:
+            messages: All messages after the policy's last one: some templates merge them into one turn.
+            turn: The turn that they follow.
+        """
         tools = await self._shown_tools() if self._tokenizer.tools_choose_template else None
-        delta = await self._off_loop(_characters(messages), self._render, messages, turn, tools)
+        delta = await off_loop(characters(messages), self._render, messages, turn, tools)
         if self.ledger.pending_glue:
             self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
             return
@@ -250,30 +183,20 @@ class TokenTrack:
     async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
         """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
         self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))
-        self.edited = True
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:
         first = self._opened
         if not first.looked:
-            # By the length of that prompt, whatever is rendered now.
-            await self._off_loop(_characters(first.messages), lambda: first.tools)
+            # What is looked at is the first prompt, so its length decides, not that of the messages to render.
+            await off_loop(characters(first.messages), lambda: first.tools)
         return first.tools
 
     async def _render_whole(self, messages: Sequence[dict[str, Any]], what: str) -> list[int]:
-        tools = await self._shown_tools()
+        tools, kwargs = await self._shown_tools(), self._spec.template_kwargs
         try:
-            return await self._off_loop(
-                _characters(messages),
-                lambda: self._tokenizer.render_prompt(
-                    messages, tools=tools, template_kwargs=self._spec.template_kwargs
-                ),
+            return await off_loop(
+                characters(messages),
+                lambda: self._tokenizer.render_prompt(messages, tools=tools, template_kwargs=kwargs),
             )
         except TemplateRefused as refused:
             raise TemplateUnusable(f"{what}: {refused.message}") from None
-
-    async def _off_loop(self, size: int, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)
-
-
-def _characters(messages: Sequence[dict[str, Any]]) -> int:
-    return sum(len(message["content"]) for message in messages if isinstance(message["content"], str))

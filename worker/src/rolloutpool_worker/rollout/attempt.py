@@ -27,6 +27,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -243,7 +244,7 @@ class _Attempt:
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
-    async def _read_journal(self) -> list[dict[str, Any]]:
+    async def _read_journal(self) -> list[JournalRecord]:
         return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
 
     def _turn(self) -> int | None:

@@ -1,0 +1,45 @@
+"""Journal records as small as they can be, told apart by a number."""
+
+from rolloutpool_common.protocol.journal import (
+    MaskPlan,
+    ObservationRecord,
+    PlannedTurn,
+    TrainerKind,
+    TurnRecord,
+)
+from rolloutpool_common.protocol.result import StopToken, TurnSummary
+
+__all__ = ["observation_record", "turn_record"]
+
+
+def turn_record(n: int | str) -> TurnRecord:
+    """A turn in which the policy said `n`."""
+    summary = TurnSummary(
+        turn=1,
+        prompt_tokens=3,
+        sampled_tokens=1,
+        mask_sent=None,
+        finish_reason="stop",
+        drift="none",
+        tool_calls=0,
+        stop=StopToken.SAMPLED,
+    )
+    return TurnRecord(
+        message={"role": "assistant", "content": str(n), "tool_calls": None, "tool_call_id": None},
+        entries=(),
+        trainer=TrainerKind.UNKNOWN,
+        zero_logprobs=False,
+        summary=summary,
+        llm_ms=1.5,
+    )
+
+
+def observation_record(n: int | str) -> ObservationRecord:
+    """An observation in which the user said `n`."""
+    return ObservationRecord(
+        messages=[{"role": "user", "content": str(n), "tool_calls": None, "tool_call_id": None}],
+        entries=(),
+        planned=PlannedTurn(MaskPlan((3,), 3, None), "00" * 16),
+        tools_ms=0.0,
+        tool_calls=0,
+    )

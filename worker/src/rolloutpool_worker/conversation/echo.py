@@ -1,0 +1,181 @@
+"""The echo: the prompt that a trainer reports for a turn, held against what the ledger expects.
+
+Nothing that a reply says is believed before its echo is checked:
+
+1. Turn 1: the echo becomes the ledger's first prompt, if its ids are in the vocabulary and its text contains the
+   request's messages. Else the trainer serves another model or got other messages: `TokenizerMismatch`.
+2. Later turns: the echo is compared with the ledger's context id by id. If they are equal, all is well.
+3. If they differ, the difference gets a label (`DriftLabel`) for people and metrics, and the ledger follows the
+   trainer: what it reports is what the policy saw. A difference before the last sampled id forks the rollout into two
+   samples (`tokens/ledger.py`). The batch may refuse that instead (`on_drift`, `on_injection`).
+4. A trainer that reports no echo is refused, unless the batch has `allow_unverified`.
+
+A long echo costs more than all else on a turn. So from `DELTA_ECHO_FROM` ids on the request offers to leave out the
+part that the ledger knows already, with its digest. A trainer whose own ids have that digest may send the rest alone.
+Every `FULL_ECHO_EVERY` turns, and on the first two and the last one, the whole echo is wanted all the same.
+
+    ledger    1 2 3 | 10 11 | 20      offered: prefix 5 (1 2 3 10 11) and its digest
+    reply     X-Echo-Prefix-Length: 5, prompt_token_ids 20        equal: the same as 1 2 3 10 11 20
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutpool_common.errors import (
+    AlignmentUnverified,
+    DriftRefused,
+    InjectionRefused,
+    TokenizerMismatch,
+    TrainerProtocolError,
+)
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import MaskPlan
+from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.protocol.turn_headers import has_same_files, write_fingerprint
+from rolloutpool_common.rendering import ChatTokenizer, classify, verify_prompt_contains
+from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.off_loop import off_loop
+from rolloutpool_worker.policy import Echo, Reply
+
+__all__ = ["DELTA_ECHO_FROM", "AskedTurn", "EchoVerifier", "VerifiedEcho"]
+
+_log = logging.getLogger(__name__)
+
+FULL_ECHO_EVERY = 16
+"""Turns."""
+DELTA_ECHO_FROM = 512
+"""Ids; a shorter prompt costs less than the headers."""
+
+
+@dataclass(frozen=True)
+class AskedTurn:
+    """A turn as the trainer has accepted it; its reply is checked against this."""
+
+    turn: int
+    """From 1."""
+    plan: MaskPlan | None = None
+    """None on turn 1, which has no mask."""
+    mask_length: int | None = None
+    """The length of the plan that the trainer accepted; None on turn 1."""
+    edited: bool = False
+    """Whether the agent has edited the history since the last turn."""
+    offered: int = 0
+    """Length of the prefix that the echo may leave out."""
+
+
+@dataclass(frozen=True)
+class VerifiedEcho:
+    """What the echo of a later turn has shown."""
+
+    label: DriftLabel
+    comparison: EchoComparison | None
+    """None where the trainer reported no prompt."""
+
+
+class EchoVerifier:
+    """Checks the echoes of one rollout. Reads the ledger and never writes it."""
+
+    def __init__(self, spec: RolloutSpec, tokenizer: ChatTokenizer, ledger: TokenLedger, uid: str) -> None:
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._ledger = ledger
+        self._uid = uid
+
+    def offer(self, turn: int, *, edited: bool) -> Echo | None:
+        """What the trainer may leave out of its echo; None where the whole one is wanted."""
+        ledger, spec = self._ledger, self._spec
+        whole = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= spec.max_turns or edited
+        if whole or spec.v1 or ledger.head < DELTA_ECHO_FROM:
+            return None
+        return Echo(ledger.head, ledger.head_digest.hex())
+
+    async def verify_first(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
+        """Checks the prompt of turn 1.
+
+        Args:
+            reply: With the echo, or without one.
+            messages: What was asked.
+
+        Returns:
+            NONE, or UNVERIFIED where the trainer reported no prompt.
+
+        Raises:
+            TokenizerMismatch: The echo is none of these messages, or the trainer declares other tokenizer files.
+            AlignmentUnverified: There is no echo, and the batch wants one.
+            TrainerProtocolError: The echo is empty.
+        """
+        self._check_fingerprint(reply.fingerprint)
+        echo = reply.prompt_token_ids
+        if echo is None:
+            return self._unverified(1)
+        if not echo:
+            raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
+        if max(echo) >= self._tokenizer.vocab_size:
+            raise TokenizerMismatch(
+                f"turn 1: the prompt of the trainer at {self._spec.server_url} has id {max(echo)}, but this worker has "
+                f"{self._own} for {self._tokenizer.name!r}, with {self._tokenizer.vocab_size} ids. The trainer serves "
+                "another model; give `tokenizer_name` the one that it serves"
+            )
+        await off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
+        return DriftLabel.NONE
+
+    async def verify_later(self, reply: Reply, asked: AskedTurn) -> VerifiedEcho:
+        """Compares the prompt of a turn from 2 on with the ledger.
+
+        Raises:
+            AlignmentUnverified: There is no echo, and the batch wants one.
+            TrainerProtocolError: An id is outside the vocabulary, or the reply leaves out what was not offered.
+            DriftRefused, InjectionRefused: The prompts differ, and the batch wants no rollout with such a prompt.
+        """
+        echo, ledger, turn = reply.prompt_token_ids, self._ledger, asked.turn
+        if echo is None:
+            return VerifiedEcho(self._unverified(turn), None)
+        self.check_vocabulary("prompt_token_ids", echo, turn)
+        self._check_prefix(reply.prefix, echo, asked)
+        comparison = ledger.compare(echo, prefix=reply.prefix)
+        if comparison.kind is EchoKind.EQUAL:
+            return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
+        label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix))
+        _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, comparison.first_difference)
+        self._tolerate(label, comparison, turn)
+        return VerifiedEcho(label, comparison)
+
+    def check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
+        """Raises `TrainerProtocolError` if an id of the reply's field is outside the tokenizer's vocabulary."""
+        size = self._tokenizer.vocab_size
+        if ids and max(ids) >= size:
+            raise TrainerProtocolError(f"turn {turn}: {name} has an id outside the tokenizer's vocabulary of {size}")
+
+    def _unverified(self, turn: int) -> DriftLabel:
+        if not self._spec.allow_unverified:
+            raise AlignmentUnverified(f"turn {turn}: {AlignmentUnverified.__doc__}")
+        return DriftLabel.UNVERIFIED
+
+    def _check_fingerprint(self, theirs: str | None) -> None:
+        if theirs is not None and not has_same_files(theirs, self._tokenizer.fingerprint):
+            raise TokenizerMismatch(
+                f"turn 1: the trainer at {self._spec.server_url} uses tokenizer/template/transformers {theirs[:200]}, "
+                f"this worker has {self._own} for {self._tokenizer.name!r}; give both the same files"
+            )
+
+    @property
+    def _own(self) -> str:
+        return write_fingerprint(self._tokenizer.fingerprint)
+
+    def _check_prefix(self, prefix: int, echo: Sequence[int], asked: AskedTurn) -> None:
+        if prefix not in (0, asked.offered):
+            raise TrainerProtocolError(f"turn {asked.turn}: the reply leaves out {prefix} ids, which nobody offered")
+        if prefix and len(echo) >= prefix and echo[:prefix] == self._ledger.ids[:prefix]:
+            raise TrainerProtocolError(
+                f"turn {asked.turn}: the reply says that it leaves out {prefix} ids, and has them"
+            )
+
+    def _tolerate(self, label: DriftLabel, comparison: EchoComparison, turn: int) -> None:
+        where = f"turn {turn}, id {comparison.first_difference}"
+        if label is DriftLabel.INJECTED_CONTROL_TOKEN and self._spec.on_injection is OnInjection.FAIL:
+            raise InjectionRefused(f"{where}: {InjectionRefused.__doc__}")
+        if comparison.kind is EchoKind.FORK and self._spec.on_drift is OnDrift.FAIL:
+            raise DriftRefused(f"{where}, {label}: {DriftRefused.__doc__}")

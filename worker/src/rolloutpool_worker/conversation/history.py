@@ -1,0 +1,67 @@
+"""The messages of a conversation, and their bytes as they go into each request."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from pydantic import ValidationError
+
+from rolloutpool_common.errors import WorkerFault
+from rolloutpool_common.outcomes import Boundary
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_worker.policy import MessageBytes
+
+__all__ = ["AgentMisuse", "History", "normal_form"]
+
+
+class AgentMisuse(WorkerFault):
+    """The agent asked the conversation for something that cannot be."""
+
+    boundary = Boundary.AGENT
+    retryable = False
+
+
+class History:
+    """The transcript so far. Each message is written as JSON once, when it is appended."""
+
+    def __init__(self, messages: Sequence[dict[str, Any]]) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.wire = MessageBytes()
+        self.append(messages)
+
+    def append(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Adds messages in normal form."""
+        self.messages.extend(messages)
+        self.wire.append(messages)
+
+    def replace(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Makes these the whole history. The list itself stays, because an agent may hold it."""
+        self.messages.clear()
+        self.wire = MessageBytes()
+        self.append(messages)
+
+    def since_last_turn(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """All messages after the policy's last one, then `messages`; tool messages with the names of their tools."""
+        since = list(takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))[::-1]
+        return self._with_tool_names([*since, *messages])
+
+    def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        # Some templates print the name of the tool that was called; protocol v1's messages do not have it.
+        calls: list[dict[str, Any]] = next(
+            (m["tool_calls"] for m in reversed(self.messages) if m.get("tool_calls")), []
+        )
+        names = {call["id"]: call["function"]["name"] for call in calls}
+        return [
+            {**m, "name": names[m["tool_call_id"]]}
+            if m["role"] == "tool" and "name" not in m and m.get("tool_call_id") in names
+            else m
+            for m in messages
+        ]
+
+
+def normal_form(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An agent's messages in normal form; raises `AgentMisuse` if one of them is no message."""
+    try:
+        return [Message.model_validate(message).wire() for message in messages]
+    except ValidationError as error:
+        raise AgentMisuse(f"the agent gave something that is not a message ({error.error_count()} faults)") from None

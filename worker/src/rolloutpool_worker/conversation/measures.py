@@ -1,0 +1,83 @@
+"""What a result reports about a conversation besides its tokens: turns, drift, times, warnings."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutpool_common.protocol.drift import NO_DRIFT, DriftLabel
+from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
+from rolloutpool_common.protocol.result import Alignment, StopToken, TurnSummary
+from rolloutpool_common.tokens.entries import ForkEntry
+
+__all__ = ["Measures"]
+
+
+@dataclass
+class Measures:
+    """Sums over the records of a rollout, whether they are replayed or new."""
+
+    traced: bool = False
+    """Whether `trace` is kept; protocol v1's clients ask for it."""
+    turns: list[TurnSummary] = field(default_factory=list)
+    drift: Counter[str] = field(default_factory=Counter)
+    """Turns per label, those without drift left out."""
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    tool_calls: int = 0
+    sampled_tokens: int = 0
+    llm_ms: float = 0.0
+    tools_ms: float = 0.0
+    forked: bool = False
+    """Whether a trainer's prompt has split the rollout into samples."""
+    max_context: int = 0
+    """Longest prompt + sampled tokens of one call."""
+    zero_logprobs: bool = True
+    """Whether every log-probability so far was 0.0, which no real policy reports."""
+
+    def add_turn(self, record: TurnRecord) -> None:
+        """Counts a turn."""
+        summary = record.summary
+        self.turns.append(summary)
+        self.sampled_tokens += summary.sampled_tokens
+        self.llm_ms += record.llm_ms
+        self.zero_logprobs = self.zero_logprobs and record.zero_logprobs
+        self.max_context = max(self.max_context, summary.prompt_tokens + summary.sampled_tokens)
+        if summary.drift not in NO_DRIFT:
+            self.drift[summary.drift] += 1
+        self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)
+        if self.traced:
+            self.trace.append(
+                {
+                    "turn": summary.turn,
+                    "llm_request": {"prompt_length": summary.prompt_tokens, "response_mask_len": summary.mask_sent},
+                    "assistant_message": record.message,
+                    "tool_calls": record.message.get("tool_calls") or [],
+                    "tool_results": [],
+                    "llm_response_token_count": summary.sampled_tokens,
+                }
+            )
+
+    def add_observation(self, record: ObservationRecord) -> None:
+        """Counts tool calls and their time."""
+        self.tools_ms += record.tools_ms
+        self.tool_calls += record.tool_calls
+        if self.trace and record.tool_calls:
+            self.trace[-1]["tool_results"] = record.messages
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """How well the tokens are proved; None before the first sampled one."""
+        if not self.turns:
+            return None
+        if any(turn.drift == DriftLabel.UNVERIFIED for turn in self.turns):
+            return Alignment.UNVERIFIED
+        return Alignment.FORKED if self.forked else Alignment.EXACT
+
+    def warnings(self) -> list[str]:
+        """What a trainer should look at although nothing failed."""
+        ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
+        found = []
+        if ended and all(stop is StopToken.WITHHELD for stop in ended):
+            found.append("stop_token_withheld")
+        if self.turns and self.zero_logprobs:
+            found.append("zero_logprobs")
+        return found

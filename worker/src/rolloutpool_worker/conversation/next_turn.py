@@ -1,0 +1,98 @@
+"""How the next turn is asked: planned once, journaled, and asked with the very same body by any worker.
+
+1. When the messages before a turn are complete, `plan` decides the mask lengths and writes the request's body. The plan
+   and the body's digest are journaled as one value (`PlannedTurn`).
+2. `ask` sends the body. A worker that has replayed the journal writes the body again and compares its digest first: a
+   different body would be another turn to the trainer, so nothing is asked (`RequestChanged`).
+3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next.
+
+The first turn has no plan: its body follows from the rollout's own messages, and it has no mask.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.errors import RequestChanged, TrainerStatusError
+from rolloutpool_common.protocol.journal import PlannedTurn
+from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.mask_plan import impossible
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
+
+__all__ = ["TurnAsker"]
+
+_log = logging.getLogger(__name__)
+
+MASK_REFUSED = 422
+
+
+class TurnAsker:
+    """Plans and asks the turns of one rollout."""
+
+    def __init__(self, channel: CallbackChannel, tokens: TokenTrack, uid: str) -> None:
+        self._channel = channel
+        self._tokens = tokens
+        self._uid = uid
+        # The body of the planned turn, where this attempt has planned it itself: writing and hashing it twice would
+        # take milliseconds where the history is long.
+        self._body: TurnBody | None = None
+
+    async def plan(
+        self, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int, *, edited: bool = False
+    ) -> PlannedTurn:
+        """Decides how a turn from 2 on is asked.
+
+        Args:
+            messages: The whole history.
+            wire: The same, as it is sent.
+            turn: The number of the turn.
+            edited: Whether the history was edited since the last turn.
+        """
+        plan = await self._tokens.plan_mask(messages, turn, edited=edited)
+        self._body = self._channel.body(wire, plan.mask(0))
+        return PlannedTurn(plan, self._body.digest, edited)
+
+    async def ask(self, planned: PlannedTurn | None, wire: MessageBytes, turn: int) -> tuple[Reply, AskedTurn]:
+        """Asks a turn.
+
+        Args:
+            planned: As it was journaled; None on turn 1.
+            wire: The whole history.
+            turn: The number of the turn.
+
+        Returns:
+            The reply, and how the trainer has accepted the turn.
+
+        Raises:
+            RequestChanged: The body is another one than was planned; nothing was asked.
+            MaskImpossible: The trainer refuses `exact`, and `rerender` is negative.
+            RolloutError: What the channel raises for a failed call.
+        """
+        if planned is None:
+            return await self._channel.sample(TurnCall(turn, self._channel.body(wire, None))), AskedTurn(turn)
+        plan, last = planned.plan, len(planned.plan.lengths) - 1
+        for n, length in enumerate(plan.lengths):
+            body = self._planned_body(planned, wire, turn) if n == 0 else self._channel.body(wire, plan.mask(n))
+            echo = self._tokens.offer_prefix(turn, edited=planned.edited)
+            call = TurnCall(turn, body, again=n > 0, edited=planned.edited, echo=echo)
+            try:
+                reply = await self._channel.sample(call)
+            except TrainerStatusError as error:
+                if error.http_status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
+                    raise impossible(plan.rerender, turn) from error
+                if error.http_status != MASK_REFUSED or n == last:
+                    raise
+                following = plan.lengths[n + 1]
+                _log.info("rollout %s turn %d: a mask of %d was refused, trying %d", self._uid, turn, length, following)
+                continue
+            return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
+        raise AssertionError("unreachable: the last length returns or raises")
+
+    def _planned_body(self, planned: PlannedTurn, wire: MessageBytes, turn: int) -> TurnBody:
+        body, self._body = self._body, None
+        if body is None or body.digest != planned.digest:
+            body = self._channel.body(wire, planned.plan.mask(0))
+        if body.digest != planned.digest:
+            raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
+        return body

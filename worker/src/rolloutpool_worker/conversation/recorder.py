@@ -1,0 +1,157 @@
+"""The recorder: the steps of a conversation that really happen, each written to the journal before it returns.
+
+`Conversation` calls it once the journal has nothing more to replay. A record is what all later attempts know of a step,
+so a step changes nothing that its record does not hold.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.process import failpoints
+from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
+from rolloutpool_common.protocol.messages import ToolCall
+from rolloutpool_common.protocol.result import TurnSummary
+from rolloutpool_common.store import Claim
+from rolloutpool_common.tokens.entries import Entry
+from rolloutpool_worker.conversation.history import History
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.conversation.next_turn import TurnAsker
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.policy import CallbackChannel, MessageBytes
+from rolloutpool_worker.policy.callback import refuse_ambiguous
+from rolloutpool_worker.tools import ToolContext, ToolRunner
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Samples, runs tools, appends and edits for one attempt at one rollout."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        journal: Journal,
+        history: History,
+        tokens: TokenTrack,
+        *,
+        channel: CallbackChannel,
+        tools: ToolRunner,
+        stop: RolloutStop,
+    ) -> None:
+        self.calling = False
+        """Whether the trainer may be sampling for us right now."""
+        self._claim = claim
+        self._journal = journal
+        self._history = history
+        self._tokens = tokens
+        self._asker = TurnAsker(channel, tokens, claim.uid)
+        self._tools = tools
+        self._stop = stop
+
+    @property
+    def certain(self) -> bool:
+        """Whether no earlier attempt can have a call of ours in flight: it ended cleanly, or we are past its turn."""
+        return self._claim.clean or self._journal.beyond_inherited
+
+    async def sample(self, planned: PlannedTurn | None, turn: int, *, train: bool) -> TurnRecord:
+        """Asks the policy for a turn.
+
+        Args:
+            planned: How it is asked; None on turn 1.
+            turn: The number of the turn.
+            train: Whether the sampled ids are trained.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; nothing was asked.
+            AmbiguousTurn: A dead worker may have asked for this turn, and the trainer does not allow repetitions.
+            RolloutError: The call failed, or its reply is not believed.
+        """
+        self._stop.check()
+        if not self.certain and not self._claim.spec.may_repeat:
+            raise refuse_ambiguous(turn)
+        failpoints.hit("worker.obs_before_call")
+        start = time.perf_counter()
+        self.calling = True
+        reply, asked = await self._asker.ask(planned, self._history.wire, turn)
+        failpoints.hit("worker.reply_before_turn")
+        drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
+        summary = TurnSummary(
+            turn=turn,
+            prompt_tokens=len(self._tokens.ledger) - len(reply.token_ids),
+            sampled_tokens=len(reply.token_ids),
+            mask_sent=asked.mask_length or None,
+            finish_reason=reply.finish_reason,
+            drift=drift.value,
+            tool_calls=len(reply.message.get("tool_calls") or ()),
+            stop=self._tokens.stop_of(reply),
+            policy_version=reply.policy_version,
+        )
+        record = TurnRecord(
+            message=reply.message,
+            entries=self._new_entries(),
+            trainer=self._tokens.kind,
+            zero_logprobs=not any(reply.logprobs),
+            summary=summary,
+            llm_ms=(time.perf_counter() - start) * 1000,
+        )
+        await self._journal.write(record, turns=turn)
+        self.calling = False
+        return record
+
+    async def run_tools(
+        self, calls: Sequence[ToolCall], turn: int, appended: list[dict[str, Any]]
+    ) -> ObservationRecord:
+        """Runs the tool calls of a turn; records their results, then the messages `appended`.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; no tool was run.
+        """
+        self._stop.check()
+        failpoints.hit("worker.turn_before_tools")
+        start = time.perf_counter()
+        spec = self._claim.spec
+        contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
+        results = await self._tools.run(calls, contexts)
+        elapsed = (time.perf_counter() - start) * 1000
+        return await self.append([*results, *appended], turn, tools_ms=elapsed, tool_calls=len(results))
+
+    async def append(
+        self, messages: list[dict[str, Any]], turn: int, *, tools_ms: float = 0.0, tool_calls: int = 0
+    ) -> ObservationRecord:
+        """Records messages that follow a turn, and how the next one is asked.
+
+        Args:
+            messages: In normal form.
+            turn: The turn that they follow.
+            tools_ms: Wall time of the tools among them.
+            tool_calls: How many of them are results of tools.
+        """
+        history = self._history
+        await self._tokens.append(history.since_last_turn(messages), turn)
+        record = ObservationRecord(
+            messages=messages,
+            entries=self._new_entries(),
+            planned=await self._asker.plan(
+                [*history.messages, *messages], history.wire.followed_by(messages), turn + 1
+            ),
+            tools_ms=tools_ms,
+            tool_calls=tool_calls,
+        )
+        await self._journal.write(record, turns=turn)
+        return record
+
+    async def edit(self, messages: list[dict[str, Any]], turn: int) -> EditRecord:
+        """Records another history, and how the turn after `turn` is asked with it."""
+        await self._tokens.replace(messages, turn)
+        record = EditRecord(
+            messages=messages,
+            entries=self._new_entries(),
+            planned=await self._asker.plan(messages, MessageBytes(messages), turn + 1, edited=True),
+        )
+        await self._journal.write(record, turns=turn)
+        return record
+
+    def _new_entries(self) -> tuple[Entry, ...]:
+        return self._tokens.ledger.entries_since(self._journal.entries)
