@@ -63,7 +63,7 @@ async def test_results_of_tools_are_durable_before_the_next_call(
 ) -> None:
     async def agent(conversation: Conversation) -> None:
         turn = await conversation.sample()
-        await conversation.run_tools(turn, then=MORE)
+        await conversation.run_tools(turn, append=MORE)
         assert await records(inside, conversation) == 2
         answer, more = conversation.messages[-2:]
         assert (answer["role"], answer["tool_call_id"], answer["content"]) == ("tool", "c1", "8")
@@ -95,7 +95,7 @@ async def test_an_edited_history_begins_a_new_sample_and_keeps_the_first_one(
 async def test_a_turn_that_is_not_to_be_trained_has_mask_0(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     async def agent(conversation: Conversation) -> None:
         await conversation.sample(train=False)
-        await conversation.say(MORE)
+        await conversation.append_messages(MORE)
         await conversation.sample()
 
     result = await talk(inside, tokenizer, agent, say("No."), say("Yes."))
@@ -103,7 +103,7 @@ async def test_a_turn_that_is_not_to_be_trained_has_mask_0(inside: InsideWorker,
 
 
 async def say_first(conversation: Conversation) -> None:
-    await conversation.say(MORE)
+    await conversation.append_messages(MORE)
 
 
 async def edit_first(conversation: Conversation) -> None:
@@ -113,12 +113,12 @@ async def edit_first(conversation: Conversation) -> None:
 async def say_after_an_edit(conversation: Conversation) -> None:
     await conversation.sample()
     await conversation.edit(MORE)
-    await conversation.say(MORE)
+    await conversation.append_messages(MORE)
 
 
 async def say_no_message(conversation: Conversation) -> None:
     await conversation.sample()
-    await conversation.say([{"role": "robot", "content": "x"}])
+    await conversation.append_messages([{"role": "robot", "content": "x"}])
 
 
 @pytest.mark.parametrize("agent", [say_first, edit_first, say_after_an_edit, say_no_message])

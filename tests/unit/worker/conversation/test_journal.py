@@ -1,30 +1,30 @@
 """Records are replayed once each and in order; new ones are durable under the claim, or the claim is lost."""
 
-from typing import Any
-
 import pytest
 from tests.support.batches import claim, submit
+from tests.support.journals import observation_record, turn_record
 
+from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
 from rolloutpool_common.store import ClaimLost, Store
 from rolloutpool_worker.conversation.journal import Journal, StaleJournal
 from rolloutpool_worker.drain import Drain
 
-TURN: dict[str, Any] = {"kind": "turn", "message": {}}
-OBSERVATION: dict[str, Any] = {"kind": "obs", "messages": []}
+TURN, OBSERVATION = turn_record(1), observation_record(1)
 
 
 async def test_inherited_records_are_replayed_in_order_and_then_nothing(store: Store) -> None:
     (uid,) = await submit(store)
     journal = Journal(store, await claim(store, uid), [TURN, OBSERVATION], Drain())
-    assert [journal.replay("turn"), journal.replay("obs"), journal.replay("turn")] == [TURN, OBSERVATION, None]
+    assert [journal.replay(TurnRecord), journal.replay(ObservationRecord)] == [TURN, OBSERVATION]
+    assert journal.replay(TurnRecord) is None
     assert not journal.beyond_inherited
 
 
 async def test_a_record_of_another_kind_shows_that_the_agent_has_changed(store: Store) -> None:
     (uid,) = await submit(store)
     journal = Journal(store, await claim(store, uid), [TURN], Drain())
-    with pytest.raises(StaleJournal, match="record 0 is turn, not obs"):
-        journal.replay("obs")
+    with pytest.raises(StaleJournal, match="record 0 is TurnRecord, not ObservationRecord"):
+        journal.replay(ObservationRecord)
 
 
 async def test_a_written_record_is_durable_and_then_reported(store: Store) -> None:

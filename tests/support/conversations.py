@@ -1,0 +1,163 @@
+"""A conversation without Redis and HTTP: a store in memory, and a trainer that keeps sampled ids."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from rolloutpool_common.protocol.journal import JournalRecord, TrainerKind, encode_record, parse_record
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.drain import Drain, RolloutStop
+from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
+from rolloutpool_worker.tools import TOOLS, ToolRunner
+
+__all__ = ["InsideConversation", "MemoryRollouts", "claim_of"]
+
+QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
+
+
+def claim_of(**changes: Any) -> Claim:
+    """A first claim of a rollout; `changes` are the claim's fields, or those of its spec."""
+    spec = {
+        "rollout_id": "r",
+        "server_url": "http://trainer:8081",
+        "messages": QUESTION,
+        "tokenizer_name": "t",
+        "sampling_params": {},
+    }
+    fields: dict[str, Any] = {
+        "uid": "b-0",
+        "batch_id": "b",
+        "index": 0,
+        "worker_id": "w1",
+        "role": WorkerRole.SHARED,
+        "token": "cafe",
+        "attempt": 1,
+        "crashes": 0,
+        "retries": 0,
+        "deferrals": 0,
+        "journal_length": 0,
+        "clean": True,
+        "group": None,
+        "deadline_in_s": None,
+        "queued_ms": 0.0,
+        "more_waiting": False,
+    }
+    of_claim = {name: value for name, value in changes.items() if name in fields}
+    of_spec = {name: value for name, value in changes.items() if name not in fields}
+    return Claim(**{**fields, **of_claim}, spec=RolloutSpec.model_validate({**spec, **of_spec}))
+
+
+class MemoryRollouts:
+    """The part of the store that a journal writes to."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.turns = 0
+        self.lost = False
+        """Whether the claim is another worker's now."""
+
+    @property
+    def rollouts(self) -> "MemoryRollouts":
+        """The store's room of this name."""
+        return self
+
+    @property
+    def records(self) -> list[JournalRecord]:
+        """What another worker would read."""
+        return [parse_record(data) for data in self.written]
+
+    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
+        """Keeps the records that are missing."""
+        del claim
+        if self.lost:
+            raise ClaimLost
+        self.written += [encode_record(record) for record in records[len(self.written) :]]
+        self.turns = turns
+
+    async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
+        """Whether the claim holds."""
+        del claim, records, turns
+        return not self.lost
+
+
+class _Channel:
+    """Answers each turn with the next text, and echoes what the ledger expects."""
+
+    def __init__(self, tokenizer: ChatTokenizer, tokens: TokenTrack, messages: list[dict[str, Any]]) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = tokens
+        self._messages = messages
+        self.answers: list[dict[str, Any] | Exception] = []
+        self.calls: list[TurnCall] = []
+        self.keeps_ids: bool | None = True
+        """What the trainer says of itself."""
+
+    def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
+        """As the real channel, with fewer keys."""
+        return messages.body(b'],"response_mask":' + orjson.dumps(response_mask) + b"}")
+
+    async def sample(self, call: TurnCall) -> Reply:
+        """The next answer, or its error."""
+        self.calls.append(call)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        message = {**answer}
+        ids = self._tokenizer.encode(message.pop("sampled", message["content"]) + "<|im_end|>")
+        first = call.turn == 1
+        return Reply(
+            message={"role": "assistant", "content": None, "tool_calls": None, "tool_call_id": None, **message},
+            finish_reason="stop",
+            token_ids=ids,
+            logprobs=[-0.5] * len(ids),
+            prompt_token_ids=self._tokenizer.render_prompt(self._messages) if first else self._tokens.ledger.ids,
+            prefix=0,
+            policy_version=None,
+            keeps_ids=self.keeps_ids,
+            fingerprint=None,
+        )
+
+
+class InsideConversation:
+    """One attempt: the conversation, and all that it talks to."""
+
+    def __init__(
+        self, tokenizer: ChatTokenizer, store: MemoryRollouts | None = None, claim: Claim | None = None
+    ) -> None:
+        """An attempt that continues what `store` has."""
+        self.store = store or MemoryRollouts()
+        self.claim = claim or claim_of()
+        self.drain = Drain()
+        self.stop = RolloutStop(self.drain)
+        self.written = 0
+        self.tokens = TokenTrack(self.claim.spec, tokenizer, [], TrainerKind.UNKNOWN, self.claim.uid)
+        self.channel = _Channel(tokenizer, self.tokens, [message.wire() for message in self.claim.spec.messages])
+        self.journal = Journal(
+            cast(Store, self.store), self.claim, self.store.records, self.drain, after_write=self._count
+        )
+        tools = {tool.name: tool for tool in TOOLS.values()}
+        self.conversation = Conversation(
+            self.claim,
+            journal=self.journal,
+            channel=cast(CallbackChannel, self.channel),
+            tokens=self.tokens,
+            tools=ToolRunner(tools, lenient=False, timeout=5.0),
+            stop=self.stop,
+        )
+
+    def answer(self, *answers: str | dict[str, Any] | Exception) -> None:
+        """What the policy does in its next turns: says a text, says a message, fails.
+
+        A message may have the key `sampled`: the text that was sampled, where the message is another one.
+        """
+        self.channel.answers += [{"content": given} if isinstance(given, str) else given for given in answers]
+
+    def _count(self) -> None:
+        self.written += 1

@@ -1,0 +1,114 @@
+"""Journal records come back as they were written, and nothing else is taken for one."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.journals import observation_record, turn_record
+
+from rolloutpool_common.protocol.journal import (
+    EditRecord,
+    JournalRecord,
+    JournalUnreadable,
+    MaskPlan,
+    ObservationRecord,
+    PlannedTurn,
+    TrainerKind,
+    TurnRecord,
+    encode_record,
+    parse_record,
+)
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
+from rolloutpool_common.tokens.ledger import TokenLedger
+
+
+def entries() -> TokenLedger:
+    ledger = TokenLedger(TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version="5"))
+    ledger.seed([1, 2, 3])
+    ledger.append_sampled([4294967295], [-1 / 3], turn=1, policy_version="v1")
+    ledger.append_close([9], turn=1)
+    ledger.append_glue([10], turn=1)
+    ledger.accept_echo([1, 2, 3, 4294967295, 11])
+    ledger.accept_echo([1, 7])
+    return ledger
+
+
+TURN = replace(turn_record(1), entries=entries().entries, trainer=TrainerKind.KEEPS_IDS, llm_ms=math.pi)
+OBSERVATION = observation_record("38")
+EDIT = EditRecord(
+    messages=[{"role": "user", "content": "\u2028 ünïcode", "tool_calls": None, "tool_call_id": None, "name": "x"}],
+    entries=(),
+    planned=PlannedTurn(MaskPlan((20, 26), 26, 20), "ab" * 16, edited=True),
+)
+
+
+@pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT], ids=lambda record: record.kind)
+def test_a_record_comes_back_as_it_was(record: JournalRecord) -> None:
+    again = parse_record(encode_record(record))
+    assert again == record
+    assert type(again) is type(record)
+    assert encode_record(again) == encode_record(record)
+
+
+def test_the_order_of_a_message_s_keys_is_kept() -> None:
+    message = {"role": "user", "zebra": 1, "content": "x", "apple": {"z": 1, "a": 2}}
+    record = replace(OBSERVATION, messages=[message])
+    again = parse_record(encode_record(record))
+    assert isinstance(again, ObservationRecord)
+    assert orjson.dumps(again.messages) == orjson.dumps([message])
+
+
+def test_entries_come_back_as_what_a_ledger_absorbs() -> None:
+    again = parse_record(encode_record(TURN))
+    assert isinstance(again, TurnRecord)
+    ledger = entries()
+    fingerprint = TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version="5")
+    assert TokenLedger.replay(again.entries, fingerprint=fingerprint) == ledger
+
+
+def test_kind_and_version_are_written() -> None:
+    written = [orjson.loads(encode_record(record)) for record in (TURN, OBSERVATION, EDIT)]
+    assert [(record["kind"], record["v"]) for record in written] == [("turn", 1), ("observation", 1), ("edit", 1)]
+
+
+def changed(record: JournalRecord, **fields: Any) -> bytes:
+    return orjson.dumps({**orjson.loads(encode_record(record)), **fields})
+
+
+def without(record: JournalRecord, name: str) -> bytes:
+    kept = orjson.loads(encode_record(record))
+    del kept[name]
+    return orjson.dumps(kept)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"kind": "turn"',
+        changed(TURN, v=2),
+        changed(TURN, kind="obs"),
+        changed(TURN, more=1),
+        changed(TURN, trainer="somebody"),
+        changed(TURN, message={"role": "moderator", "content": "secret"}),
+        changed(TURN, entries=[{"op": "sampled"}]),
+        changed(TURN, entries=[{"op": "prefill", "ids": "", "after": ""}]),
+        changed(OBSERVATION, messages=[{"content": "secret"}]),
+        changed(OBSERVATION, planned={"plan": None, "digest": "secret"}),
+        without(TURN, "summary"),
+        without(EDIT, "planned"),
+        without(EDIT, "kind"),
+    ],
+)
+def test_what_is_no_record_is_refused_without_its_text(data: bytes) -> None:
+    with pytest.raises(JournalUnreadable) as caught:
+        parse_record(data)
+    assert "secret" not in caught.value.message
+
+
+def test_a_mask_is_zeros_or_null() -> None:
+    plan = MaskPlan((3, 0), 0, 3)
+    assert [plan.mask(0), plan.mask(1)] == [[0, 0, 0], None]

@@ -1,0 +1,218 @@
+"""What a conversation records is what it replays: cut at every record, resumed, and compared with a whole one."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.support.conversations import QUESTION, InsideConversation, MemoryRollouts, claim_of
+
+from rolloutpool_common.errors import AmbiguousTurn, RequestChanged, TrainerStatusError
+from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.store import ClaimLost
+from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.history import AgentMisuse
+from rolloutpool_worker.conversation.journal import StaleJournal
+from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.tools import calculator
+
+ADD = {
+    "content": "adding",
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 15, "b": 23}'}}],
+}
+ASK = {"role": "user", "content": "Sure?"}
+
+assert calculator.ADD.name == "add"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+async def sample(conversation: Conversation) -> None:
+    await conversation.sample()
+
+
+async def tools(conversation: Conversation) -> None:
+    turn = await conversation.sample()
+    await conversation.run_tools(turn, append=[ASK])
+
+
+async def ask(conversation: Conversation) -> None:
+    await conversation.append_messages([ASK])
+
+
+async def edit(conversation: Conversation) -> None:
+    await conversation.edit([*QUESTION, ASK])
+
+
+Step = Callable[[Conversation], Awaitable[None]]
+STEPS: tuple[Step, ...] = (tools, sample, ask, sample, edit, sample)
+ANSWERS: tuple[Any, ...] = (ADD, "It is 38.", "Yes.", "Still 38.")
+
+
+def state(inside: InsideConversation) -> tuple[Any, ...]:
+    conversation = inside.conversation
+    measures = conversation.measures
+    return (
+        conversation.messages,
+        conversation.tokens.ledger.entries,
+        conversation.tokens.kind,
+        (measures.turns, measures.tool_calls, measures.sampled_tokens, measures.forked, measures.zero_logprobs),
+        (conversation.alignment, conversation.turns, conversation.context_tokens),
+    )
+
+
+async def played(tokenizer: ChatTokenizer) -> InsideConversation:
+    inside = InsideConversation(tokenizer)
+    inside.answer(*ANSWERS)
+    for step in STEPS:
+        await step(inside.conversation)
+    return inside
+
+
+async def test_each_step_is_durable_when_it_returns(tokenizer: ChatTokenizer) -> None:
+    inside = await played(tokenizer)
+    kinds = ["turn", "observation", "turn", "observation", "turn", "edit", "turn"]
+    assert [record.kind for record in inside.store.records] == kinds
+    assert (inside.written, inside.store.turns) == (7, 4)
+    roles = [message["role"] for message in inside.conversation.messages]
+    assert roles == ["user", "user", "assistant"]
+    # An edit is no drift: it ended a sample, and nothing that was sampled is lost.
+    assert inside.conversation.alignment is Alignment.EXACT
+    first, second = inside.tokens.ledger.samples()
+    assert sum(first.response_mask) + sum(second.response_mask) == inside.conversation.sampled_tokens
+
+
+@pytest.mark.parametrize("records", range(8))
+async def test_a_rollout_that_is_resumed_anywhere_ends_as_an_uninterrupted_one(
+    tokenizer: ChatTokenizer, records: int
+) -> None:
+    whole = await played(tokenizer)
+    store = MemoryRollouts()
+    store.written = whole.store.written[:records]
+    again = InsideConversation(tokenizer, store)
+    turns = sum(record.kind == "turn" for record in store.records)
+    again.answer(*ANSWERS[turns:])
+    for step in STEPS:
+        await step(again.conversation)
+    assert state(again) == state(whole)
+    assert [call.turn for call in again.channel.calls] == list(range(turns + 1, 5))
+    # Each turn is asked with the same bytes by whoever asks it.
+    bodies = {call.turn: call.body for call in whole.channel.calls}
+    assert all(call.body == bodies[call.turn] for call in again.channel.calls)
+    assert again.written == 7 - records
+
+
+async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:
+    whole = await played(tokenizer)
+    again = InsideConversation(tokenizer, whole.store)
+    for step in STEPS:
+        await step(again.conversation)
+    assert (again.channel.calls, again.written) == ([], 0)
+
+
+async def test_an_agent_that_does_something_else_is_stopped(tokenizer: ChatTokenizer) -> None:
+    whole = await played(tokenizer)
+    again = InsideConversation(tokenizer, whole.store).conversation
+    await again.sample()
+    with pytest.raises(StaleJournal, match="record 1 is ObservationRecord, not TurnRecord"):
+        await again.sample()
+
+
+async def test_another_body_than_the_journaled_one_is_not_asked(tokenizer: ChatTokenizer) -> None:
+    whole = await played(tokenizer)
+    store = MemoryRollouts()
+    store.written = whole.store.written[:2]
+    other = [{"role": "user", "content": "Calculate 15 + 24"}]
+    again = InsideConversation(tokenizer, store, claim_of(messages=other))
+    again.answer("It is 39.")
+    await tools(again.conversation)
+    with pytest.raises(RequestChanged, match="turn 2"):
+        await again.conversation.sample()
+    assert again.channel.calls == []
+
+
+async def test_the_second_mask_is_tried_where_the_first_is_refused(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    refused = TrainerStatusError("no", status=422)
+    # Rendered again, this text has other ids than were sampled, and the trainer says nothing of itself.
+    inside.channel.keeps_ids = None
+    inside.answer({"content": "It is\u2003 38.", "sampled": "It is 38."}, refused, "Yes.")
+    await inside.conversation.sample()
+    await ask(inside.conversation)
+    await inside.conversation.sample()
+    again = [(call.turn, call.again) for call in inside.channel.calls]
+    assert again == [(1, False), (2, False), (2, True)]
+
+
+@pytest.mark.parametrize("step", [ask, edit])
+async def test_nothing_follows_a_turn_that_was_not_sampled(tokenizer: ChatTokenizer, step: Step) -> None:
+    inside = InsideConversation(tokenizer)
+    with pytest.raises(AgentMisuse):
+        await step(inside.conversation)
+    assert inside.store.written == []
+
+
+async def test_nothing_is_appended_to_an_edited_history(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer("It is 38.", "Yes.")
+    await inside.conversation.sample()
+    await edit(inside.conversation)
+    with pytest.raises(AgentMisuse, match=r"edit\(\)"):
+        await ask(inside.conversation)
+    assert (await inside.conversation.sample()).turn == 2
+    await ask(inside.conversation)
+
+
+async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer(ADD)
+    turn = await inside.conversation.sample()
+    for wrong in ({"role": "moderator", "content": "x"}, {"content": "x"}):
+        with pytest.raises(AgentMisuse, match="not a message"):
+            await inside.conversation.append_messages([wrong])
+        with pytest.raises(AgentMisuse, match="not a message"):
+            await inside.conversation.run_tools(turn, append=[wrong])
+    assert len(inside.store.written) == 1
+
+
+async def test_a_drain_stops_before_a_call_and_before_tools(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer(ADD)
+    turn = await inside.conversation.sample()
+    inside.drain.begin()
+    with pytest.raises(Drained):
+        await inside.conversation.run_tools(turn)
+    with pytest.raises(Drained):
+        await inside.conversation.sample()
+    assert len(inside.channel.calls) == len(inside.store.written) == 1
+    assert not inside.conversation.calling
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_turn_that_a_dead_worker_may_have_asked_is_asked_again_only_where_that_is_safe(
+    tokenizer: ChatTokenizer, idempotent: bool
+) -> None:
+    inside = InsideConversation(tokenizer, claim=claim_of(attempt=2, clean=False, idempotent=idempotent))
+    inside.answer("It is 38.", "Yes.")
+    assert not inside.conversation.certain
+    if not idempotent:
+        with pytest.raises(AmbiguousTurn, match="turn 1"):
+            await inside.conversation.sample()
+        return
+    await inside.conversation.sample()
+    assert inside.conversation.certain
+
+
+async def test_a_call_counts_as_in_flight_until_its_turn_is_durable(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer("It is 38.")
+    inside.store.lost = True
+    with pytest.raises(ClaimLost):
+        await inside.conversation.sample()
+    assert inside.conversation.calling
+    with pytest.raises(ClaimLost):
+        await inside.journal.resend()
