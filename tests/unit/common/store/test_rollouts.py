@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.journals import turn_record
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
@@ -19,14 +20,14 @@ async def test_of_many_claims_at_once_one_wins(store: Store, other: Store) -> No
 async def test_a_released_rollout_goes_on_under_another_token(store: Store, other: Store) -> None:
     (uid,) = await submit(store)
     first = await claim(store, uid, "w1")
-    await store.rollouts.journal(first, [{"n": 1}], turns=1)
+    await store.rollouts.journal(first, [turn_record(1)], turns=1)
     await store.rollouts.release(first, clean=True)
     second = await claim(other, uid, "w2")
     assert (second.attempt, second.journal_length, second.clean, second.crashes) == (2, 1, True, 0)
-    assert await other.rollouts.read_journal(uid) == [{"n": 1}]
+    assert await other.rollouts.read_journal(uid) == [turn_record(1)]
     # The first worker's late writes are refused by the script.
     with pytest.raises(ClaimLost):
-        await store.rollouts.journal(first, [{"n": 1}, {"n": 2}], turns=2)
+        await store.rollouts.journal(first, [turn_record(1), turn_record(2)], turns=2)
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(first, result_of(first))
     await other.rollouts.finish(second, result_of(second))

@@ -1,7 +1,10 @@
-"""Keeping a conversation within a token limit, by editing its history. The example of `Conversation.edit`.
+"""Keeping a conversation within a token limit by editing its history. It shows how `Conversation.edit` is used.
 
-Both ways keep the system messages and the first user message, because they say what the task is. A truncation that
-would not shorten the history is not made; then the conversation goes on as it is.
+- `truncate` keeps the task and the last exchange (the policy's last message and what follows it), and drops the rest.
+- `summarise` asks the policy for a summary, which costs a turn, and keeps the task and that summary.
+
+The task is everything up to the first user message. A truncation that would shorten nothing is not made; then the
+conversation goes on as it is.
 """
 
 from collections.abc import Sequence
@@ -22,7 +25,12 @@ RESUME = "Summary of the conversation so far:\n"
 
 
 async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
-    """Edits the history when the context has reached the limit. Call it before a turn is sampled."""
+    """Edits the history if the context has reached the limit.
+
+    Args:
+        conversation: Its next step must be a turn.
+        limit: The number of tokens, and what to do there.
+    """
     if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
         return
     messages = list(conversation.messages)
@@ -32,7 +40,7 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
         if len(truncated) < len(messages):
             await conversation.edit(truncated)
         return
-    # The summary is a turn, and an answer needs one more.
+    # The summary takes a turn, and the answer needs one more.
     if conversation.turns + 2 > conversation.spec.max_turns:
         return
     await conversation.append_messages([{"role": "user", "content": SUMMARISE}])
@@ -40,17 +48,17 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
     if isinstance(summary, str) and summary.strip():
         await conversation.edit([*head, {"role": "user", "content": RESUME + summary}])
     else:
-        # A policy that writes none (calls a tool, say) must not lose all that it has found.
+        # A policy that writes no summary (it calls a tool, say) keeps at least its last exchange.
         await conversation.edit(truncated)
 
 
 def _head(messages: Messages, prompt: int) -> list[dict[str, Any]]:
-    """What the rollout's own messages, the first so many, say of the task: all up to the first of the user."""
+    """The task: the messages up to the first user message, which is one of the first `prompt` messages."""
     first = next((i for i, message in enumerate(messages[:prompt]) if message["role"] == "user"), prompt - 1)
     return list(messages[: first + 1])
 
 
 def _last_exchange(messages: Messages) -> list[dict[str, Any]]:
-    """The last assistant message and all behind it: results stay with the calls that they answer."""
+    """The last assistant message and all after it: results of tools stay with the calls that they answer."""
     last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
     return list(messages[last:])

@@ -1,7 +1,12 @@
 """Termination: when is a rollout over, besides its limits?
 
-A strategy looks at each sampled turn. The built-in one, `task_completion`, ends when the policy calls no tool. Others
-register under `rolloutpool.termination` and are chosen by `metadata.termination_strategy`.
+A strategy looks at each sampled turn and decides whether it was the last. The built-in one, `task_completion`, ends
+the rollout when the policy calls no tool. Others register under `rolloutpool.termination` and are chosen by the
+rollout's `metadata.termination_strategy`:
+
+    @TERMINATION.named("two_turns")
+    def two_turns(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
+        return TerminationDecision(end=turn.turn == 2, append=({"role": "user", "content": "Go on"},))
 """
 
 from collections.abc import Sequence
@@ -25,10 +30,15 @@ class TerminationDecision:
 
 
 class TerminationStrategy(Protocol):
-    """Decides after each turn; must be a pure function of what it is given, because attempts replay it."""
+    """Decides after each turn. It must be a pure function of its arguments, because resumed rollouts call it again."""
 
     def __call__(self, turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
-        """`messages` is the transcript including this turn."""
+        """Decides whether the rollout is over.
+
+        Args:
+            turn: What the policy has just done; its tools have not run yet.
+            messages: The transcript, this turn included.
+        """
         ...
 
 
@@ -37,6 +47,6 @@ TERMINATION: Registry[TerminationStrategy] = Registry("rolloutpool.termination")
 
 @TERMINATION.named("task_completion")
 def task_completion(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
-    """Over when the policy answers without calling a tool."""
+    """Ends the rollout when the policy answers without calling a tool."""
     del messages
     return TerminationDecision(end=not turn.tool_calls)

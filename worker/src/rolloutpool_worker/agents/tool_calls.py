@@ -1,7 +1,17 @@
-"""Agents: the loop of one rollout, from its prompt to the reason why it ended.
+"""Agents: the loop of one rollout, from its prompt to the reason why it ended. The built-in one is `tool_calls`.
 
-An agent must be deterministic in what it reads from the conversation: on another worker it runs again from the start
-and is fed from the journal. It lets errors pass; who called it turns them into a typed failure.
+An agent is an async function of a `Conversation`. Others register under `rolloutpool.agents` and are chosen by the
+rollout's `agent`:
+
+    @AGENTS.named("one_question")
+    async def one_question(conversation: Conversation) -> FinishReason:
+        await conversation.sample()
+        return FinishReason.STOP
+
+An agent's steps must follow from what it reads from the conversation, and from nothing else (no clock, no random
+numbers). If a worker dies, another one runs the agent again from the start and gives it what the journal has; an agent
+that then does something else fails with `StaleJournal`. An agent catches no errors of the conversation: its caller
+turns them into a typed failure.
 """
 
 from typing import Protocol
@@ -29,7 +39,7 @@ AGENTS: Registry[Agent] = Registry("rolloutpool.agents")
 
 @AGENTS.named("tool_calls")
 async def tool_calls(conversation: Conversation) -> FinishReason:
-    """Sample, run the tools that the policy called, sample again; until it calls none or a limit is reached."""
+    """Samples, runs the tools that the policy called, samples again; until it calls none or a limit is reached."""
     spec = conversation.spec
     strategy = _strategy(spec)
     while True:
@@ -47,7 +57,8 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
             await conversation.run_tools(turn, append=decision.append)
         else:
             await conversation.append_messages(decision.append)
-        # v1's clients rely on it: the tools of the last turn are run, the transcript ends with their results.
+        # Only now, because clients of protocol v1 rely on it: the tools of the last turn are run, and the transcript
+        # ends with their results.
         if conversation.turns >= spec.max_turns:
             return FinishReason.MAX_TURNS
 
@@ -64,7 +75,7 @@ def _strategy(spec: RolloutSpec) -> TerminationStrategy:
 
 
 def _hint_reached(conversation: Conversation) -> FinishReason | None:
-    """Which of the hints in `metadata` ends the rollout before the tools of this turn run; as in verl's agent loop."""
+    """Which hint in `metadata` ends the rollout before this turn's tools run. verl's agent loop has the same ones."""
     metadata = conversation.spec.metadata
     hints = (
         ("max_assistant_turns", conversation.turns, FinishReason.MAX_ASSISTANT_TURNS),

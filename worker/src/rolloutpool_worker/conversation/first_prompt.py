@@ -1,7 +1,14 @@
-"""The trainer's first prompt beside our render of it: does it show the tools, and how many ids does it have more?
+"""The trainer's first prompt, compared with our own render of the same messages.
 
-Looked at when something depends on the answer. Where the trainer keeps ids and no history is edited nothing does, and
-the two renders that it takes are a tenth of a rollout of three turns.
+The comparison answers two questions. Does the prompt show the tools? And how many ids more does it have than ours (a
+date, or a tool that we do not know)? Renders of later histories must be made in the same way, else their lengths are
+wrong.
+
+1. Render the messages with all tools of this worker. If the length is that of the trainer's prompt, tools are shown.
+2. Else render them without tools, and take this one. The difference that is left is the `offset`.
+
+It takes up to two renders, a tenth of the CPU time of a rollout of three turns. Nothing needs them where the trainer
+keeps sampled ids and no history is edited, so the comparison is made when a property is read for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +40,17 @@ class FirstPrompt:
         tools: Tools,
         template_kwargs: Mapping[str, Any] | None,
     ) -> None:
-        """`echoed` is how many ids the trainer's own prompt of these messages has; None where it does not say."""
+        """The first prompt of a rollout.
+
+        Args:
+            tokenizer: Renders the messages.
+            messages: What turn 1 was asked with.
+            echoed: How many ids the trainer's own prompt of these messages has; None where it does not say.
+            tools: Definitions that the prompt may show.
+            template_kwargs: Further variables of the template.
+        """
         self._tokenizer = tokenizer
-        # The conversation goes on writing into its list.
+        # A copy, because the conversation goes on appending to its list.
         self.messages = list(messages)
         self._echoed = echoed
         self._all_tools = tools
@@ -44,21 +59,21 @@ class FirstPrompt:
 
     @property
     def looked(self) -> bool:
-        """Whether the properties below cost nothing any more."""
+        """Whether the comparison was made, so that the properties below cost nothing more."""
         return self._known is not None
 
     @property
     def tools(self) -> Tools | None:
-        """Those that it shows; None where it shows none."""
+        """The tools that it shows; None where it shows none."""
         return self._look.tools
 
     @property
     def offset(self) -> int:
-        """Ids that it has more than ours; a tool or a date that we don't know of."""
+        """How many ids more it has than our render."""
         return self._look.offset
 
     def count(self, messages: Sequence[dict[str, Any]]) -> int | None:
-        """How long the prompt of a later history is where it is rendered afresh; None where the template refuses."""
+        """The length of the prompt of a later history, rendered from the start; None where the template refuses it."""
         if self._look.counter is None:
             return None
         try:

@@ -1,7 +1,13 @@
-"""What a tool is. Register one with `@tool(...)` in a plug-in module, or as an entry point of `rolloutpool.tools`.
+"""What a tool is, and how to add one.
 
-A tool is an async function of its arguments (as keywords) and a `ToolContext`; it returns text, or a value whose
-`str()` is the text. What it raises becomes a tool message, never a crash.
+A tool is an async function of a `ToolContext` and its arguments as keywords. It returns text, or a value whose `str()`
+is the text. What it raises becomes a tool message that the policy reads; it never ends the rollout.
+
+    @tool("double", "Doubles a number", {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]})
+    async def double(context: ToolContext, x: float) -> object:
+        return 2 * x
+
+Put this into a module that `ROLLOUTPOOL_PLUGINS` names, or make it an entry point of `rolloutpool.tools`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,22 +25,27 @@ __all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "tool"]
 
 
 class ToolFailed(RolloutPoolError):
-    """The tool refuses; its message is what the policy reads."""
+    """Raised by a tool that refuses; its message is what the policy reads."""
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """For whom a tool runs."""
+    """The call that a tool answers."""
 
     uid: str
+    """The pool's name of the rollout."""
     rollout_id: str
+    """The trainer's name of the rollout."""
     turn: int
+    """The turn in which the policy called the tool, from 1."""
     call_id: str
+    """The policy's name of the call."""
     metadata: dict[str, Any]
+    """The rollout's, as it was submitted."""
 
     @property
     def idempotency_key(self) -> str:
-        """The same for each repetition of this very call: a crash may make a tool run twice."""
+        """A key that is the same when this very call is repeated: after a crash a tool may run twice."""
         return f"{self.uid}/{self.turn}/{self.call_id}"
 
 
@@ -53,12 +64,12 @@ class Tool:
 
     @cached_property
     def shown(self) -> dict[str, Any]:
-        """The definition as templates are given it."""
+        """The definition as a dict, for templates."""
         return self.definition.model_dump()
 
     @cached_property
     def validator(self) -> Draft202012Validator:
-        """Checks arguments against the schema."""
+        """The validator of its arguments."""
         return Draft202012Validator(self.definition.function.parameters)
 
 
@@ -66,7 +77,13 @@ TOOLS: Registry[Tool] = Registry("rolloutpool.tools")
 
 
 def tool(name: str, description: str, parameters: dict[str, Any]) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
-    """Registers an async function `(context, **arguments)`; `parameters` is the JSON schema of the arguments."""
+    """Registers an async function `(context, **arguments)` as a tool.
+
+    Args:
+        name: What the policy calls it.
+        description: What the policy is told about it.
+        parameters: JSON schema of the arguments.
+    """
 
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
         definition = ToolDefinition(function=ToolFunction(name=name, description=description, parameters=parameters))

@@ -1,7 +1,7 @@
 """The built-in tools: add, subtract, multiply, divide.
 
-Protocol v1's clients know their texts and their leniency (add("x", "y") is "xy"); schema validation, which the batch
-API does before a tool runs, is not done here.
+Clients of protocol v1 know these tools' texts and what they let pass: add("x", "y") is "xy". So they check nothing
+themselves; for rollouts of the batch API, `execution.py` checks the arguments against the schema first.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed, tool
 __all__ = ["ADD", "DIVIDE", "MULTIPLY", "SUBTRACT", "set_delay"]
 
 MOST_REPEATED = 1_000_000
-"""Characters that multiply("x", n) may make: a gigabyte of them would take every other rollout along."""
+"""Characters that multiply("x", n) may make: a gigabyte of them would end the worker with all its rollouts."""
 
 _delay_ms = (0.0, 0.0)
 
 
 def set_delay(low_ms: float, high_ms: float) -> None:
-    """From now on each call takes a random time between the two, as slow tools would."""
+    """Makes each call from now on wait a random time between the two, to imitate slow tools."""
     global _delay_ms  # noqa: PLW0603  one setting per process, read by plain functions
     _delay_ms = (low_ms, high_ms)
 
@@ -39,21 +39,21 @@ def _parameters(a: str, b: str) -> dict[str, Any]:
 
 @tool("add", "Add two numbers", _parameters("First number", "Second number"))
 async def add(_: ToolContext, a: Any, b: Any) -> object:
-    """Their sum."""
+    """Returns a + b."""
     await _pause()
     return a + b
 
 
 @tool("subtract", "Subtract two numbers", _parameters("First number", "Second number to subtract from first"))
 async def subtract(_: ToolContext, a: Any, b: Any) -> object:
-    """Their difference."""
+    """Returns a - b."""
     await _pause()
     return a - b
 
 
 @tool("multiply", "Multiply two numbers", _parameters("First number", "Second number"))
 async def multiply(_: ToolContext, a: Any, b: Any) -> object:
-    """Their product."""
+    """Returns a * b."""
     await _pause()
     for sequence, times in ((a, b), (b, a)):
         if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST_REPEATED:
@@ -63,7 +63,7 @@ async def multiply(_: ToolContext, a: Any, b: Any) -> object:
 
 @tool("divide", "Divide two numbers", _parameters("Numerator", "Denominator (cannot be zero)"))
 async def divide(_: ToolContext, a: Any, b: Any) -> object:
-    """Their quotient."""
+    """Returns a / b."""
     await _pause()
     if b == 0:
         raise ToolFailed("Division by zero")

@@ -1,7 +1,14 @@
-"""Running the tool calls of a turn: concurrently, results in call order, every failure a tool message.
+"""Runs the tool calls of a turn and makes a tool message of each.
 
-On the batch API arguments are checked against the tool's JSON schema before it runs. On protocol v1 they are not:
-whatever Python makes of them is the answer, in the reference's words.
+1. Arguments that come as text are parsed as JSON.
+2. The tool is looked up by its name.
+3. Its arguments are checked against its JSON schema. Protocol v1 skips this (`lenient`): its clients expect whatever
+   Python makes of the arguments.
+4. The tool runs, at most `timeout` seconds. The calls of one turn run at the same time.
+5. The results come in the order of the calls.
+
+If a step fails, its text ("Error: …") is the content of the tool message, and the policy may try again. A tool can
+neither end the rollout nor keep it waiting for ever.
 """
 
 import asyncio
@@ -19,9 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 class ToolRunner:
-    """The tools of one rollout."""
+    """The tools that one rollout may call."""
 
     def __init__(self, tools: Mapping[str, Tool], *, lenient: bool, timeout: float) -> None:
+        """A runner for these tools.
+
+        Args:
+            tools: By the name that the policy calls them.
+            lenient: Whether arguments are taken unchecked and messages lack the tool's name, as in protocol v1.
+            timeout: Seconds that one call may take.
+        """
         self._tools = tools
         self._lenient = lenient
         self._timeout = timeout
@@ -33,7 +47,7 @@ class ToolRunner:
         texts = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
         messages = []
         for call, text in zip(calls, texts, strict=True):
-            # Half of a surrogate pair is a string to Python, but no text that could be sent to anybody.
+            # Half of a surrogate pair is a string to Python, but it cannot be encoded as UTF-8.
             content = text.encode("utf-8", "backslashreplace").decode()
             message = {"role": "tool", "content": content, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
@@ -81,7 +95,7 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
     except RecursionError:
         return "nested too deeply"
     except Exception as broken:
-        # The schema is a plug-in's, and jsonschema fails on a broken one with whatever it stumbles over.
+        # The schema is a plug-in's; on a broken one jsonschema raises errors of many kinds.
         return f"the tool's own schema is broken ({type(broken).__name__})"
     if error is None:
         return None
