@@ -1,7 +1,9 @@
 """A worker that is only records in Redis: it claims and ends rollouts when the test says so, and asks no trainer."""
 
+import asyncio
 from typing import Any
 
+import httpx
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -10,7 +12,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Claim, Store
 
-__all__ = ["OWNER", "ScriptedWorker", "calculator", "plain_result"]
+__all__ = ["OWNER", "ScriptedWorker", "calculator", "plain_result", "run_v1"]
 
 OWNER = "public"
 """The owner of what is submitted without an API key."""
@@ -77,3 +79,13 @@ def plain_result(claim: Claim, **changes: Any) -> RolloutResult:
         "worker": claim.worker_id,
     }
     return RolloutResult(**{**fields, **changes})
+
+
+async def run_v1(
+    client: httpx.AsyncClient, worker: ScriptedWorker, body: dict[str, Any], **result: Any
+) -> httpx.Response:
+    """Posts a rollout and ends it."""
+    async with asyncio.TaskGroup() as group:
+        posted = group.create_task(client.post("/rollout", json=body))
+        group.create_task(worker.end_named(body["rollout_id"], **result))
+    return posted.result()

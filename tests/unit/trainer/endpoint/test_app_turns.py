@@ -1,0 +1,181 @@
+"""A turn is sampled once, whoever asks for it how often."""
+
+import asyncio
+import math
+
+import pytest
+from tests.support.endpoint_client import (
+    ANSWER,
+    CALL,
+    QUESTION,
+    RESULT_GLUE,
+    FixedTexts,
+    ask,
+    body,
+    client_of,
+    error_of,
+    message_of,
+    second_turn,
+    tool_messages,
+    turn_headers,
+)
+
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.testing import ScriptedPolicy
+
+
+class Latch:
+    """A policy that waits for permission, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.open = asyncio.Event()
+        self.calls = 0
+
+    async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
+        self.calls += 1
+        self.asked.set()
+        await self.open.wait()
+        return Generation(token_ids=[100 + self.calls], logprobs=[-1.0])
+
+
+async def test_the_same_turn_joins_the_running_generation(tokenizer: ChatTokenizer) -> None:
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
+    async with client_of(app) as client, asyncio.TaskGroup() as group:
+        first = group.create_task(ask(client, body([QUESTION]), turn_headers(1)))
+        await latch.asked.wait()
+        second = group.create_task(ask(client, body([QUESTION]), turn_headers(1, attempt=2)))
+        other = await ask(client, body([QUESTION], temperature=0.1), turn_headers(1, attempt=2))
+        stale = await ask(client, body([QUESTION]), turn_headers(1, attempt=1))
+        latch.open.set()
+    assert first.result().content == second.result().content
+    assert error_of(other, 409)["type"] == "conflict"
+    assert error_of(stale, 409)["expected"] == 2
+    assert latch.calls == 1
+    assert app.sampling_log.count("r", 1) == 1
+    assert app.get_session("r", "u").attempt == 2
+
+
+async def test_a_generation_outlives_its_caller(tokenizer: ChatTokenizer) -> None:
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
+    async with client_of(app) as client:
+        dead = asyncio.create_task(ask(client, body([QUESTION]), turn_headers(1)))
+        await latch.asked.wait()
+        dead.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dead
+        heir = asyncio.create_task(ask(client, body([QUESTION]), turn_headers(1, attempt=2)))
+        latch.open.set()
+        assert (await heir).json()["token_ids"] == [101]
+    assert latch.calls == 1
+
+
+async def test_finished_turns_are_replayed_byte_for_byte(tokenizer: ChatTokenizer) -> None:
+    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
+    glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
+    async with client_of(app) as client:
+        first = await ask(client, body([QUESTION]), turn_headers(1))
+        message = message_of(first)
+        document = body([QUESTION, message, *tool_messages(message)], [0] * glue)
+        second = await ask(client, document, turn_headers(2))
+        assert (await ask(client, document, turn_headers(2))).content == second.content
+        assert (await ask(client, body([QUESTION]), turn_headers(1, attempt=2))).content == first.content
+        error = error_of(await ask(client, document, turn_headers(1, attempt=2)), 409)
+        assert error["expected"] != error["received"]
+        assert error_of(await ask(client, document, turn_headers(2, attempt=1)), 409)["expected"] == 2
+    assert [record.turn for record in app.sampling_log] == [1, 2]
+
+
+async def test_the_digest_header_decides(tokenizer: ChatTokenizer) -> None:
+    app = callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)
+    async with client_of(app) as client:
+        first = await ask(client, body([QUESTION]), turn_headers(1, digest="d"))
+        same = await ask(client, body([QUESTION], seed=1), turn_headers(1, digest="d"))
+        other = await ask(client, body([QUESTION]), turn_headers(1, digest="e"))
+    assert same.content == first.content
+    assert error_of(other, 409)["received"] == "e"
+
+
+async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
+    fail = [True, True, False]
+
+    def flaky(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        if fail.pop(0):
+            raise RuntimeError("secret prompt text")
+        return Generation(token_ids=[5], logprobs=[-1.0])
+
+    app = callback_app(flaky, tokenizer=tokenizer)
+    async with client_of(app) as client:
+        for _ in range(2):
+            response = await ask(client, body([QUESTION]), turn_headers(1))
+            error = error_of(response, 500)
+            assert error["type"] == "generate_failed"
+            assert "RuntimeError" in error["message"]
+            assert "secret" not in response.text
+        assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
+    assert app.get_session("r").turns == 1
+    assert len(app.sampling_log) == 1
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        Generation(token_ids=[], logprobs=[]),
+        Generation(token_ids=[5], logprobs=[]),
+        Generation(token_ids=[5], logprobs=[math.nan]),
+        Generation(token_ids=[2**31], logprobs=[-1.0, -1.0]),
+    ],
+)
+async def test_bad_generations_are_errors(tokenizer: ChatTokenizer, generation: Generation) -> None:
+    app = callback_app(lambda ids, params: generation, tokenizer=tokenizer)
+    async with client_of(app) as client:
+        assert error_of(await ask(client, body([QUESTION])), 500)["type"] == "generate_failed"
+    assert app.get_session("r").turns == 0
+
+
+async def test_a_turn_without_its_predecessors_conflicts(tokenizer: ChatTokenizer) -> None:
+    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
+    async with client_of(app) as client:
+        messages = await second_turn(client, turn_headers(1))
+        error = error_of(await ask(client, body(messages, [0]), turn_headers(3)), 409)
+        assert (error["expected"], error["received"]) == (2, 3)
+        error = error_of(await ask(client, body(messages, [0]), turn_headers(2, uid="lost")), 409)
+        assert (error["expected"], error["received"]) == (1, 2)
+    assert len(app.sessions) == 1
+
+
+async def test_without_headers_one_turn_at_a_time(tokenizer: ChatTokenizer) -> None:
+    latch = Latch()
+    app = callback_app(latch, tokenizer=tokenizer)
+    async with client_of(app) as client, asyncio.TaskGroup() as group:
+        first = group.create_task(ask(client, body([QUESTION])))
+        await latch.asked.wait()
+        assert error_of(await ask(client, body([QUESTION])), 409)["type"] == "conflict"
+        latch.open.set()
+    assert first.result().status_code == 200
+    assert latch.calls == 1
+
+
+async def test_without_headers_the_first_request_again_is_a_new_rollout(tokenizer: ChatTokenizer) -> None:
+    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
+    glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
+    async with client_of(app) as client:
+        for _ in range(2):
+            messages = await second_turn(client)
+            message_of(await ask(client, body(messages, [0] * glue)))
+    assert app.get_session("r").turns == 2
+    assert app.sampling_log.repeated() == {("r", 1): 2, ("r", 2): 2}
+
+
+async def test_one_name_in_two_batches(tokenizer: ChatTokenizer) -> None:
+    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer)
+    async with client_of(app) as client:
+        for uid in ("u1", "u2"):
+            assert (await ask(client, body([QUESTION]), turn_headers(1, uid=uid))).status_code == 200
+    assert app.get_session("r").uid == "u2"
+    assert app.get_session("r", "u1").turns == 1
+    assert app.sampling_log.repeated() == {}
