@@ -11,7 +11,6 @@ order of keys do not matter.
 """
 
 import hashlib
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from rolloutpool_api.checks import Catalog, expanded_ids
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import CheckedBatch, canonical, check_batch
 from rolloutpool_common.protocol.batch import Priority, RolloutItem
+from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout
 
@@ -43,7 +43,7 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
     """
     fields = request.model_dump(exclude={"tool_server_url"})
     return NewBatch(
-        batch_id=_new_batch_id(),
+        batch_id=new_batch_id(),
         owner=owner,
         shared=b"{}",
         rollouts=[
@@ -85,7 +85,7 @@ def plan_batch(
     elif len(urls) == 1:
         shared["server_url"] = urls[0]
     return NewBatch(
-        batch_id=_new_batch_id(),
+        batch_id=new_batch_id(),
         owner=owner,
         shared=orjson.dumps(shared),
         rollouts=list(_expand(checked, urls if len(urls) > 1 else [])),
@@ -103,10 +103,6 @@ def plan_batch(
 def batch_key(idempotency_key: str) -> str:
     """Make the key under which the store remembers a batch; protocol v1's rollouts have keys of another form."""
     return f"batch/{idempotency_key}"
-
-
-def _new_batch_id() -> str:
-    return f"b{uuid.uuid4().hex}"
 
 
 def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:

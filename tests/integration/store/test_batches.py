@@ -12,6 +12,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyKeyReused, Store, StoreUnavailable
+from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.batches import STAGE_SECONDS
 
 
@@ -62,7 +63,8 @@ async def test_a_commit_that_arrives_twice_counts_once(store: Store) -> None:
     again = await store._connection.script(
         "commit", batch.batch_id, "rp:idempotency:tests:k", "d", 3, "default", "a", 1
     )
-    assert again == [batch.batch_id.encode(), 1, b"d"]
+    assert named(again)["batch"] == batch.batch_id.encode()
+    assert (named(again)["outcome"], named(again)["digest"]) == (b"created", b"d")
     tickets = await store.outbox.reserve(Priority.DEFAULT, 10)
     assert [ticket.index for ticket in tickets] == [0, 1, 2]
 

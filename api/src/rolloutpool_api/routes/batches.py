@@ -1,6 +1,5 @@
 """Batches: submitted whole, followed by page, long-poll or event, cancelled, deleted."""
 
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
+from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
@@ -29,7 +29,6 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
 _log = structlog.stdlib.get_logger(__name__)
 
-_BATCH_ID = re.compile(r"b[0-9a-f]{32}")
 _NDJSON = "application/x-ndjson"
 
 _EXAMPLE = {
@@ -65,7 +64,7 @@ async def _known(
     caller: Anybody,
 ) -> str:
     """The id of a batch that the caller may know of; raises `ResourceUnknown`."""
-    if not _BATCH_ID.fullmatch(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
+    if not is_batch_id(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id
 

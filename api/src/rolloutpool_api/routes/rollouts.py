@@ -3,7 +3,6 @@
 A rollout is named by its uid, or by the rollout_id that its caller gave it; of equal names the newest wins.
 """
 
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -18,6 +17,7 @@ from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.checks import check_rollout_id
 from rolloutpool_common.protocol.errors import V1ErrorBody
+from rolloutpool_common.protocol.ids import has_form_of_our_ids
 from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
@@ -28,7 +28,6 @@ __all__ = ["router"]
 # Older FastAPI, which v1's clients were written against, took a body without Content-Type for JSON.
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
 
-_UID = re.compile(r"b[0-9a-f]{32}(-[0-9]+)?")
 
 RolloutName = Annotated[
     str, Path(description="uid, or the caller's own rollout_id", examples=["job7-step12-idx3-9f2c"])
@@ -127,7 +126,7 @@ async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
 def _may_come(name: str) -> bool:
     """Whether a caller may yet submit a rollout of this name; uids are the pool's to give."""
     try:
-        return _UID.fullmatch(check_rollout_id(name)) is None
+        return not has_form_of_our_ids(check_rollout_id(name))
     except ValueError:
         return False
 

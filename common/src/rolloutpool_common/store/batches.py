@@ -5,7 +5,6 @@ every moment, because only scripts move rollouts between states. Everything stag
 """
 
 import asyncio
-import uuid
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,7 +15,9 @@ import orjson
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
 from rolloutpool_common.protocol.groups import Group, GroupVerdict
+from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
@@ -75,18 +76,20 @@ class Batches:
         if new.group_policy is not None:
             fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
         run = f"{new.owner}/{new.run}" if new.run is not None else new.batch_id
-        batch_id, created, digest, *precancelled = await self._connection.script(
+        answer = await self._connection.script(
             "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
         )
-        if created < 0:
-            raise TooManyOpen(f"{int(digest):,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
-        if digest.decode() != new.digest:
-            raise IdempotencyKeyReused(batch_id=batch_id.decode())
-        # It is accepted, whatever becomes of this; the reconciler ends what is left.
+        committed = named(answer)
+        if committed["outcome"] == b"refused":
+            raise TooManyOpen(f"{committed['open']:,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
+        batch_id = committed["batch"].decode()
+        if committed["digest"].decode() != new.digest:
+            raise IdempotencyKeyReused(batch_id=batch_id)
+        # The batch is accepted. If the store fails here, the reconciler ends what was cancelled before it came.
         with suppress(StoreError):
-            for index in precancelled:
+            for index in committed.get("precancelled", ()):
                 await self._rollouts.cancel_at(new.batch_id, index)
-        return Submitted(batch_id.decode(), bool(created))
+        return Submitted(batch_id, created=committed["outcome"] == b"created")
 
     def _encrypted_delivery(self, delivery: Delivery) -> bytes:
         return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.encrypt(delivery.secret)})
@@ -193,7 +196,7 @@ class Batches:
         if spec.get("callback_api_key"):
             spec["callback_api_key"] = self._secrets.decrypt(spec["callback_api_key"])
         return NewBatch(
-            batch_id=f"b{uuid.uuid4().hex}",
+            batch_id=new_batch_id(),
             owner=owner.decode(),
             shared=orjson.dumps({key: spec.pop(key) for key in ("sampling_params", "metadata") if key in spec}),
             rollouts=[NewRollout(rollout_id=spec.get("rollout_id"), overrides=orjson.dumps(spec))],
@@ -216,7 +219,7 @@ class Batches:
         """Where it stands; None where there is no such batch for this owner (None: of anybody)."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id))
-            now_s, now_us = await self._redis.time()
+            now_s = await now_ms(self._redis) / 1000
         fields = {name.decode(): value for name, value in raw.items()}
         if "total" not in fields or owner not in (None, fields["owner"].decode()):
             return None
@@ -229,7 +232,7 @@ class Batches:
         ended = sum(counts.values())
         created_s = int(fields["created_ms"]) / 1000
         finished_s = int(fields["finished_ms"]) / 1000 if "finished_ms" in fields else None
-        seconds = max((finished_s or now_s + now_us / 1e6) - created_s, 1e-3)
+        seconds = max((finished_s or now_s) - created_s, 1e-3)
         sampled = int(fields.get("sampled", 0))
         return BatchStatus(
             batch_id=batch_id,
@@ -324,8 +327,8 @@ class Batches:
     async def delete(self, batch_id: str) -> None:
         """Removes all that is kept of an ended batch; raises `BatchStillRunning`."""
         with store_errors():
-            total, finished, owner, idem = await self._redis.hmget(
-                keys.batch(batch_id), "total", "finished_ms", "owner", "idem"
+            total, finished, owner, idempotency = await self._redis.hmget(
+                keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"
             )
             if total is None:
                 await self._redis.zrem(keys.ENDED, batch_id)
@@ -358,6 +361,8 @@ class Batches:
                     await self._redis.unlink(*stale)
             parts = ("items", "groups", "group_counts", "deadlines", "outbox", "done")
             await self._redis.unlink(
-                keys.batch(batch_id), *(keys.batch(batch_id, part) for part in parts), *([idem] if idem else [])
+                keys.batch(batch_id),
+                *(keys.batch(batch_id, part) for part in parts),
+                *([idempotency] if idempotency else []),
             )
             await self._redis.zrem(keys.ENDED, batch_id)

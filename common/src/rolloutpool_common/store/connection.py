@@ -23,6 +23,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ResponseError
 
+from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
@@ -60,9 +61,9 @@ class EpochConnection(GreetingConnection):
         await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, check_health=False)
         # Redis refuses the script while it takes no writes. Then no epoch is needed, and the reconciler notices.
         with suppress(ResponseError):
-            _, _, version = await self.read_response()
+            found = named(await self.read_response())
             try:
-                check_version(version)
+                check_version(found["schema"])
             except ForeignSchema:
                 # redis-py closes a connection after its own errors only; an open one would be used next time.
                 await self.disconnect(nowait=True)

@@ -8,6 +8,7 @@ need, and runs take turns filling that window by weight, so that a large batch c
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import Ticket
@@ -29,11 +30,13 @@ class Outbox:
 
     async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
         """Takes up to `limit` tickets that the window has room for; the caller publishes them now."""
-        now, *flat = await self._connection.script(
-            "reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000)
+        answer = named(
+            await self._connection.script("reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000))
         )
+        published_ms = float(answer["now_ms"])
         return [
-            Ticket(flat[i].decode(), int(flat[i + 1]), flat[i + 2].decode(), float(now)) for i in range(0, len(flat), 3)
+            Ticket(batch_id.decode(), int(index), group.decode(), published_ms)
+            for batch_id, index, group in answer["tickets"]
         ]
 
     async def has_more(self, priority: Priority) -> bool:
@@ -60,8 +63,7 @@ class Outbox:
     async def now_ms(self) -> float:
         """Redis' clock, the one that dates published tickets."""
         with store_errors():
-            seconds, micros = await self._redis.time()
-        return float(seconds) * 1000 + float(micros) / 1000
+            return await now_ms(self._redis)
 
     async def queue_depths(self) -> dict[Priority, Queue]:
         """How many rollouts wait, accepted and published, per priority class."""

@@ -23,8 +23,8 @@ class Pushes:
 
     async def take(self, limit: int, *, lease_s: float) -> list[DuePush]:
         """Leases up to `limit` due pushes; nobody else gets them for `lease_s` seconds."""
-        flat = await self._connection.script("take_pushes", limit, int(lease_s * 1000))
-        return [DuePush(flat[i].decode(), int(flat[i + 1])) for i in range(0, len(flat), 2)]
+        taken = await self._connection.script("take_pushes", limit, int(lease_s * 1000))
+        return [DuePush(uid.decode(), attempt) for uid, attempt in taken]
 
     async def settle(self, uid: str, what: Literal["delivered", "dead", "retry"], *, retry_in_s: float = 0.0) -> None:
         """Notes what became of a leased push."""

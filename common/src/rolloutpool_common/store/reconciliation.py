@@ -13,6 +13,7 @@ from typing import NamedTuple
 from rolloutpool_common.errors import PoisonRollout
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
@@ -63,9 +64,9 @@ class Reconciliation:
         if not await self._connection.script("lead", self._id, LEASE_MS):
             return ReconciliationReport(leader=False)
         dead = requeued = poisoned = 0
-        _, uptime_s, version = await self._connection.script("epoch", SCHEMA_VERSION)
-        check_version(version)
-        if uptime_s > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
+        redis = named(await self._connection.script("epoch", SCHEMA_VERSION))
+        check_version(redis["schema"])
+        if redis["uptime_s"] > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
             for worker_id in await self._workers.expired():
                 back, out = await self._bury(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
@@ -123,10 +124,8 @@ class Reconciliation:
     async def _resume(self) -> int:
         """Queues the delayed rollouts whose time has come."""
         with store_errors():
-            now_s, micros = await self._redis.time()
-            due = await self._redis.zrangebyscore(
-                keys.DELAYED, "-inf", f"{now_s * 1000 + micros / 1000:.0f}", start=0, num=1000
-            )
+            now = await now_ms(self._redis)
+            due = await self._redis.zrangebyscore(keys.DELAYED, "-inf", f"{now:.0f}", start=0, num=1000)
         resumed = 0
         for raw in due:
             split = keys.split_uid(raw.decode())
@@ -135,16 +134,15 @@ class Reconciliation:
 
     async def _expire(self) -> int:
         with store_errors():
-            now_s, micros = await self._redis.time()
-            now_ms = now_s * 1000 + micros / 1000
+            now = await now_ms(self._redis)
             due = await self._redis.zrangebyscore(
-                keys.DEADLINES, "-inf", f"{now_ms:.0f}", start=0, num=1000, withscores=True
+                keys.DEADLINES, "-inf", f"{now:.0f}", start=0, num=1000, withscores=True
             )
         expired = 0
         for raw, deadline_ms in due:
             split = keys.split_uid(raw.decode())
             # Who runs it ends it by its own clock, and delivers the turns that are proved.
-            if now_ms < deadline_ms + OWN_END_MS and await self._is_running(raw.decode()):
+            if now < deadline_ms + OWN_END_MS and await self._is_running(raw.decode()):
                 continue
             answer = (
                 "gone"
@@ -163,8 +161,8 @@ class Reconciliation:
 
     async def _delete(self) -> int:
         with store_errors():
-            now_s, _ = await self._redis.time()
-            due = await self._redis.zrangebyscore(keys.ENDED, "-inf", now_s * 1000, start=0, num=100)
+            now = await now_ms(self._redis)
+            due = await self._redis.zrangebyscore(keys.ENDED, "-inf", f"{now:.0f}", start=0, num=100)
         for batch_id in due:
             await self._batches.delete(batch_id.decode())
         return len(due)

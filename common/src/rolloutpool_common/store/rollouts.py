@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
 from rolloutpool_common.store.records import (
@@ -61,11 +62,10 @@ class Rollouts:
             return ClaimRefused.GONE
         batch_id, index = split
         token = token or new_token()
-        answer = await self._connection.script("claim", batch_id, index, worker_id, role, token)
-        if answer[0] != b"claimed":
-            return ClaimRefused(answer[0].decode())
-        _, attempt, journal_length, crashes, deadline, now, created, shared, overrides, *rest = answer
-        more, clean, group, retries, deferrals = rest
+        claim = named(await self._connection.script("claim", batch_id, index, worker_id, role, token))
+        if claim["outcome"] != b"claimed":
+            return ClaimRefused(claim["outcome"].decode())
+        now, deadline = int(claim["now_ms"]), claim["deadline_ms"]
         return Claim(
             uid=uid,
             batch_id=batch_id,
@@ -73,17 +73,17 @@ class Rollouts:
             worker_id=worker_id,
             role=role,
             token=token,
-            attempt=attempt,
-            crashes=crashes,
-            retries=retries,
-            deferrals=deferrals,
-            journal_length=journal_length,
-            clean=clean == b"1",
-            group=group.decode() or None,
-            deadline_in_s=(int(deadline) - int(now)) / 1000 if deadline else None,
-            queued_ms=float(int(now) - int(created)),
-            spec=merge_spec(shared, overrides, uid=uid),
-            more_waiting=bool(more),
+            attempt=claim["attempt"],
+            crashes=claim["crashes"],
+            retries=claim["retries"],
+            deferrals=claim["deferrals"],
+            journal_length=claim["journal_length"],
+            clean=bool(claim["clean"]),
+            group=claim["group"].decode() or None,
+            deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
+            queued_ms=float(now - int(claim["created_ms"])),
+            spec=merge_spec(claim["shared"], claim["overrides"], uid=uid),
+            more_waiting=bool(claim["more_waiting"]),
         )
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
@@ -93,14 +93,13 @@ class Rollouts:
         """
         index = len(records) - 1
         while index < len(records):
-            answer, length = await self._connection.script(
-                "journal", claim.uid, claim.token, index, turns, compress(encode_record(records[index]))
-            )
-            if answer == b"fenced":
+            record = compress(encode_record(records[index]))
+            answer = named(await self._connection.script("journal", claim.uid, claim.token, index, turns, record))
+            if answer["outcome"] == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
                     raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
                 continue
-            index = length if answer == b"gap" else index + 1
+            index = answer["length"] if answer["outcome"] == b"gap" else index + 1
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
         """Whether the claim holds; one that Redis forgot is made again, with the whole journal `records`.
@@ -260,8 +259,7 @@ class Rollouts:
     async def postpone(self, uid: str, seconds: float) -> None:
         """Lets a rollout that may only run alone be tried again soon, where no process for it can be started now."""
         with store_errors():
-            now_s, micros = await self._redis.time()
-            at = now_s * 1000 + micros / 1000 + seconds * 1000
+            at = await now_ms(self._redis) + seconds * 1000
             await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
 
     async def first_suspect(self) -> str | None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
@@ -55,8 +56,8 @@ class Totals:
             pipe.time()
             for priority in Priority:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
-            totals, pending, delayed, dead, still_open, (seconds, micros), *oldest = await pipe.execute()
-        now_ms = seconds * 1000 + micros / 1000
+            totals, pending, delayed, dead, still_open, redis_time, *oldest = await pipe.execute()
+        now_ms = to_ms(redis_time)
         return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
             pushes_pending=pending,

@@ -6,13 +6,14 @@ clock alone.
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.workers import Worker, WorkerRole
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms, to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
@@ -21,6 +22,17 @@ __all__ = ["BEAT_SECONDS", "DEAD_AFTER_SECONDS", "Workers"]
 BEAT_SECONDS = 0.5
 DEAD_AFTER_SECONDS = 5.0
 """Ten missed beats: long enough for a loaded machine, short enough for a 10 s recovery."""
+
+
+class BeatAnswer(NamedTuple):
+    """What a worker learns from its beat."""
+
+    known: bool
+    """False: it was declared dead, and must announce itself again."""
+    stop: list[str]
+    """Tokens of claims that it must stop running."""
+    epoch: int
+    """If it has risen, Redis was started again, and may have forgotten the last second of what the worker wrote."""
 
 
 class Workers:
@@ -59,18 +71,19 @@ class Workers:
         }
         await self._connection.script("beat", worker_id, "about", orjson.dumps(about), "running", 0)
 
-    async def beat(
-        self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]
-    ) -> tuple[bool, list[str], int]:
-        """Says that the worker lives.
+    async def beat(self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]) -> BeatAnswer:
+        """Tells Redis that the worker lives, and what it runs and has loaded by now.
 
-        Returns whether it is still known (if not, it was declared dead and must announce itself again), the tokens of
-        the claims that it must stop running, and the epoch (if it rose, Redis may have forgotten what the worker said).
+        Args:
+            worker_id: The worker.
+            running: How many rollouts it runs.
+            tokenizers: The tokenizers that it has loaded: name to fingerprint.
         """
-        known, epoch, *stop = await self._connection.script(
-            "beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)
+        answer = named(
+            await self._connection.script("beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers))
         )
-        return bool(known), [token.decode() for token in stop], epoch
+        stop = [token.decode() for token in answer["stop"]]
+        return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"])
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back its claims."""
@@ -92,10 +105,10 @@ class Workers:
             pipe.time()
             for worker_id, _ in beats:
                 pipe.hgetall(keys.worker(worker_id.decode()))
-            (seconds, micros), *hashes = await pipe.execute()
-        now_ms = seconds * 1000 + micros / 1000
+            redis_time, *hashes = await pipe.execute()
+        now = to_ms(redis_time)
         found = [
-            _info(worker_id.decode(), fields, (now_ms - score) / 1000)
+            _info(worker_id.decode(), fields, (now - score) / 1000)
             for (worker_id, score), fields in zip(beats, hashes, strict=True)
             if b"about" in fields
         ]
@@ -104,8 +117,7 @@ class Workers:
     async def expired(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
         """Workers without a beat for so long."""
         with store_errors():
-            now_s, micros = await self._redis.time()
-            before = now_s * 1000 + micros / 1000 - seconds * 1000
+            before = await now_ms(self._redis) - seconds * 1000
             return [w.decode() for w in await self._redis.zrangebyscore(keys.WORKERS, "-inf", f"({before:.0f}")]
 
     async def claims(self, worker_id: str) -> list[str]:

@@ -1,11 +1,11 @@
 """Single rollouts from the command line: `show`, and `cancel`, which takes batches too."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_trainer.cli import options
 from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.viewer.runs import Decode
 
 __all__ = ["cancel", "show"]
-
-BATCH_ID = re.compile(r"b[0-9a-f]{32}")
 
 
 def show(
@@ -70,7 +68,7 @@ def cancel(
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
-        if BATCH_ID.fullmatch(identity):
+        if is_batch_id(identity):
             client.batch(identity).cancel()
             known = True
         else:

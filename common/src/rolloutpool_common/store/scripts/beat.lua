@@ -1,7 +1,12 @@
--- A worker is alive. ARGV: worker, then field, value ... of what it announces.
--- -> {1 known | 0 it was declared dead and must announce itself again, epoch, token of a claim to stop running, ...}
-local w = ARGV[1]
-redis.call('ZADD', P .. 'workers', str(now_ms()), w)
-redis.call('HSET', k_worker(w), unpack(ARGV, 2))
-local epoch = tonumber(redis.call('HGET', P .. 'epoch', 'number') or '0')
-return { redis.call('HEXISTS', k_worker(w), 'about'), epoch, unpack(redis.call('SPOP', k_worker(w, 'stop'), 1000)) }
+-- Note that a worker is alive, and tell it what it must know.
+-- ARGV: worker, then field, value, ... of what it announces.
+-- Answer: known (1, or 0: it was declared dead and must announce itself again), epoch, stop (the tokens of the claims
+-- that it must stop running, each told once).
+local worker = ARGV[1]
+redis.call('ZADD', P .. 'workers', str(now_ms()), worker)
+redis.call('HSET', k_worker(worker), unpack(ARGV, 2))
+return {
+  'known', redis.call('HEXISTS', k_worker(worker), 'about'),
+  'epoch', tonumber(redis.call('HGET', P .. 'epoch', 'number') or '0'),
+  'stop', redis.call('SPOP', k_worker(worker, 'stop'), 1000),
+}

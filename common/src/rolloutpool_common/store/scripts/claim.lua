@@ -1,41 +1,62 @@
--- Give a rollout to a worker. ARGV: batch, index, worker, its role, claim token.
--- -> {'claimed', attempt, journal length, crashes, deadline ms | '', now ms, created ms, shared, overrides, room, clean,
---     group | '', infra retries, deferrals}
---  | {'gone' | 'ended' | 'taken' | 'expired' | 'isolated'}; `room` = 1 when the outboxes may have something to publish
-local b, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local uid = b .. '-' .. index
-local meta = redis.call('HMGET', k_batch(b), 'priority', 'created_ms', 'shared', 'cancelled_ms')
-local overrides = redis.call('HGET', k_batch(b, 'items'), index)
-if not meta[1] or not overrides then return { 'gone' } end
-if meta[4] then return { 'ended' } end
-local state = redis.call('HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'deaths')
-if TERMINAL[state[1] or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'ended' } end
--- The same token again: this very claim was made, and its answer was lost.
-local again = state[1] == 'running' and state[4] == token
--- Also where it is taken: this ticket was a second one, and whoever gives the rollout back makes another.
-redis.call('ZREM', k_published(meta[1]), uid)
-if state[1] == 'running' and not again then return { 'taken' } end
+-- Give a rollout to a worker, if it may have it.
+-- ARGV: batch, index, worker, role of the worker (shared | isolated), token of the claim.
+-- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
+-- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
+-- may be unanswered), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and
+-- overrides (JSON, which make its spec), more_waiting (1: an outbox of its priority class may have something to publish).
+local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local uid = batch .. '-' .. index
+local priority, created_ms, shared, cancelled_ms = unpack(redis.call(
+  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms'
+))
+local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
+if not priority or not overrides then return { 'outcome', 'gone' } end
+if cancelled_ms then return { 'outcome', 'ended' } end
+local status, attempts, crashes, holder_token, clean, retries, deferrals, deaths = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'deaths'
+))
+if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
+-- The same token stands in Redis: this very claim was made before, and its answer was lost.
+local again = status == 'running' and holder_token == token
+-- The ticket has arrived, so it is not lost. If another worker has the rollout, this ticket was a second one; giving the
+-- rollout back makes a new one.
+redis.call('ZREM', k_published(priority), uid)
+if status == 'running' and not again then return { 'outcome', 'taken' } end
 local now = now_ms()
-local deadline = redis.call('HGET', k_batch(b, 'deadlines'), index) or ''
-if deadline ~= '' and tonumber(deadline) <= now then return { 'expired' } end
--- Two workers died while they had it: a third must run nothing else. Until that claims it nobody has it; should it
--- never, the rollout is queued again. Of many the first ones get their turn: by chance some would never.
-if suspicion(state[3], state[8]) >= 2 and role ~= 'isolated' then
+local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
+if deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
+-- Suspects. Two workers died while they had this rollout, so it may run only in an isolated worker.
+-- 1. It joins `suspects`, by the time of its first refusal.
+-- 2. The first suspects, two for each worker, get a lease of 30 s in `delayed`. The worker that is told `isolated` starts
+--    an isolated worker for it; the lease keeps a second one from being started.
+-- 3. If nothing claims the rollout within the lease, it goes back to its outbox, and this begins again. Those further
+--    back in the list try again after 2 s. First come, first served: picking any of them could starve some for ever.
+if suspicion(crashes, deaths) >= 2 and role ~= 'isolated' then
   redis.call('ZADD', P .. 'suspects', 'NX', str(now), uid)
   local first = redis.call('ZRANK', P .. 'suspects', uid) < 2 * math.max(redis.call('ZCARD', P .. 'workers'), 1)
   local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)
-  return { first and leased == 1 and 'isolated' or 'taken' }
+  return { 'outcome', first and leased == 1 and 'isolated' or 'taken' }
 end
 redis.call('ZREM', P .. 'delayed', uid)
-local attempt = tonumber(state[2] or '0')
+local attempt = tonumber(attempts or '0')
 if not again then
   attempt = attempt + 1
-  redis.call('HINCRBY', k_batch(b), 'running', 1)
+  redis.call('HINCRBY', k_batch(batch), 'running', 1)
   hold(uid, attempt, token, worker)
 end
 return {
-  'claimed', attempt, redis.call('LLEN', k_rollout(uid, 'journal')), tonumber(state[3] or '0'), deadline, str(now),
-  meta[2], meta[3], overrides, redis.call('EXISTS', k_runs(meta[1])), state[5] or '1',
-  redis.call('HGET', k_batch(b, 'groups'), index) or '', tonumber(state[6] or '0'),
-  tonumber(state[7] or '0'),
+  'outcome', 'claimed',
+  'attempt', attempt,
+  'journal_length', redis.call('LLEN', k_rollout(uid, 'journal')),
+  'crashes', tonumber(crashes or '0'),
+  'retries', tonumber(retries or '0'),
+  'deferrals', tonumber(deferrals or '0'),
+  'clean', tonumber(clean or '1'),
+  'group', redis.call('HGET', k_batch(batch, 'groups'), index) or '',
+  'deadline_ms', deadline_ms,
+  'now_ms', str(now),
+  'created_ms', created_ms,
+  'shared', shared,
+  'overrides', overrides,
+  'more_waiting', redis.call('EXISTS', k_runs(priority)),
 }

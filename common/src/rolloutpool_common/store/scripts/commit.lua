@@ -1,76 +1,84 @@
--- Commit a staged batch, once per idempotency key. ARGV: batch, idempotency key or '', digest, total, priority, run,
--- most open rollouts, then field, value ... of the batch hash.
--- -> {batch, 1 created | 0 existing | -1 too many open, digest of what exists | how many are open, index, ...}; the indexes
--- were cancelled before they came and have to be ended
-local b, idem, digest, total, priority, run = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
--- The same batch again: this very commit was made, and its answer was lost.
-if redis.call('EXISTS', k_batch(b)) == 1 then return { b, 1, digest } end
+-- Commit a staged batch, once per idempotency key.
+-- ARGV: batch, key of its idempotency record or '', digest of the request, number of rollouts, priority, run, how many
+-- rollouts may be open in the whole pool, then field, value, ... of the batch's hash.
+-- Answer: outcome. `created`: the batch exists; with `batch`, `digest`, and `precancelled` (indexes that were cancelled
+-- before they came and have to be ended). `existing`: the key was used before; with `batch` and `digest` of that time.
+-- `refused`: too many rollouts would be open; with `open`, how many are open now.
+local batch, idempotency, digest, total, priority, run = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+-- The same batch again: this very commit was made before, and its answer was lost.
+if redis.call('EXISTS', k_batch(batch)) == 1 then
+  return { 'outcome', 'created', 'batch', batch, 'digest', digest, 'precancelled', {} }
+end
 local parts = { 'items', 'groups', 'deadlines', 'group_counts' }
-local staged_names = P .. 'stage:' .. b .. ':names'
+local staged_names = P .. 'stage:' .. batch .. ':names'
 local function drop_staged()
-  for _, part in ipairs(parts) do redis.call('UNLINK', P .. 'stage:' .. b .. ':' .. part) end
+  for _, part in ipairs(parts) do redis.call('UNLINK', P .. 'stage:' .. batch .. ':' .. part) end
   redis.call('UNLINK', staged_names)
 end
-if idem ~= '' then
-  local seen = redis.call('HMGET', idem, 'batch', 'digest')
-  if seen[1] then
+-- 1. Refuse a repeated submit, and one that is too large.
+if idempotency ~= '' then
+  local seen_batch, seen_digest = unpack(redis.call('HMGET', idempotency, 'batch', 'digest'))
+  if seen_batch then
     drop_staged()
-    return { seen[1], 0, seen[2] }
+    return { 'outcome', 'existing', 'batch', seen_batch, 'digest', seen_digest }
   end
 end
 local open = tonumber(redis.call('GET', P .. 'open') or '0')
 if open + total > tonumber(ARGV[7]) then
   drop_staged()
-  return { b, -1, str(open) }
+  return { 'outcome', 'refused', 'open', open }
 end
 redis.call('INCRBY', P .. 'open', total)
-if idem ~= '' then redis.call('HSET', idem, 'batch', b, 'digest', digest) end
+if idempotency ~= '' then redis.call('HSET', idempotency, 'batch', batch, 'digest', digest) end
+-- 2. What was staged becomes the batch's.
 local now = now_ms()
 for _, part in ipairs(parts) do
-  local staged = P .. 'stage:' .. b .. ':' .. part
+  local staged = P .. 'stage:' .. batch .. ':' .. part
   if redis.call('EXISTS', staged) == 1 then
-    redis.call('RENAME', staged, k_batch(b, part))
-    redis.call('PERSIST', k_batch(b, part))
+    redis.call('RENAME', staged, k_batch(batch, part))
+    redis.call('PERSIST', k_batch(batch, part))
   end
 end
-redis.call('HSET', k_batch(b), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run)
-redis.call('HSET', k_batch(b), unpack(ARGV, 8))
-if idem ~= '' then redis.call('HSET', k_batch(b), 'idem', idem) end
--- Staged deadlines are durations; from the commit on they are points in time.
-local deadlines = redis.call('HGETALL', k_batch(b, 'deadlines'))
+redis.call('HSET', k_batch(batch), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run)
+redis.call('HSET', k_batch(batch), unpack(ARGV, 8))
+if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
+-- 3. Staged deadlines are durations; from the commit on they are points in time.
+local deadlines = redis.call('HGETALL', k_batch(batch, 'deadlines'))
 for i = 1, #deadlines, 2 do
   local at = str(now + tonumber(deadlines[i + 1]))
-  redis.call('HSET', k_batch(b, 'deadlines'), deadlines[i], at)
-  redis.call('ZADD', P .. 'deadlines', at, b .. '-' .. deadlines[i])
+  redis.call('HSET', k_batch(batch, 'deadlines'), deadlines[i], at)
+  redis.call('ZADD', P .. 'deadlines', at, batch .. '-' .. deadlines[i])
 end
--- Named in the same breath: a cancel by name finds either the rollout or nobody, and then leaves a precancel.
-local answer, precancelled = { b, 1, digest }, {}
-local owner = redis.call('HGET', k_batch(b), 'owner')
+-- 4. The callers' names become known in this same step. So a cancel by name either finds its rollout, or came before and
+--    has left a precancel, which is applied here.
+local precancelled, is_precancelled = {}, {}
+local owner = redis.call('HGET', k_batch(batch), 'owner')
 local names = redis.call('HGETALL', staged_names)
-local has_precancels = redis.call('EXISTS', P .. 'precancels') == 1
+local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
-  redis.call('SET', k_name(owner, name), b .. '-' .. index)
-  local holds = has_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
-  if holds then
+  redis.call('SET', k_name(owner, name), batch .. '-' .. index)
+  local until_ms = any_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
+  if until_ms then
     redis.call('ZREM', P .. 'precancels', owner .. ':' .. name)
-    if tonumber(holds) > now then
-      redis.call('SADD', P .. 'precancelled', b .. '-' .. index)
-      precancelled[index] = true
-      answer[#answer + 1] = tonumber(index)
+    if tonumber(until_ms) > now then
+      redis.call('SADD', P .. 'precancelled', batch .. '-' .. index)
+      is_precancelled[index] = true
+      precancelled[#precancelled + 1] = tonumber(index)
     end
   end
 end
 redis.call('UNLINK', staged_names)
+-- 5. All others wait in the outbox. In chunks, because Lua's `unpack` takes some thousands of values at most.
 local chunk = {}
 for i = 0, total - 1 do
-  if not precancelled[str(i)] then chunk[#chunk + 1] = i end
+  if not is_precancelled[str(i)] then chunk[#chunk + 1] = i end
   if #chunk == 1000 or (i == total - 1 and #chunk > 0) then
-    redis.call('RPUSH', k_batch(b, 'outbox'), unpack(chunk))
+    redis.call('RPUSH', k_batch(batch, 'outbox'), unpack(chunk))
     chunk = {}
   end
 end
-if redis.call('EXISTS', k_batch(b, 'outbox')) == 1 then enlist(b, run, priority, false) end
+if redis.call('EXISTS', k_batch(batch, 'outbox')) == 1 then enlist(batch, run, priority, false) end
 count('batches')
 count('accepted', total)
-return answer
+return { 'outcome', 'created', 'batch', batch, 'digest', digest, 'precancelled', precancelled }

@@ -1,5 +1,6 @@
--- Cancel a rollout that nobody has submitted yet. ARGV: owner, its caller's name, ms for which that holds, most at once.
--- -> '' | its uid: it was submitted
+-- Cancel a rollout that has not been submitted yet: remember its name, so that its commit finds the cancel.
+-- ARGV: owner, the caller's name of the rollout, ms for which to remember it, how many names to remember at most.
+-- Answer: '', or the uid of the rollout: it was submitted already, and nothing was done.
 local owner, name, ms, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local uid = redis.call('GET', k_name(owner, name))
 if uid then return uid end

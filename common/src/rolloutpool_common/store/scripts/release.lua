@@ -1,31 +1,37 @@
--- Requeue a running rollout; its journal stays. ARGV: batch, index, claim token or '', worker or '', counter or '',
--- 1 clean | 0 a model call may be in flight, ms until it may run again, role of its worker or ''.
--- By its holder (token: drain, retry) or by the reconciler (worker: only if that worker still has it).
--- -> the counter's new value (of crashes: how many it is suspected of), 0 without counter, -1 fenced
-local b, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local uid = b .. '-' .. index
-local state = redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker')
-if state[1] ~= 'running' or (token ~= '' and state[2] ~= token) or (worker ~= '' and state[3] ~= worker) then
+-- Take a running rollout from its worker and queue it again; its journal stays.
+-- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker.
+-- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
+-- died): with `worker`, and only if that worker still has it; `token` is ''.
+-- `counter` is `retries`, `deferrals`, `losses`, `crashes`, or '' for a drain. `clean` is 0 where a model call may be
+-- unanswered, else 1.
+-- Answer: the counter's new value; for `crashes` the number of workers that it is suspected of having killed; 0 without a
+-- counter; -1 where the rollout is no longer that worker's.
+local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
+local uid = batch .. '-' .. index
+local status, holder_token, holder = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker'))
+if status ~= 'running' or (token ~= '' and holder_token ~= token) or (worker ~= '' and holder ~= worker) then
   if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
   return -1
 end
-local priority = redis.call('HGET', k_batch(b), 'priority')
+local priority = redis.call('HGET', k_batch(batch), 'priority')
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
-if token == '' then redis.call('SADD', k_worker(state[3], 'stop'), state[2]) end
+-- If the worker lives after all, its next beat tells it to stop.
+if token == '' then redis.call('SADD', k_worker(holder, 'stop'), holder_token) end
 redis.call('HDEL', k_rollout(uid), 'token', 'worker')
-redis.call('HINCRBY', k_batch(b), 'running', -1)
-detach(uid, state[3], priority)
-if tonumber(ARGV[7]) > 0 then
-  redis.call('ZADD', P .. 'delayed', str(now_ms() + tonumber(ARGV[7])), uid)
+redis.call('HINCRBY', k_batch(batch), 'running', -1)
+detach(uid, holder, priority)
+if delay_ms > 0 then
+  redis.call('ZADD', P .. 'delayed', str(now_ms() + delay_ms), uid)
 else
-  to_outbox(b, index, priority)
+  to_outbox(batch, index, priority)
 end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 if counter == '' then return 0 end
 local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
 if counter ~= 'crashes' then
-  -- It failed alone and killed nobody.
-  if ARGV[8] == 'isolated' then redis.call('HDEL', k_rollout(uid), 'crashes') end
+  -- A suspect that failed in an isolated worker without killing it is cleared.
+  if role == 'isolated' then redis.call('HDEL', k_rollout(uid), 'crashes') end
   return counted
 end
 return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))

@@ -1,49 +1,52 @@
--- Take up to `limit` indexes out of the outboxes of one priority class, as long as fewer tickets of the class are
--- published than live workers need (`per_worker` each). Runs take turns, `weight` indexes a turn; a run's batches follow
--- each other. A turn that the window cuts short goes on when there is room again: places come free one by one, and runs
--- of unequal weight would else share them equally.
--- ARGV: priority, limit, per_worker, ms without a beat after which a worker counts as dead.
--- -> {now ms, batch, index, group, ...}
+-- Take tickets out of the outboxes of one priority class, to be published to the broker now.
+-- ARGV: priority, most tickets, window per worker, ms without a beat after which a worker counts as dead.
+-- Answer: now_ms, tickets (a list of {batch, index, group or ''}).
+--
+-- The window: at most (live workers) x (window per worker) tickets of a class are published and unclaimed. More would only
+-- stand in the broker in front of what is submitted later.
+-- The turns: runs take turns in filling the window. In its turn a run gives as many tickets as its weight, from its
+-- batches in their order of submission. If the window is full in the middle of a turn, the rest of that turn is noted in
+-- `turn` and comes first next time. Places become free one by one, so without that note every run would give one ticket
+-- at a time, whatever its weight.
+-- Example: weights 3 and 1, four places: A A A B. Two places, then two: A A, then A B.
 local priority, limit = ARGV[1], tonumber(ARGV[2])
 local runs, published = k_runs(priority), k_published(priority)
 local ms = now_ms()
 local workers = redis.call('ZCOUNT', P .. 'workers', str(ms - tonumber(ARGV[4])), '+inf')
 local room = math.min(limit, math.max(workers, 1) * tonumber(ARGV[3]) - redis.call('ZCARD', published))
 local now = str(ms)
-local out = { now }
+local tickets = {}
 
--- The next index of a run that may be published; nil when its outboxes are empty.
+-- The next ticket of a run; nil when its outboxes are empty.
 local function next_of(batches)
   while true do
-    local b = redis.call('LINDEX', batches, 0)
-    if not b then return nil end
-    local index = redis.call('LPOP', k_batch(b, 'outbox'))
-    if redis.call('EXISTS', k_batch(b, 'outbox')) == 0 then redis.call('LPOP', batches) end
+    local batch = redis.call('LINDEX', batches, 0)
+    if not batch then return nil end
+    local index = redis.call('LPOP', k_batch(batch, 'outbox'))
+    if redis.call('EXISTS', k_batch(batch, 'outbox')) == 0 then redis.call('LPOP', batches) end
     if index then
-      local state = redis.call('HGET', k_rollout(b .. '-' .. index), 'status')
-      -- Who runs a rollout puts it back if need be.
-      if not TERMINAL[state or ''] and state ~= 'running' then return b, index end
+      local status = redis.call('HGET', k_rollout(batch .. '-' .. index), 'status')
+      -- A rollout that runs needs no ticket: its worker, or the reconciler, puts it back if need be.
+      if not TERMINAL[status or ''] and status ~= 'running' then return batch, index end
     end
   end
 end
 
-local begun = room > 0 and redis.call('GETDEL', k_turn(priority)) or ''
+local noted_turn = room > 0 and redis.call('GETDEL', k_turn(priority)) or ''
 while room > 0 do
   local run = redis.call('LPOP', runs)
   if not run then break end
   local batches = k_run(priority, run)
   local first = redis.call('LINDEX', batches, 0)
   local turn = first and tonumber(redis.call('HGET', k_batch(first), 'weight') or '1') or 0
-  local rest = string.match(begun, '^(%d+) ')
-  if rest and begun == rest .. ' ' .. run then turn = tonumber(rest) end
-  begun = ''
+  local rest = string.match(noted_turn, '^(%d+) ')
+  if rest and noted_turn == rest .. ' ' .. run then turn = tonumber(rest) end
+  noted_turn = ''
   while turn > 0 and room > 0 do
-    local b, index = next_of(batches)
-    if not b then break end
-    redis.call('ZADD', published, now, b .. '-' .. index)
-    out[#out + 1] = b
-    out[#out + 1] = index
-    out[#out + 1] = redis.call('HGET', k_batch(b, 'groups'), index) or ''
+    local batch, index = next_of(batches)
+    if not batch then break end
+    redis.call('ZADD', published, now, batch .. '-' .. index)
+    tickets[#tickets + 1] = { batch, index, redis.call('HGET', k_batch(batch, 'groups'), index) or '' }
     turn, room = turn - 1, room - 1
   end
   if redis.call('EXISTS', batches) == 1 then
@@ -51,4 +54,4 @@ while room > 0 do
     redis.call(turn > 0 and 'LPUSH' or 'RPUSH', runs, run)
   end
 end
-return out
+return { 'now_ms', now, 'tickets', tickets }

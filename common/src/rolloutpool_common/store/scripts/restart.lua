@@ -1,4 +1,6 @@
--- Forget the journal of a claimed rollout: it starts again from turn 1. ARGV: uid, claim token. -> 1 | 0 fenced
+-- Forget the journal of a claimed rollout, which then starts again from turn 1.
+-- ARGV: uid, token of the claim.
+-- Answer: 1, or 0: the claim is lost.
 local uid, token = ARGV[1], ARGV[2]
 if redis.call('HGET', k_rollout(uid), 'token') ~= token then return 0 end
 redis.call('DEL', k_rollout(uid, 'journal'))

@@ -1,21 +1,24 @@
--- Give a claim that Redis forgot, because it lost its tail, back to the worker that runs it.
--- ARGV: batch, index, worker, claim token, attempt, 1 the records are the whole journal | 0 they are not known, turns,
--- record, ... -> 1 it is the worker's | 0 it is not
-local b, index, worker, token, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local uid = b .. '-' .. index
-local meta = redis.call('HMGET', k_batch(b), 'priority', 'cancelled_ms')
-local state = redis.call('HMGET', k_rollout(uid), 'status', 'attempt', 'token', 'worker')
-if state[3] == token then return 1 end
-if not meta[1] or meta[2] or TERMINAL[state[1] or ''] then return 0 end
--- Attempts only grow: a lower number says that this claim was forgotten, and that none was made since.
-if tonumber(state[2] or '0') >= attempt then return 0 end
-if state[1] == 'running' then
-  -- The claim before this one, whose end was forgotten too.
-  redis.call('SADD', k_worker(state[4], 'stop'), state[3])
+-- Give a claim back to the worker that runs it, where Redis forgot the claim because it lost its last second.
+-- ARGV: batch, index, worker, token of the claim, attempt, whether the records are the whole journal (1) or are not known
+-- (0), number of turns, record, ...
+-- Answer: 1 if the claim is the worker's (again), else 0.
+local batch, index, worker, token, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local uid = batch .. '-' .. index
+local priority, cancelled_ms = unpack(redis.call('HMGET', k_batch(batch), 'priority', 'cancelled_ms'))
+local status, attempts, holder_token, holder = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'attempt', 'token', 'worker'
+))
+if holder_token == token then return 1 end
+if not priority or cancelled_ms or TERMINAL[status or ''] then return 0 end
+-- Attempts only grow. A lower number in Redis says that Redis forgot this claim and that none was made since.
+if tonumber(attempts or '0') >= attempt then return 0 end
+if status == 'running' then
+  -- Redis still has the claim before this one; it forgot that one's end as well.
+  redis.call('SADD', k_worker(holder, 'stop'), holder_token)
 else
-  redis.call('HINCRBY', k_batch(b), 'running', 1)
+  redis.call('HINCRBY', k_batch(batch), 'running', 1)
 end
-detach(uid, state[4], meta[1])
+detach(uid, holder, priority)
 redis.call('ZREM', P .. 'delayed', uid)
 hold(uid, attempt, token, worker)
 if ARGV[6] == '1' then
