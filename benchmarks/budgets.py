@@ -1,11 +1,11 @@
-"""Holds one run of the benchmarks against what a rollout may cost; exits with 1 where a budget is broken.
+"""Compares one run of the benchmarks with the budgets for what a rollout may cost; exits with 1 if one is broken.
 
     python -m benchmarks.budgets [--folder build/bench]
 
-Budgets are ratios of figures of the same run, so that a slower machine breaks none. One is broken when its figure
-misses it by more than the noise of that run: half of the range of the paired repeats. A benchmark that was not run is
-said to be missing, and breaks nothing; nor does a limit in seconds, which a slower machine may well miss, nor one that
-is known to be missed: beside each of these stands what guards it instead.
+Budgets are ratios of figures of the same run, so that a slower machine breaks none. A budget is broken when its figure
+misses it by more than the noise of that run, which is half of the range of the paired repeats. Three kinds break
+nothing: one whose benchmark was not run (it is shown as missing), a limit in seconds, which a slower machine may miss,
+and one that is known to be missed. Beside the last two stands what guards them instead.
 """
 
 import argparse
@@ -21,7 +21,7 @@ __all__ = ["BUDGETS", "Budget", "Verdict", "judge", "main"]
 
 
 class Verdict(StrEnum):
-    """What a run says of a budget."""
+    """Whether a run keeps a budget."""
 
     HOLDS = "holds"
     IN_NOISE = "missed within the noise"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What one figure of one row may be."""
+    """The limit for one figure of one row."""
 
     what: str
     benchmark: str

@@ -1,9 +1,9 @@
-"""Conversations whose every byte is known beforehand, so that the stub trainer computes nothing while it is measured.
+"""Conversations whose every byte is known beforehand, so that the stub trainer computes nothing during a measurement.
 
-A rollout's id says which one it is: `turns.variant.result_characters.latency_ms.serial`. The policy adds one number
-again and again, or looks pages up, a call per turn, and says something in the last turn. The ids are those of one
-tokenizer, encoded as its template writes them: a trainer that keeps ids and one that renders history again count the
-same.
+A rollout's id names its conversation: `turns.variant.result_characters.latency_ms.serial`. In each turn the policy
+calls a tool, either to add a number or to look a page up; in the last turn it answers in words. The token ids are those
+of one tokenizer, encoded as its template writes them, so that a trainer that keeps ids and one that renders history
+again count the same.
 """
 
 import hashlib
@@ -50,18 +50,18 @@ def rollout_id(load: Load, serial: int) -> str:
 
 
 def messages(load: Load, serial: int) -> list[dict[str, Any]]:
-    """The prompt of a rollout."""
+    """Returns the prompt of a rollout."""
     return _prompt(load.turns, serial % VARIANTS, load.result_characters)
 
 
 def tool_names(load: Load) -> list[str]:
-    """What the policy may call."""
+    """Returns the names of the tools that the policy may call."""
     return [tool.name for tool in _tools(load.result_characters)]
 
 
 @lru_cache(maxsize=256)
 def conversation(turns: int, variant: int, result_characters: int = 0, tokenizer_name: str = TINY) -> list[Turn]:
-    """The replies of all turns. The first use takes seconds where results are long."""
+    """Returns the replies of all turns. The first use takes seconds where results are long."""
     tokenizer = _tokenizer(tokenizer_name)
     tools = [tool.definition.model_dump() for tool in _tools(result_characters)]
     prompt = tokenizer.render_prompt(_prompt(turns, variant, result_characters), tools=tools)

@@ -1,4 +1,4 @@
-"""`rolloutpool demo` on an installed tree: seconds to its first result and to its end, and CPU seconds of everybody.
+"""`rolloutpool demo` on an installed tree: seconds to its first result and to its end, and all CPU seconds.
 
     python -m benchmarks.demo [--quick] [--runs 3]
 
@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def measure(*arguments: str) -> Row:
-    """One run."""
+    """Runs the demo once."""
     start = time.perf_counter()
     first, spent, all_done, seen = None, 0.0, None, ""
     with subprocess.Popen(
@@ -53,7 +53,7 @@ def measure(*arguments: str) -> Row:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process and all that descend from it and live."""
+    """Returns user and system seconds of a process and of its living descendants."""
     parents, seconds = {}, {}
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
@@ -74,7 +74,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def main() -> None:
-    """Runs it some times."""
+    """Runs the demo several times and prints a table."""
     options = parser("demo", __doc__)
     options.add_argument("--runs", type=int, default=RUNS)
     chosen = options.parse_args()

@@ -1,7 +1,7 @@
-"""Rollouts that end because this process says so, through the store's own functions, as a worker's would.
+"""Ends rollouts through the store's own functions, as a worker does, for benchmarks of what follows.
 
-No policy is asked and nothing is rendered, so that what is measured afterwards is reading alone. Ids and
-log-probabilities are random: neither compresses better than a model's.
+No policy is asked and nothing is rendered, so that only reading is measured afterwards. Ids and log-probabilities are
+random, so that they compress no better than a model's.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _UNREACHABLE = "http://127.0.0.1:9"
 
 
 def sample_of(response: int, seed: int = 0) -> Sample:
-    """A training sequence with `response` sampled ids."""
+    """Makes a training sequence with `response` sampled ids."""
     rng = random.Random(seed)
     return Sample(
         prompt_ids=[rng.randrange(32_000) for _ in range(PROMPT)],
@@ -45,7 +45,7 @@ def sample_of(response: int, seed: int = 0) -> Sample:
 
 
 async def accept(store: Store, count: int, *, delivery: Delivery | None = None) -> str:
-    """The id of a batch that is accepted and published to nobody."""
+    """Accepts a batch without publishing it, and returns its id."""
     spec = {"server_url": _UNREACHABLE, "tokenizer_name": TINY, "sampling_params": {}}
     item = orjson.dumps({"messages": [{"role": "user", "content": "What is 1 + 1?"}]})
     submitted = await store.batches.submit(
@@ -62,7 +62,7 @@ async def accept(store: Store, count: int, *, delivery: Delivery | None = None) 
 
 @asynccontextmanager
 async def present(store: Store) -> AsyncIterator[None]:
-    """While the block runs, the pool knows the worker that claims here, and takes nothing back from it."""
+    """Registers a worker while the block runs, so that the pool takes no claim back from it."""
 
     async def beat() -> None:
         while True:
@@ -90,7 +90,7 @@ async def present(store: Store) -> AsyncIterator[None]:
 
 
 async def claim(store: Store, batch_id: str, index: int = 0) -> Claim:
-    """The right to end one of its rollouts, for as long as `present` lasts."""
+    """Claims one of the batch's rollouts, within `present`."""
     claimed = await store.rollouts.claim(f"{batch_id}-{index}", WORKER)
     if not isinstance(claimed, Claim):
         raise AssertionError(f"{batch_id}-{index} cannot be claimed: {claimed}")
@@ -98,7 +98,7 @@ async def claim(store: Store, batch_id: str, index: int = 0) -> Claim:
 
 
 async def finish(store: Store, claimed: Claim, sample: Sample) -> None:
-    """Ends it; the result is durable when this returns."""
+    """Ends the rollout; the result is durable when this returns."""
     await store.rollouts.finish(claimed, _result(claimed, sample))
 
 

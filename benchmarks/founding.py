@@ -2,10 +2,10 @@
 
     python -m benchmarks.founding --in-flight 100
 
-`POST /rollout` runs a whole rollout and answers with its transcript. One HTTP client for all of them; each turn the
-history is rendered and tokenised anew, on the event loop, and the mask is the difference of two lengths. This is its
-tuned form, the cheaper one: no access log, `sniffio` installed, uvloop, tools that take no time, as many connections as
-rollouts in flight. It checks no ids. Prints its port, then serves until it is killed.
+`POST /rollout` runs a whole rollout and answers with its transcript. All rollouts share one HTTP client. In each turn
+the whole history is rendered and tokenised on the event loop, and the mask is the difference of two lengths. No ids are
+checked. The form that is measured is tuned to be cheap: no access log, `sniffio` installed, uvloop, tools that take no
+time, and as many connections as rollouts in flight. Prints its port, then serves until it is killed.
 """
 
 import argparse
@@ -44,7 +44,7 @@ _TOOLS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Session:
-    """One rollout: its messages, and how long the prompt was that the trainer has seen last."""
+    """One rollout: its messages, and the length of the last prompt that the trainer has seen."""
 
     def __init__(self, request: RolloutRequest, tokenizer: ChatTokenizer, http: httpx.AsyncClient) -> None:
         self.messages = [message.wire() for message in request.messages]
@@ -55,7 +55,7 @@ class Session:
         self._seen = 0
 
     async def sample(self) -> Message:
-        """The policy's next message."""
+        """Asks the policy for its next message."""
         prompt = len(rerender(self._tokenizer, self.messages))
         new = prompt - self._seen if self._seen else 0
         params = self._request.sampling_params
@@ -84,7 +84,7 @@ class Session:
         return reply.choices[0].message
 
     async def run(self) -> str:
-        """Runs to the end; returns why it ended."""
+        """Runs the rollout to its end and returns why it ended."""
         for _ in range(self._request.max_turns):
             message = await self.sample()
             if self.metrics.response_tokens >= self._request.max_tokens_total:
@@ -104,7 +104,7 @@ class Session:
 
 
 def app(tokenizer: ChatTokenizer, in_flight: int) -> FastAPI:
-    """The server; more rollouts than `in_flight` wait."""
+    """Makes the server. Rollouts beyond `in_flight` wait."""
     slots = asyncio.Semaphore(in_flight)
     limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=KEPT_ALIVE)
     http = httpx.AsyncClient(timeout=300.0, limits=limits)

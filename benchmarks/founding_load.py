@@ -1,4 +1,4 @@
-"""The founding pattern under load: so many `POST /rollout` at once, each on a connection of its own."""
+"""The founding pattern under load: many `POST /rollout` at once, each on a connection of its own."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ __all__ = ["FoundingUnderLoad", "running_founding"]
 
 
 class FoundingUnderLoad:
-    """A server of the founding pattern that is up."""
+    """A running server of the founding pattern."""
 
     def __init__(self, port: int, trainer: str, tokenizer: str) -> None:
         self._port = port
@@ -26,12 +26,12 @@ class FoundingUnderLoad:
         self._trainer = trainer
 
     def warm_up(self, load: Load) -> None:
-        """Fills connections and caches, the trainer's too."""
+        """Opens connections and fills caches, those of the trainer too."""
         self.measure(replace(load, turns=2, latency_ms=0, slow_ms=None, rollouts=2 * load.in_flight))
         self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=VARIANTS))
 
     def measure(self, load: Load) -> Measured:
-        """Each slot runs one short rollout before the clock starts, so that all connections are there."""
+        """Measures one load. Each slot runs a short rollout before the clock starts, so that all connections stand."""
         return uvloop.run(self._measure(load))
 
     async def _measure(self, load: Load) -> Measured:
@@ -75,6 +75,6 @@ class FoundingUnderLoad:
 
 @contextmanager
 def running_founding(trainer: str, *, in_flight: int, tokenizer: str) -> Iterator[FoundingUnderLoad]:
-    """The server, for as long as the block."""
+    """Runs the server while the block runs."""
     with serving("benchmarks.founding", "--in-flight", str(in_flight), "--tokenizer", tokenizer) as port:
         yield FoundingUnderLoad(port, trainer, tokenizer)

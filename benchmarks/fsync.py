@@ -1,8 +1,8 @@
-"""What it costs that Redis has every write on disk before it answers (`appendfsync always`, the default here).
+"""The cost of `appendfsync always`, the default here: Redis answers a write only when it is on disk.
 
     python -m benchmarks.fsync [--quick] [--folder DIR]
 
-The same work once per policy, on a Redis of its own whose file lies in DIR (by default where temporary files lie).
+Each policy does the same work on a Redis of its own, whose file lies in DIR (default: the folder for temporary files).
 """
 
 import statistics
@@ -34,7 +34,7 @@ WRITES = 2000
 
 @contextmanager
 def server(policy: str, folder: Path) -> Iterator[int]:
-    """A Redis with this policy; its port."""
+    """Runs a Redis with this policy while the block runs; yields its port."""
     port = free_port()
     options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": "", "appendonly": "yes", "appendfsync": policy}
     command = [find_server(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
@@ -47,7 +47,7 @@ def server(policy: str, folder: Path) -> Iterator[int]:
 
 
 def write_ms(port: int) -> tuple[float, float]:
-    """Median and 99th percentile of one write, one after the other."""
+    """Times writes one after the other; returns the median and the 99th percentile of one."""
     times = []
     # It answers a moment after it was started.
     with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 200)) as client:
@@ -61,7 +61,7 @@ def write_ms(port: int) -> tuple[float, float]:
 
 
 def rollouts_per_second(port: int, count: int) -> float:
-    """Whole rollouts, in flight all at once."""
+    """Runs whole rollouts, all in flight at once, and returns the rate."""
     tokenizer = load_tokenizer(TINY)
     with LocalPool(workers=2, flower=False, redis_url=f"redis://127.0.0.1:{port}/0", tokenizers=[TINY]) as pool:
         app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
@@ -75,13 +75,13 @@ def rollouts_per_second(port: int, count: int) -> float:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that a folder lies on; on `tmpfs` nothing is ever on disk."""
+    """Returns the type of the file system of a folder; on `tmpfs` nothing ever reaches a disk."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     return max((mount for mount in mounts if folder.resolve().is_relative_to(mount[0])), key=lambda m: len(m[0]))[1]
 
 
 def measure(policy: str, where: Path | None, rollouts: int) -> tuple[float, float, float, str]:
-    """One round of one policy: median and 99th percentile of one write in ms, rollouts/s, file system."""
+    """Runs one round of one policy. Returns median and 99th percentile of one write in ms, rollouts/s, file system."""
     with tempfile.TemporaryDirectory(dir=where) as folder, server(policy, Path(folder)) as port:
         return *write_ms(port), rollouts_per_second(port, rollouts), file_system(Path(folder))
 

@@ -1,8 +1,8 @@
 """The least that a rollout can cost: bare asyncio, the same calls, and nothing else.
 
-No queue, no token, no record; what is sampled is read, its calls are computed, the next turn is asked. Once with the
-HTTP client that workers use in the way they use it (one client per rollout in flight), once with a bare connection.
-Runs in the process of the load generator, since it needs none.
+There is no queue, no token and no record: a reply is read, its tool calls are computed, the next turn is asked. One
+form uses an `httpx.AsyncClient` per rollout in flight, the other a bare connection. Both run in the process of the load
+generator, because they need no process of their own.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ Post = Callable[[bytes], Awaitable[bytes]]
 
 
 class Ideal:
-    """Bare calls of a trainer."""
+    """Calls a trainer with nothing around it."""
 
     def __init__(self, system: System, trainer_port: int) -> None:
-        """`system` chooses the client."""
+        """Prepares; `system` chooses the client."""
         self._open = {System.IDEAL_HTTPX: _httpx, System.IDEAL_RAW: _raw}[system]
         self._system = system
         self._port = trainer_port
 
     def measure(self, load: Load) -> Measured:
-        """Each slot runs one rollout before the clock starts, so that it has its connection."""
+        """Measures one load. Each slot runs one rollout before the clock starts, so that its connection stands."""
         return uvloop.run(self._measure(load))
 
     async def _measure(self, load: Load) -> Measured:

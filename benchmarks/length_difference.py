@@ -2,8 +2,9 @@
 
     python benchmarks/length_difference.py
 
-Right length: as many zeros as lie between two samples. Right ids too: the history rendered again is what was sampled,
-so that a trainer which renders it trains what the policy wrote. No tokenizer is needed, the cases hold all numbers.
+The length is right if it equals the number of tokens between two samples. The ids are right too if the history that is
+rendered again equals what was sampled: only then does a trainer that renders it train on what the policy wrote. No
+tokenizer is needed, because the cases hold all numbers.
 """
 
 import json
@@ -16,7 +17,7 @@ CASES = Path(__file__).parents[1] / "tests" / "golden" / "masks.json"
 
 
 def count() -> tuple[int, int, int]:
-    """Cases that a server can render at all, of these with the right length, and with the right ids as well."""
+    """Counts cases: those that a server can render at all, of these the right lengths, and of these the right ids."""
     cases: list[dict[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))["cases"]
     rendered = [case for case in cases if case["seed_error"] is not None]
     length = [case for case in rendered if case["seed_error"] == 0]

@@ -1,4 +1,4 @@
-"""What is asked of a system, and what that took. Every system runs the same rollouts against the same stub trainer."""
+"""A load for a system, and what the system took for it. All systems run the same rollouts against one stub trainer."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -15,7 +15,7 @@ SLOW_EVERY = 20
 
 
 class System(StrEnum):
-    """Who runs the rollouts."""
+    """A system that runs rollouts."""
 
     POOL = "pool"
     """Ours: API, workers, Redis."""
@@ -28,7 +28,7 @@ class System(StrEnum):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Whose CPU time is its own cost."""
+        """The roles whose CPU time is the system's own cost."""
         return {System.POOL: POOL_ROLES, System.FOUNDING: ("founding",)}.get(self, ("load",))
 
 
@@ -47,13 +47,13 @@ class Load:
     """How long it takes per turn of every `SLOW_EVERY`th rollout."""
 
     def latency_of(self, serial: int) -> int:
-        """How long the model takes per turn of one rollout, milliseconds."""
+        """Returns how long the model takes per turn of one rollout, in milliseconds."""
         mean = self.slow_ms if self.slow_ms is not None and serial % SLOW_EVERY == 0 else self.latency_ms
         # The golden ratio spreads any number of serials evenly.
         return round(mean * (1 - SPREAD + 2 * SPREAD * (serial * 0.6180339887 % 1)))
 
     def with_rollouts(self, rollouts: int) -> "Load":
-        """The same with another number of rollouts."""
+        """Returns the same load with another number of rollouts."""
         return replace(self, rollouts=rollouts)
 
 
@@ -70,21 +70,21 @@ class Measured:
 
     @property
     def per_second(self) -> float:
-        """Rollouts."""
+        """Rollouts per second."""
         return self.load.rollouts / self.seconds
 
     def cpu_ms(self, *roles: str) -> float:
-        """CPU milliseconds per rollout of these roles together."""
+        """Returns the CPU milliseconds per rollout of these roles together."""
         return sum(self.cpu_seconds.get(role, 0.0) for role in roles) * 1000 / self.load.rollouts
 
     @property
     def own_cpu_ms(self) -> float:
-        """What the system itself costs per rollout: neither trainer nor load generator."""
+        """CPU milliseconds per rollout of the system itself, without trainer and load generator."""
         return self.cpu_ms(*self.system.roles)
 
     @property
     def others_share(self) -> float:
-        """The part of all measured CPU time that went into trainer and load generator, 0…1."""
+        """The share of trainer and load generator in all measured CPU time, 0 to 1."""
         total = sum(self.cpu_seconds.values())
         others = {"stub", "load"}.difference(self.system.roles)
         return sum(self.cpu_seconds.get(role, 0.0) for role in others) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""A pool for benchmarks of a part, as it is shipped: `appendfsync always` on the disk below `build/`. No Flower."""
+"""A pool for the benchmarks of single parts: as it is shipped (`appendfsync always`, on disk), but without Flower."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ __all__ = ["local_pool"]
 
 @contextmanager
 def local_pool(workers: int, env: Mapping[str, str] | None = None) -> Iterator[LocalPool]:
-    """One that is up; its workers have the tiny tokenizer."""
+    """Runs a pool while the block runs; its workers have the tiny tokenizer."""
     (ROOT / "build").mkdir(exist_ok=True)
     # Plug-ins of a benchmark are modules beside it.
     settings = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "ROLLOUTPOOL_LOG_LEVEL": "warning", **(env or {})}

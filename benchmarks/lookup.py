@@ -1,4 +1,4 @@
-"""A tool whose results are real text, as long as asked, at next to no cost; `lookup_plugin` registers it."""
+"""A tool that returns real text of any length at next to no cost; `lookup_plugin` registers it."""
 
 from functools import cache
 from pydoc_data.topics import topics
@@ -21,7 +21,7 @@ def _book() -> str:
 
 
 def passage(page: int, characters: int) -> str:
-    """So many characters; the same for the same page."""
+    """Returns so many characters; the same page always has the same text."""
     book = _book()
     start = page * _STEP % (len(book) - characters)
     return book[start : start + characters]

@@ -1,10 +1,10 @@
-"""How late a worker's event loop is while tool results of 128 kB arrive; every other rollout in it is as late.
+"""How late a worker's event loop is while tool results of 128 kB arrive. All other rollouts of the worker are as late.
 
     python -m benchmarks.loop_delay [--quick]
 
-Rollouts of four such results each, several at once in one worker, and the same rollouts with results of 100
-characters. Beside them, in the same run: the stall of the pattern that renders the whole history on its loop before
-each call, for the same conversation and tokenizer; its loop is held for all of that time.
+Several rollouts with four such results each run at once in one worker, and then the same rollouts with results of 100
+characters. For comparison, the same run measures how long the founding pattern stops its loop, because it renders the
+whole history there before each call, for the same conversation and tokenizer.
 """
 
 import json
@@ -31,7 +31,7 @@ ROLLOUTS, AT_ONCE = 32, 8
 
 
 def environment(file: Path) -> dict[str, str]:
-    """Settings of a pool whose workers have the probe."""
+    """Returns the settings of a pool whose workers have the probe."""
     return {
         "ROLLOUTPOOL_PLUGINS": "benchmarks.loop_probe",
         "ROLLOUTPOOL_WORKER_SLOTS": str(AT_ONCE),
@@ -40,7 +40,7 @@ def environment(file: Path) -> dict[str, str]:
 
 
 class _Reader:
-    """A policy that reads logs, and then has seen enough."""
+    """A policy that reads so many logs and then answers in words."""
 
     def __init__(self, tokenizer: ChatTokenizer, characters: int) -> None:
         call = {"name": TOOL, "arguments": {"characters": characters}}
@@ -57,7 +57,7 @@ def _ids(tokenizer: ChatTokenizer, said: str) -> list[int]:
 
 
 def measure(pool: LocalPool, file: Path, rollouts: int, large: int = LARGE) -> list[Row]:
-    """The pool's one worker, with small and with large results; then the stall of rendering again."""
+    """Measures the pool's one worker with small and with large results, then the stall of rendering again."""
     tokenizer = load_tokenizer(TINY)
     rows = [
         _row(f"worker, results of {size:,} characters", rollouts, _delays(pool, file, tokenizer, rollouts, size))
@@ -70,7 +70,7 @@ def measure(pool: LocalPool, file: Path, rollouts: int, large: int = LARGE) -> l
 
 
 def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int, size: int) -> list[float]:
-    """Milliseconds by which the worker's timers were late while the rollouts ran."""
+    """Runs rollouts; returns by how many milliseconds the worker's timers were late meanwhile."""
     app = callback_app(_Reader(tokenizer, size), tokenizer=tokenizer, tools=pool.url)
     asks = [{"messages": [{"role": "user", "content": f"Look into the log of day {day}."}]} for day in range(rollouts)]
     defaults = {"tokenizer_name": TINY, "max_tokens_total": 1_000_000, "tools": [TOOL]}
@@ -90,7 +90,7 @@ def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int
 
 
 def _stall(tokenizer: ChatTokenizer, results: int, characters: int) -> float:
-    """Milliseconds to render a conversation with so many results."""
+    """Returns the milliseconds that it takes to render a conversation with so many results."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "Look into the log."}]
     for turn in range(results):
         call = {"id": f"call{turn:05d}", "type": "function", "function": {"name": TOOL, "arguments": {}}}

@@ -1,4 +1,4 @@
-"""A worker's plug-in: a tool whose results are as long as asked, and a record of how late the worker's loop is.
+"""A worker's plug-in: a tool with results of any length, and a record of how late the worker's loop is.
 
 The record begins with the tool's first call: every 5 ms a timer notes when it fired and how late, in seconds on
 CLOCK_MONOTONIC, which all processes of a machine share. It goes to the file that the environment names, as pairs of
@@ -25,7 +25,7 @@ _probes: set[asyncio.Task[None]] = set()
 
 
 def text(characters: int, seed: int) -> str:
-    """Lines as in a log; the same for the same seed."""
+    """Returns lines as in a log; the same seed gives the same lines."""
     rng = random.Random(seed)
     line = "{:05d} worker {} took {} ms for request {:x}\n"
     rows = characters // 45 + 1
@@ -40,7 +40,7 @@ def text(characters: int, seed: int) -> str:
     {"type": "object", "properties": {"characters": {"type": "integer"}}, "required": ["characters"]},
 )
 async def read_log(context: ToolContext, characters: int) -> object:
-    """As many characters."""
+    """Reads so many characters of a log."""
     if not _probes:
         _probes.add(asyncio.create_task(_probe(Path(os.environ[FILE_VARIABLE]))))
     return text(characters, context.turn)

@@ -1,7 +1,7 @@
-"""The points that are measured: one factor at a time around 100 in flight, 3 turns, a model that takes no time.
+"""The points that are measured. Each changes one factor of: 100 in flight, 3 turns, a model that takes no time.
 
-Long conversations are run by 32 at once, because the founding pattern takes seconds for each of them. 100 turns is the
-longest that the protocol allows.
+Of long conversations only 32 run at once, because the founding pattern takes seconds for each of them. The protocol
+allows 100 turns at most.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Point:
     """Of everybody; a directory, or the name of the tiny one."""
 
     def load(self, system: System, seconds: float) -> Load:
-        """What takes this system about so many seconds, and at least as much as makes a rate."""
+        """Returns a load that takes this system about so many seconds, with enough rollouts for a rate."""
         cost_ms = (_TURN_MS[system] + _THOUSAND_MS[system] * self.result_characters / 1000) * self.turns
         if system is System.FOUNDING:
             cost_ms += _RENDER_MS * self.turns * self.turns
@@ -86,7 +86,7 @@ CROWD = Point(
 
 
 def points(real: str | None) -> Iterator[Point]:
-    """One factor at a time, with the tokenizer in the directory `real` where there is one."""
+    """Returns points that change one factor at a time, with the tokenizer in the directory `real` if there is one."""
     for point in _points():
         yield replace(point, tokenizer=real or TINY)
     if real is not None:
@@ -116,7 +116,7 @@ def _points() -> Iterator[Point]:
 
 
 def few_points(real: str | None) -> Iterator[Point]:
-    """What the budgets are about."""
+    """Returns the points that budgets need."""
     both = (System.POOL, System.FOUNDING)
     for point in (
         Point(experiment="in flight"),
@@ -129,6 +129,6 @@ def few_points(real: str | None) -> Iterator[Point]:
 
 
 def every_point() -> Iterator[Point]:
-    """The full product; takes hours."""
+    """Returns all combinations; they take hours."""
     for turns, in_flight, latency_ms in product((2, 3, 8, 32, 64, 100), (1, 32, 100, 500, 1000), (0, 50, 1000)):
         yield Point(experiment="all", turns=turns, in_flight=in_flight, latency_ms=latency_ms)

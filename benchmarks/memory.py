@@ -2,11 +2,11 @@
 
     python -m benchmarks.memory [--quick] [--in-flight 500]
 
-Resident set sizes (VmRSS) of real processes, read once they have come to rest. Tokenizers: the committed one, and
-families that `make tokenizers` lays out. In flight: calculator rollouts of three turns and more, whose trainer
-holds back the second one, so that each has a prompt, a turn and a journal; the trainer runs in this process, and is
-not counted. A rollout's own memory is the slope between a fifth of them and all: what the first ones load is no
-rollout's.
+Figures are resident set sizes (VmRSS) of real processes, read when they have stopped to grow. The tokenizers are the
+committed one and those that `make tokenizers` lays out. The rollouts in flight are calculator rollouts whose trainer
+holds its second reply back, so that each has a prompt, a turn and a journal. The trainer runs in this process and is
+not counted. A rollout's own memory is the slope between a fifth of the rollouts and all of them, because the first ones
+also load code.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ PER_ID, PER_LOGPROB = 4 + 4 * 4 / 3, 8 + 8 * 4 / 3
 
 
 def rss(pid: int) -> int:
-    """Resident bytes."""
+    """Returns the resident bytes of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -47,7 +47,7 @@ def rss(pid: int) -> int:
 
 
 def settled(pid: int) -> int:
-    """Resident bytes once they have grown by less than a megabyte in two seconds."""
+    """Waits until a process grows by less than a megabyte in two seconds; returns its resident bytes."""
     last, since = rss(pid), time.monotonic()
     while time.monotonic() - since < 2:
         time.sleep(0.2)
@@ -58,7 +58,7 @@ def settled(pid: int) -> int:
 
 
 def child(module: str) -> int:
-    """The pid of this process' child that runs `python -m module`."""
+    """Returns the pid of this process' child that runs `python -m module`."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -74,7 +74,7 @@ def child(module: str) -> int:
 
 @contextmanager
 def worker(pool: LocalPool, tokenizers: str, slots: int = 256) -> Iterator[int]:
-    """The pid of a worker process that has announced itself."""
+    """Returns the pid of a worker process that has announced itself."""
     env = {
         **os.environ,
         "ROLLOUTPOOL_REDIS_URL": pool.redis_url,
@@ -132,7 +132,7 @@ def in_flight(pool: LocalPool, count: int) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Measures all of it."""
+    """Measures all of it and prints a table."""
     options = parser("memory", __doc__)
     options.add_argument("--in-flight", type=int, default=500, help="rollouts in flight in one worker")
     chosen = options.parse_args()

@@ -1,8 +1,8 @@
-"""The pool under load: batches through the API, results read as a client reads them, by long-poll and cursor.
+"""The pool under load: batches go through the API; results are read as a client reads them, by long-poll and cursor.
 
-As it is shipped: `appendfsync always` on the disk below `build/`, Celery events on, default log level; only Flower is
-not started. What this process does is kept small: bodies are made before the clock starts, and results are looked at
-after it has stopped.
+The pool is as it is shipped: `appendfsync always` on the disk below `build/`, Celery events on, default log level. Only
+Flower is not started. This process does little while the clock runs: it makes the bodies before, and looks at the
+results afterwards.
 """
 
 import math
@@ -28,7 +28,7 @@ PAGE = 200
 
 
 class PoolUnderLoad:
-    """A pool that is up."""
+    """A running pool."""
 
     def __init__(self, url: str, trainer: str, tokenizer: str) -> None:
         self._http = httpx.Client(base_url=url, trust_env=False, timeout=120.0)
@@ -37,7 +37,7 @@ class PoolUnderLoad:
         self._serial = 0
 
     def warm_up(self, load: Load) -> None:
-        """Fills connections and caches, the trainer's too."""
+        """Opens connections and fills caches, those of the trainer too."""
         self.measure(replace(load, turns=2, latency_ms=0, slow_ms=None, rollouts=2 * load.in_flight))
         self.measure(replace(load, latency_ms=0, slow_ms=None, rollouts=VARIANTS))
 
@@ -107,7 +107,7 @@ def _check(pages: list[bytes], load: Load) -> None:
 def running_pool(
     trainer: str, *, workers: int, in_flight: int, tickets_of: int, tokenizer: str
 ) -> Iterator[PoolUnderLoad]:
-    """A pool of its own that runs `in_flight` rollouts at once, over all workers."""
+    """Starts a pool that runs `in_flight` rollouts at once, over all workers, and stops it after the block."""
     env = {
         **ENVIRONMENT,
         "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers)),

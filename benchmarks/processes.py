@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: each prints the port that it listens on, and ends with the benchmark."""
+"""Child processes of a benchmark. Each prints the port that it listens on, and ends with the benchmark."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HU
 
 @contextmanager
 def serving(module: str, *arguments: str) -> Iterator[int]:
-    """The port of `python -m module`, once it listens."""
+    """Runs `python -m module` while the block runs; yields its port when it listens."""
     launcher = [sys.executable, "-I", "-S", launch.__file__, str(getpid()), "0"]
     process = subprocess.Popen(
         [*launcher, sys.executable, "-m", module, *arguments],

@@ -1,4 +1,4 @@
-"""Renders what the benchmarks left into the docs: one page of tables, and a plot per figure.
+"""Renders the benchmarks' reports into the docs: one page of tables, and a plot per figure.
 
     python -m benchmarks.publish [--folder build/bench] [--to docs/benchmarks]
 

@@ -1,10 +1,10 @@
-"""From kill -9 of a worker to its rollouts running elsewhere, and what that costs.
+"""How long after kill -9 of a worker its rollouts run elsewhere, and what that costs.
 
     python -m benchmarks.recovery [--quick] [--kills 3]
 
-Rollouts wait for their second turn when one of two workers is killed; it is started again, as a supervisor does.
-Each of its rollouts counts as running elsewhere from the moment at which another worker has claimed it. Then all go
-on to their end, and are counted: lost ones, results that came twice, and turns that were sampled twice.
+One of two workers is killed while its rollouts wait for their second turn, and is started again, as a supervisor does.
+A rollout counts as running elsewhere when another worker has claimed it. Then all rollouts go on to their end, and the
+lost ones, the results that came twice and the turns that were sampled twice are counted.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 60
 
 
 class _HeldPolicy:
-    """Answers second turns only once it is let go, and counts what it sampled."""
+    """A policy that answers second turns only after `let_go`, and counts what it sampled."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._policy = ScriptedPolicy(tokenizer, turns=TURNS)
@@ -45,7 +45,7 @@ class _HeldPolicy:
         self._go = threading.Event()
 
     def let_go(self) -> None:
-        """Answers from now on."""
+        """Lets the policy answer from now on."""
         self._go.set()
 
     async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
@@ -58,7 +58,7 @@ class _HeldPolicy:
 
 
 def measure(pool: LocalPool, in_flight: int) -> Row:
-    """One kill; the pool has two workers, and slots for all in each. Waits until both are there."""
+    """Kills a worker once. The pool has two, each with slots for all rollouts; this waits until both are there."""
     tokenizer = load_tokenizer(TINY)
     policy = _HeldPolicy(tokenizer)
     app = callback_app(policy, tokenizer=tokenizer, tools=pool.url)
@@ -99,7 +99,7 @@ async def _views(pool: LocalPool, uids: Sequence[str]) -> list[RolloutView]:
 
 
 async def _elsewhere(pool: LocalPool, uids: Sequence[str], victim: str | None, start: float) -> list[float]:
-    """Seconds after `start` at which each rollout was seen running on another worker."""
+    """Returns for each rollout how many seconds after `start` it was seen on another worker."""
     store, left, seconds = Store.open(pool.redis_url), list(uids), []
     try:
         while left:
@@ -129,7 +129,7 @@ def _await(what: Callable[[], bool]) -> None:
 
 
 def main() -> None:
-    """Kills a worker some times."""
+    """Kills a worker several times and prints a table."""
     options = parser("recovery", __doc__)
     options.add_argument("--kills", type=int, default=KILLS)
     chosen = options.parse_args()

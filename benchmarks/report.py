@@ -1,7 +1,7 @@
-"""What every benchmark leaves behind: a table for people, and a JSON file from which the docs are rendered.
+"""The output of every benchmark: a table for people, and a JSON file from which the docs are rendered.
 
-A file describes itself: what was measured, what that leaves out, and how to plot it stand beside the rows, with the
-machine, the versions and the command. No names of hosts or folders.
+A file describes itself. Beside the rows it has what was measured, what that leaves out, how to plot it, the machine,
+the versions and the command. It names no hosts and no folders.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _PACKAGES = (
 
 
 class Plot(BaseModel):
-    """How the rows are drawn; names are columns."""
+    """How the rows are drawn. Names are those of columns."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -72,7 +72,7 @@ class Report(BaseModel):
     measures: str
     """What the figures are, in a few sentences."""
     leaves_out: str
-    """What they do not say."""
+    """What the figures do not show."""
     command: str
     quick: bool
     """A run with small numbers: it shows that the benchmark works, not how fast anything is."""
@@ -83,12 +83,12 @@ class Report(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> "Report":
-        """The report in a file."""
+        """Reads a report from a file."""
         return cls.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """Options that every benchmark has; more may be added."""
+    """Returns a parser for the options that every benchmark has."""
     options = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -128,14 +128,14 @@ def emit(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown; columns in the order in which they first appear."""
+    """Returns the rows in Markdown, with columns in the order in which they first appear."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = [columns, ["---"] * len(columns), *([_shown(row.get(column)) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def spread(times: Sequence[float]) -> Row:
-    """Cells of a distribution in milliseconds; p99 is a time that was measured."""
+    """Returns cells for a distribution in milliseconds; p99 is a time that was measured."""
     ordered = sorted(times)
     return {
         "times": len(ordered),
@@ -146,7 +146,7 @@ def spread(times: Sequence[float]) -> Row:
 
 
 def _shown(value: Cell) -> str:
-    """Three digits are more than a shared machine can promise."""
+    """Returns a cell as text, with three digits: a shared machine cannot promise more."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.results [--quick]
 
-The results are written beforehand through the store, as a worker writes them, so that reading alone is measured, by a
-client that takes the bytes and looks at none of them. Beside them, in the same run: the store's own reading, without
+The results are written beforehand through the store, as a worker writes them, so that only reading is measured. The
+client takes the bytes and looks at none of them. For comparison, the same run measures the store's own reading, without
 HTTP.
 """
 
@@ -37,7 +37,7 @@ STORE: Final = "store, no HTTP"
 
 
 class _Reader:
-    """One client of one batch; every way returns how many results it saw, and how many bytes."""
+    """One client of one batch. Every way to read returns how many results and how many bytes it saw."""
 
     def __init__(self, url: str, batch_id: str) -> None:
         parts = urlsplit(url)
@@ -45,7 +45,7 @@ class _Reader:
         self._path = f"/v1/batches/{batch_id}"
 
     def pages(self, query: str, mark: bytes) -> tuple[int, int]:
-        """Page by page; `mark` stands once in each result."""
+        """Reads page by page; `mark` occurs once in each result."""
         cursor, complete, seen, size = "0", False, 0, 0
         while not complete:
             self._http.request("GET", f"{self._path}/results?cursor={cursor}&limit={PAGE}&{query}")
@@ -58,7 +58,7 @@ class _Reader:
         return seen, size
 
     def events(self) -> tuple[int, int]:
-        """The stream to its end."""
+        """Reads the stream of events to its end."""
         self._http.request("GET", f"{self._path}/events")
         stream = self._http.getresponse()
         body = stream.read()
@@ -66,7 +66,7 @@ class _Reader:
         return body.count(b"event: result"), len(body)
 
     def close(self) -> None:
-        """Closes its connection."""
+        """Closes the connection."""
         self._http.close()
 
 
@@ -76,7 +76,7 @@ def _check(status: int, body: bytes) -> None:
 
 
 def measure(pool: LocalPool, count: int, sampled: int, *, repeats: int) -> list[Row]:
-    """One row per way; the pool has no workers."""
+    """Returns one row per way. The pool has no workers."""
     batch_id = asyncio.run(_write(pool, count, sampled))
     mark = b'"result":{'
 
@@ -151,7 +151,7 @@ async def _from_store(pool: LocalPool, batch_id: str) -> tuple[int, int]:
 
 
 def measure_push(pool: LocalPool, count: int, sampled: int) -> Row:
-    """From the answer to the first push to the last; the pool gets one worker, which has nothing else to do."""
+    """Measures from the answer to the first push to the last push. One worker is started, with nothing else to do."""
     with webhook() as hook:
         delivery = Delivery(callback_url=hook.url, secret="benchmark-secret")
         asyncio.run(_write(pool, count, sampled, delivery))
@@ -175,7 +175,7 @@ def measure_push(pool: LocalPool, count: int, sampled: int) -> Row:
 
 
 def main() -> None:
-    """Measures all ways for both sizes."""
+    """Measures all ways for both sizes and prints a table."""
     options = parser("results", __doc__).parse_args()
     scale = 20 if options.quick else 1
     rows: list[Row] = []

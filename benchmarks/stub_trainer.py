@@ -2,9 +2,9 @@
 
     python -m benchmarks.stub_trainer --tokenizer rolloutpool/tiny
 
-Prints its port, then serves `/v1/chat/completions` until it is killed. What it answers is in `conversations`; a known
-prefix is left out of the echo where the digest that comes with the request is that of its own ids. It checks no mask:
-that each rollout was proved exact is read off the results.
+Prints its port, then serves `/v1/chat/completions` until it is killed. Its replies are in `conversations`. It leaves
+the known prefix out of the echo where the request's digest is that of its own ids. It checks no mask, because the
+results show whether each rollout was proved exact.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _ASSISTANT = b'"role":"assistant"'
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection; requests come one after the other."""
+    """One client's connection. Requests come one after the other."""
 
     def __init__(self, tokenizer: str) -> None:
         self._transport: asyncio.Transport
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
 
 
 def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
-    """Seconds to wait, and the response."""
+    """Returns how many seconds to wait, and the response."""
     start = body.rfind(_ID) + len(_ID)
     turns, variant, characters, latency_ms, _ = body[start : body.index(b'"', start)].split(b".")
     turn = conversation(int(turns), int(variant), int(characters), tokenizer)[body.count(_ASSISTANT)]

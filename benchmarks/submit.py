@@ -1,10 +1,10 @@
-"""Submitting a batch: from the POST to the 202, to the first model call, and what a rollout takes in Redis.
+"""Submitting a batch: the time from the POST to the 202 and to the first model call, and a rollout's size in Redis.
 
     python -m benchmarks.submit [--quick]
 
-The 202 says that the batch is durable. Beside it, in the same run: the same bytes written to the same Redis by one
+The 202 says that the batch is durable. For comparison, the same run writes the same bytes to the same Redis with one
 command per 500 rollouts, which is the least that any durable queue has to do. The trainer takes calls and never
-answers; each batch is cancelled when its first call has come.
+answers. Each batch is cancelled when its first call has come.
 """
 
 import random
@@ -41,7 +41,7 @@ QUEUE = KEY_PREFIX + queue_name(Priority.DEFAULT)
 
 
 class _SilentTrainer:
-    """Takes calls, answers none."""
+    """A trainer that takes calls and answers none."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -52,17 +52,17 @@ class _SilentTrainer:
         self._thread.start()
 
     def reset(self) -> None:
-        """Waits for a first call again."""
+        """Prepares to wait for the next first call."""
         self._called.clear()
 
     def first_call(self) -> float:
-        """When it came, on the clock of `time.perf_counter`."""
+        """Waits for the first call; returns when it came, on the clock of `time.perf_counter`."""
         if not self._called.wait(60):
             raise AssertionError("no rollout called the trainer within a minute")
         return self._at
 
     def close(self) -> None:
-        """Listens no more, and hangs up."""
+        """Stops to listen, and closes the connections."""
         # Closing alone would leave the thread waiting.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -96,7 +96,7 @@ def _items(count: int, rng: random.Random) -> list[dict[str, Any]]:
 
 
 def measure(pool: LocalPool, sizes: Sequence[int], *, repeats: int) -> list[Row]:
-    """One row per size; the pool has one worker with few slots."""
+    """Returns one row per size. The pool has one worker with few slots."""
     rng = random.Random(0)
     with _silent_trainer() as trainer, redis.Redis.from_url(pool.redis_url) as store:
         taken: dict[int, list[Row]] = {size: [] for size in sizes}
@@ -146,13 +146,13 @@ def _once(pool: LocalPool, store: Any, trainer: _SilentTrainer, items: list[dict
 
 
 def _kept(store: Any) -> int:
-    """Bytes that Redis keeps, without the buffers of its clients, which it lets go when it likes."""
+    """Returns the bytes that Redis keeps, without its clients' buffers, which it frees at any time."""
     memory = store.info("memory")
     return int(memory["used_memory"] - memory["mem_clients_normal"] - memory["mem_aof_buffer"])
 
 
 def _plain_write(store: Any, items: list[dict[str, Any]]) -> float:
-    """Seconds to make the same items durable without looking at them."""
+    """Returns the seconds that it takes to make the same items durable without looking at them."""
     texts = [orjson.dumps(item) for item in items]
     start = time.perf_counter()
     for begin in range(0, len(texts), CHUNK):
@@ -173,7 +173,7 @@ def _medians(size: int, taken: Sequence[Row]) -> Row:
 
 
 def main() -> None:
-    """Measures three sizes."""
+    """Measures three sizes and prints a table."""
     options = parser("submit", __doc__).parse_args()
     sizes = SIZES[:2] if options.quick else SIZES
     with local_pool(workers=1, env={"ROLLOUTPOOL_WORKER_SLOTS": str(SLOTS)}) as pool:

@@ -1,10 +1,10 @@
-"""Rollouts per second and CPU per rollout, beside the founding pattern and the ideal.
+"""Rollouts per second and CPU per rollout, compared with the founding pattern and the ideal.
 
     python -m benchmarks.throughput [--quick | --full]
     python -m benchmarks.throughput --turns 3 --in-flight 100 [--latency-ms 0 …] --systems pool
 
 The second form measures one point and prints each repeat. All systems of a point are up at the same time and take
-turns, so that a machine that is busy is busy for all of them; ratios are of neighbours in time.
+turns, so that a busy machine is busy for all of them. Ratios compare runs that follow each other.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class _UnderLoad(Protocol):
 
 
 def measure(point: Point, *, repeats: int, seconds: float, rollouts: int | None = None) -> Iterator[Repeat]:
-    """Each repeat as it is done; `rollouts` overrides how many there are of `seconds` each."""
+    """Yields each repeat when it is done; `rollouts` overrides how many rollouts take about `seconds`."""
     loads = {system: point.load(system, seconds) for system in point.systems}
     if rollouts is not None:
         loads = {system: load.with_rollouts(rollouts) for system, load in loads.items()}
@@ -70,7 +70,7 @@ def measure(point: Point, *, repeats: int, seconds: float, rollouts: int | None 
 
 
 def rows(point: Point, repeats: Sequence[Repeat]) -> list[Row]:
-    """One per system: medians over the repeats, and ratios with half of their range."""
+    """Returns one row per system: medians over the repeats, and ratios with half of their range."""
     return [_row(point, system, repeats) for system in point.systems]
 
 
@@ -113,7 +113,7 @@ class _Figure(Protocol):
 
 
 def shown(measured: Measured) -> str:
-    """One line."""
+    """Returns a measurement as one line."""
     roles = "  ".join(f"{role} {measured.cpu_ms(role):.2f}" for role in measured.cpu_seconds)
     return (
         f"{measured.system}: {measured.per_second:.0f}/s, own CPU {measured.own_cpu_ms:.2f} ms per rollout ({roles}; "

@@ -1,9 +1,9 @@
-"""What one turn costs at 1k, 8k, 32k and 128k tokens of history, beside rendering history again. `make bench-tokens`.
+"""What one turn costs at 1k to 128k tokens of history, compared with rendering history again. `make bench-tokens`.
 
     python -m benchmarks.tokens [--quick] [TOKENIZER ...]
 
-A turn is a tool result of about 350 tokens and a sampled answer. Four ways, timed one after the other in each round,
-so that a busy machine slows all of them; medians over the rounds, wall clock, one thread:
+A turn is a tool result of about 350 tokens and a sampled answer. Four ways are timed one after the other in each round,
+so that a busy machine slows all of them. Figures are medians over the rounds, wall clock, one thread:
 
   delta        render only what is new, verify an echo that leaves the known prefix out (by digest)
   full echo    the same, comparing the whole echoed prompt; parsing its JSON is not included
@@ -76,7 +76,7 @@ class Conversation:
         ledger.append_glue(delta.glue_ids, turn=turn)
 
     def round(self, number: int, times: dict[str, list[float]]) -> None:
-        """Continue once in each way."""
+        """Continues the conversation once in each way."""
         turn, new = self.turn, self.result(10_000 + number)
         for way in ("delta", "full echo"):
             ledger = TokenLedger.replay(self.entries)
@@ -106,7 +106,7 @@ class Conversation:
 
 @contextmanager
 def timed(times: list[float]) -> Iterator[None]:
-    """Append the milliseconds that the block takes."""
+    """Appends the milliseconds that the block takes."""
     gc.collect()
     gc.disable()
     started = time.perf_counter()
@@ -118,7 +118,7 @@ def timed(times: list[float]) -> Iterator[None]:
 
 
 def measure(tokenizer: ChatTokenizer, name: str, sizes: Sequence[int], rounds: int) -> list[Row]:
-    """One row per size."""
+    """Returns one row per size."""
     rows: list[Row] = []
     first: list[float] = []
     for size in sizes:
@@ -146,7 +146,7 @@ def measure(tokenizer: ChatTokenizer, name: str, sizes: Sequence[int], rounds: i
 
 
 def main() -> None:
-    """Measures every tokenizer at every size."""
+    """Measures every tokenizer at every size and prints a table."""
     options = parser("tokens", __doc__)
     options.add_argument("tokenizers", nargs="*", help="names or directories; default: tiny and what is laid out")
     options.add_argument("--rounds", type=int, default=15)

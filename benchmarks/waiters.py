@@ -1,10 +1,10 @@
-"""A thousand waiters on one API process: how late does the latest hear that its rollout has ended?
+"""A thousand waiters on one API process: how late does the last one hear that its rollout has ended?
 
     python -m benchmarks.waiters [--quick] [--waiters 1000]
 
-A third long-polls its batch's results, a third reads its batch's events, a third has posted a rollout of protocol v1.
-Each has a batch of its own; its rollout ends when this process says so, through the store, as a worker would. Twice:
-a hundred rollouts end per second, and all at once. Meanwhile somebody pings `/livez` fifty times a second.
+A third of them long-poll their batch's results, a third read their batch's events, and a third have posted a rollout of
+protocol v1. Each has a batch of its own. This process ends the rollouts through the store, as a worker does: first a
+hundred per second, then all at once. Meanwhile it asks `/livez` fifty times a second.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 60
 
 
 class _Waiter(asyncio.Protocol):
-    """Sends one request and notes when `mark` comes back."""
+    """A client that sends one request and notes when `mark` comes back."""
 
     def __init__(self, request: bytes, mark: bytes) -> None:
         self._request, self._mark = request, mark
@@ -78,13 +78,13 @@ class _Waiting:
 
 
 class _Api:
-    """One API process."""
+    """One API process under measurement."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     async def wait(self, store: Store, serial: int) -> _Waiting:
-        """One more waiter, of the kinds in turn."""
+        """Adds a waiter; the kinds take turns."""
         kind = KINDS[serial % len(KINDS)]
         if kind == "v1":
             name = f"waiter-{time.time_ns()}-{serial}"
@@ -100,7 +100,7 @@ class _Api:
         return _Waiting(kind, await claim(store, batch_id), waiter)
 
     async def ping(self) -> float:
-        """Milliseconds to an answer of `/livez`."""
+        """Returns the milliseconds until `/livez` answers."""
         start = time.perf_counter()
         waiter = await self._send(b"GET /livez", b"", b"\r\n\r\n")
         heard = await waiter.heard
@@ -174,13 +174,13 @@ def _row(pace: str, waiters: int, kind: str, times: Sequence[float]) -> Row:
 
 
 def measure(pool: LocalPool, waiters: int, per_second: int) -> list[Row]:
-    """One row per kind of waiter and pace; the pool has no workers."""
+    """Returns one row per kind of waiter and pace. The pool has no workers."""
     port = int(pool.url.rpartition(":")[2])
     return [row for pace in (per_second, None) for row in uvloop.run(_measure(pool, port, waiters, pace))]
 
 
 def main() -> None:
-    """Measures both paces."""
+    """Measures both paces and prints a table."""
     options = parser("waiters", __doc__)
     options.add_argument("--waiters", type=int, default=1000)
     chosen = options.parse_args()

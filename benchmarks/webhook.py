@@ -1,6 +1,6 @@
-"""A webhook in a thread of this process that takes every push, and holds back its answers until it is opened.
+"""A webhook in a thread of this process. It takes every push, and holds its answers back until it is opened.
 
-So a worker can start, reach it with as many pushes as it makes at once, and be timed from there.
+So a worker can start and make as many pushes as it makes at once, and the clock runs only from there.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 class Webhook:
-    """What has been pushed."""
+    """What has been pushed so far."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -34,11 +34,11 @@ class Webhook:
         self._closed: asyncio.Event
 
     def open(self) -> None:
-        """From now on pushes are answered at once."""
+        """Answers pushes at once from now on."""
         self._loop.call_soon_threadsafe(self._open)
 
     def take(self, transport: asyncio.Transport, size: int) -> None:
-        """A push has come; on the webhook's own loop."""
+        """Notes a push; called on the webhook's own loop."""
         if self._opened:
             transport.write(_TAKEN)
             self.answered.append((time.perf_counter(), size))
@@ -56,11 +56,11 @@ class Webhook:
             transport.abort()
 
     def wait(self) -> None:
-        """Returns when it listens."""
+        """Waits until it listens."""
         self._listening.wait()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connections."""
         self._loop.call_soon_threadsafe(self._closed.set)
 
     def _open(self) -> None:
@@ -91,7 +91,7 @@ class _Connection(asyncio.Protocol):
 
 @contextmanager
 def webhook() -> Iterator[Webhook]:
-    """One that listens until the block ends."""
+    """Runs a webhook while the block runs."""
     listener = socket.create_server(("127.0.0.1", 0))
     hook = Webhook(f"http://127.0.0.1:{listener.getsockname()[1]}/")
     thread = threading.Thread(target=lambda: uvloop.run(hook.serve(listener)), name="webhook", daemon=True)

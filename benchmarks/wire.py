@@ -1,6 +1,6 @@
-"""As little HTTP/1.1 as two processes that know each other need: bodies have a length, and nothing is pipelined.
+"""The part of HTTP/1.1 that two processes of ours need: bodies have a length, and nothing is pipelined.
 
-It is what keeps trainer and load generator cheap, and the ideal ideal. Use it for nothing that strangers reach.
+It keeps trainer and load generator cheap. Nothing that strangers can reach may use it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _OK = (b"HTTP/1.1 200", b"HTTP/1.1 202")
 
 
 class Messages:
-    """Cuts what arrives into messages."""
+    """Cuts the bytes that arrive into messages."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -22,7 +22,7 @@ class Messages:
         self._end = 0
 
     def feed(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Head and body as soon as they are whole."""
+        """Takes bytes; returns head and body of the message when it is complete, else None."""
         self._buffer = self._buffer + data if self._buffer else data
         if len(self._buffer) < self._needed:
             return None
@@ -40,13 +40,13 @@ class Messages:
 
 
 def head(port: int, path: str) -> bytes:
-    """The beginning of a POST, up to the value of its length."""
+    """Returns the beginning of a POST, up to the value of its length."""
     lines = (f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json", "Content-Length: ")
     return "\r\n".join(lines).encode()
 
 
 class Client(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """A client with one connection, which makes one request at a time."""
 
     def __init__(self) -> None:
         self._messages = Messages()
@@ -54,7 +54,7 @@ class Client(asyncio.Protocol):
         self._answer: asyncio.Future[bytes] | None = None
 
     async def post(self, head: bytes, body: bytes) -> bytes:
-        """The answer's body; `head` is from `head()`. Raises RuntimeError where it is no success."""
+        """Posts and returns the response's body; `head` is from `head()`. Raises RuntimeError if it failed."""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
         return await self._answer
@@ -85,6 +85,6 @@ class Client(asyncio.Protocol):
 
 
 async def connect(port: int) -> Client:
-    """A connection to a port of this machine."""
+    """Connects to a port of this machine."""
     _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
     return client

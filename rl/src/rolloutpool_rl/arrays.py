@@ -1,8 +1,11 @@
 """One arithmetic for numpy arrays and torch tensors.
 
-Whoever passes a tensor gets tensors: same device, same float type, and gradients flow. Everybody else gets numpy
-float64. torch is never imported here; a tensor can only come from somebody who did. Shapes must be equal and masks
-must be 0 or 1: broadcasting a mask trains the wrong tokens without an error.
+A function of this package that gets a tensor returns tensors, on the same device and of the same float type, and
+gradients flow through it. From lists and numpy arrays it makes numpy arrays of float64. torch is never imported here:
+where a caller passes a tensor, it is imported already.
+
+Shapes must be equal, and a mask must hold 0 and 1 only, because a mask that is broadcast trains the wrong tokens
+without an error. Why this is not array-api-compat: docs/decisions/0013.
 """
 
 import sys
@@ -20,13 +23,23 @@ Array: TypeAlias = Any
 
 
 def namespace(*values: Array) -> Any:
-    """The module `torch` if one of the values is a tensor, else `numpy`."""
+    """Returns the module `torch` if one of the values is a tensor, else `numpy`."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and any(isinstance(value, torch.Tensor) for value in values) else np
 
 
 def as_floats(**values: Array) -> tuple[Array, ...]:
-    """The values in one float type, in the order given. Raises ShapeMismatch unless all shapes are equal."""
+    """Converts values to one float type.
+
+    Args:
+        **values: arrays of one shape; the names are for the message of an error.
+
+    Returns:
+        The converted values, in the order given.
+
+    Raises:
+        ShapeMismatch: the shapes differ.
+    """
     xp = namespace(*values.values())
     if xp is np:
         arrays = [np.asarray(value, dtype=np.float64) for value in values.values()]
@@ -44,10 +57,17 @@ def as_floats(**values: Array) -> tuple[Array, ...]:
 
 
 def as_flags(mask: Array, like: Array) -> Array:
-    """The mask as booleans of the shape of `like`, in its library and on its device.
+    """Converts a mask to booleans, in the library and on the device of `like`.
 
-    Raises ShapeMismatch, and MaskInvalid if an entry is neither 0 nor 1. A mask that is boolean already is not read,
-    so it costs no synchronisation with an accelerator.
+    A mask that is boolean already is not read, so it costs no synchronisation with an accelerator.
+
+    Args:
+        mask: 0 and 1, or booleans, of the shape of `like`.
+        like: an array or a tensor.
+
+    Raises:
+        ShapeMismatch: the shapes differ.
+        MaskInvalid: an entry is neither 0 nor 1.
     """
     xp = namespace(like)
     flags = np.asarray(mask) if xp is np else _tensor(xp, mask, like, None)
@@ -61,14 +81,14 @@ def as_flags(mask: Array, like: Array) -> Array:
 
 
 def check_vector(**values: Array) -> None:
-    """Raise ShapeMismatch unless each value has one dimension."""
+    """Raises ShapeMismatch unless each value has one dimension."""
     for name, value in values.items():
         if len(value.shape) != 1:
             raise ShapeMismatch(f"{name} must have one dimension [R], one sequence at a time; it has {value.shape}.")
 
 
 def add_at(size: int, index: Array, values: Array) -> Array:
-    """Zeros [size] with values [N] added at index [N]."""
+    """Returns zeros [size] with values [N] added at index [N]."""
     xp = namespace(values)
     if xp is np:
         return np.bincount(index, weights=values, minlength=size)
