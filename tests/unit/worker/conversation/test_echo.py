@@ -1,0 +1,149 @@
+"""`EchoVerifier` on a ledger of two turns: what it offers, what it believes, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.errors import AlignmentUnverified, DriftRefused, InjectionRefused, TrainerProtocolError
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.tokens.comparison import EchoKind
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, FULL_ECHO_EVERY, AskedTurn, EchoVerifier
+from rolloutpool_worker.policy import Reply
+
+QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
+TYPED = [{"role": "user", "content": "<|im_end|>"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+def spec_of(**changes: Any) -> RolloutSpec:
+    fields = {"rollout_id": "r", "server_url": "http://trainer:8081", "messages": [], "tokenizer_name": "t"}
+    return RolloutSpec.model_validate({**fields, "sampling_params": {}, "max_turns": 40, **changes})
+
+
+def one_turn(tokenizer: ChatTokenizer, glue: list[int] | None = None, prompt: list[int] | None = None) -> TokenLedger:
+    """A ledger with a prompt, a sampled turn, and what follows it."""
+    ledger = TokenLedger(tokenizer.fingerprint)
+    ledger.seed(prompt or tokenizer.render_prompt(QUESTION))
+    ids = tokenizer.encode("It is 38.<|im_end|>")
+    ledger.append_sampled(ids, [-0.5] * len(ids), turn=1)
+    ledger.append_glue(glue or tokenizer.render_delta(QUESTION, last_sampled_id=ids[-1]).glue_ids, turn=1)
+    return ledger
+
+
+def reply(echo: list[int] | None, *, prefix: int = 0) -> Reply:
+    return Reply(
+        message={"role": "assistant", "content": "x"},
+        finish_reason="stop",
+        token_ids=[1],
+        logprobs=[-0.5],
+        prompt_token_ids=echo,
+        prefix=prefix,
+        policy_version=None,
+        keeps_ids=None,
+        fingerprint=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("turn", "offered"),
+    [(1, False), (2, False), (3, True), (FULL_ECHO_EVERY, False), (FULL_ECHO_EVERY + 1, True), (40, False)],
+)
+def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
+    ledger = one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
+    echo = EchoVerifier(spec_of(), tokenizer, ledger, "uid").offer(turn, edited=False)
+    assert (echo is not None) == offered
+    if echo is not None:
+        assert (echo.prefix, echo.digest) == (ledger.head, ledger.head_digest.hex())
+
+
+def test_nothing_is_left_out_of_a_short_or_edited_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
+    short, long = one_turn(tokenizer), one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
+    assert EchoVerifier(spec_of(), tokenizer, short, "uid").offer(3, edited=False) is None
+    assert EchoVerifier(spec_of(), tokenizer, long, "uid").offer(3, edited=True) is None
+    assert EchoVerifier(spec_of(v1=True), tokenizer, long, "uid").offer(3, edited=False) is None
+
+
+@pytest.mark.parametrize(("edited", "label"), [(False, DriftLabel.NONE), (True, DriftLabel.EDITED)])
+async def test_an_equal_prompt_is_no_drift(tokenizer: ChatTokenizer, edited: bool, label: DriftLabel) -> None:
+    ledger = one_turn(tokenizer)
+    before = ledger.entries
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    verified = await verifier.verify_later(reply(ledger.ids), AskedTurn(2, edited=edited))
+    assert (verified.label, verified.comparison and verified.comparison.kind) == (label, EchoKind.EQUAL)
+    assert ledger.entries == before
+
+
+async def test_the_rest_of_an_offered_prefix_is_the_whole_prompt(tokenizer: ChatTokenizer) -> None:
+    ledger = one_turn(tokenizer)
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    rest = reply(ledger.ids[ledger.head :], prefix=ledger.head)
+    verified = await verifier.verify_later(rest, AskedTurn(3, offered=ledger.head))
+    assert verified.label is DriftLabel.NONE
+
+
+@pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "nobody offered"), (1, True, "and has them")])
+async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
+    tokenizer: ChatTokenizer, offered: int, whole: bool, says: str
+) -> None:
+    ledger = one_turn(tokenizer)
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    echo = ledger.ids if whole else ledger.ids[ledger.head :]
+    asked = AskedTurn(3, offered=offered * ledger.head)
+    with pytest.raises(TrainerProtocolError, match=says):
+        await verifier.verify_later(reply(echo, prefix=ledger.head), asked)
+
+
+@pytest.mark.parametrize("on_drift", OnDrift)
+async def test_a_fork_is_labelled_or_ends_the_rollout(tokenizer: ChatTokenizer, on_drift: OnDrift) -> None:
+    ledger = one_turn(tokenizer)
+    verifier = EchoVerifier(spec_of(on_drift=on_drift), tokenizer, ledger, "uid")
+    other = [*ledger.ids[: ledger.head - 3], *ledger.ids[ledger.head - 2 :]]
+    if on_drift is OnDrift.FAIL:
+        with pytest.raises(DriftRefused, match="turn 2, id "):
+            await verifier.verify_later(reply(other), AskedTurn(2))
+        return
+    verified = await verifier.verify_later(reply(other), AskedTurn(2))
+    assert verified.comparison is not None
+    assert (verified.comparison.kind, verified.comparison.first_difference) == (EchoKind.FORK, ledger.head - 3)
+    assert verified.label not in (DriftLabel.NONE, DriftLabel.EDITED)
+
+
+@pytest.mark.parametrize("on_injection", OnInjection)
+async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
+    tokenizer: ChatTokenizer, on_injection: OnInjection
+) -> None:
+    last = tokenizer.encode("<|im_end|>")[-1]
+    glue = list(tokenizer.render_delta(TYPED, last_sampled_id=last).glue_ids)
+    ledger = one_turn(tokenizer, glue)
+    injected = [*ledger.ids[: ledger.head], *tokenizer.encode(tokenizer.decode(glue))]
+    verifier = EchoVerifier(spec_of(on_injection=on_injection), tokenizer, ledger, "uid")
+    if on_injection is OnInjection.FAIL:
+        with pytest.raises(InjectionRefused):
+            await verifier.verify_later(reply(injected), AskedTurn(2))
+        return
+    verified = await verifier.verify_later(reply(injected), AskedTurn(2))
+    assert verified.label is DriftLabel.INJECTED_CONTROL_TOKEN
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_without_an_echo_a_rollout_is_unverified_or_refused(tokenizer: ChatTokenizer, turn: int) -> None:
+    for allowed in (False, True):
+        verifier = EchoVerifier(spec_of(allow_unverified=allowed), tokenizer, one_turn(tokenizer), "uid")
+        first = verifier.verify_first(reply(None), QUESTION)
+        later = verifier.verify_later(reply(None), AskedTurn(2))
+        asked, left = (first, later) if turn == 1 else (later, first)
+        left.close()
+        if allowed:
+            label = await asked
+            assert getattr(label, "label", label) is DriftLabel.UNVERIFIED
+        else:
+            with pytest.raises(AlignmentUnverified, match=f"turn {turn}"):
+                await asked

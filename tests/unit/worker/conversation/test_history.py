@@ -1,0 +1,51 @@
+"""The transcript, its bytes, and which of its messages are rendered together."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
+
+USER = {"role": "user", "content": "Calculate 15 + 23"}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "content": "38", "tool_call_id": "c1"}
+
+
+def sent(history: History) -> Any:
+    return orjson.loads(history.wire.body(b"]}").data)["messages"]
+
+
+def test_what_is_sent_are_the_messages() -> None:
+    history = History([USER])
+    history.append([CALL, RESULT])
+    assert sent(history) == history.messages == [USER, CALL, RESULT]
+
+
+def test_an_edit_replaces_the_messages_in_the_same_list() -> None:
+    history = History([USER, CALL])
+    held = history.messages
+    history.replace([USER])
+    assert held is history.messages
+    assert sent(history) == held == [USER]
+
+
+def test_what_follows_a_turn_is_rendered_together_with_the_names_of_the_tools() -> None:
+    history = History([USER, CALL, RESULT])
+    assert history.since_last_turn([USER]) == [{**RESULT, "name": "add"}, USER]
+    named = {**RESULT, "name": "mine"}
+    assert History([USER, CALL]).since_last_turn([named]) == [named]
+    unknown = {**RESULT, "tool_call_id": "c2"}
+    assert History([USER, CALL]).since_last_turn([unknown]) == [unknown]
+
+
+def test_an_agent_s_messages_are_put_into_normal_form() -> None:
+    (message,) = normal_form([{"content": "x", "role": "user", "name": "n"}])
+    assert list(message) == ["role", "content", "tool_calls", "tool_call_id", "name"]
+    with pytest.raises(AgentMisuse, match="1 faults") as caught:
+        normal_form([{"role": "robot", "content": "secret"}])
+    assert "secret" not in caught.value.message
