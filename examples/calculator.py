@@ -2,7 +2,7 @@
 
     python examples/calculator.py "Calculate (15 + 23) * 4"
 
-The policy is scripted, so that this runs without a GPU; it samples real token ids, tool calls included.
+The policy is scripted, so the example needs no GPU; it samples real token ids, tool calls included.
 """
 
 import sys
@@ -19,7 +19,7 @@ TOKENIZER = load_tokenizer("rolloutpool/tiny")
 def main(question: str) -> None:
     """Runs one rollout and prints it, run by run of equal mask."""
     with LocalPool(workers=1, flower=False) as pool, pool.client() as client:
-        # The pool's tools go into the trainer's prompts: it asks GET /tools once.
+        # The trainer asks the pool's GET /tools once, and shows these tools to the policy in each prompt.
         app = callback_app(ScriptedPolicy(TOKENIZER), tokenizer=TOKENIZER, tools=pool.url)
         with serve_callback(app, ports=[0]) as trainer:
             batch = client.submit(

@@ -2,7 +2,7 @@
 
     python examples/single_turn.py
 
-Starts a pool of its own on this machine (Redis, API, one worker); `RolloutClient(url)` takes one that runs already.
+It starts a local pool (Redis, API, one worker). For a pool that is running already, use `RolloutClient(url)`.
 """
 
 from rolloutpool_common.rendering import load_tokenizer
@@ -14,7 +14,7 @@ TOKENIZER = load_tokenizer("rolloutpool/tiny")
 
 
 def generate(prompt_ids: list[int], params: GenerateParams) -> Generation:
-    """The policy. Yours calls the model; this one says the same whatever it is asked."""
+    """The policy. Yours calls the model; this one always gives the same answer."""
     sampled = TOKENIZER.encode("Paris is the capital of France.<|im_end|>")[: params.max_tokens]
     return Generation(token_ids=sampled, logprobs=[-0.5] * len(sampled))
 

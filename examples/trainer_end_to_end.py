@@ -19,12 +19,12 @@ GROUPS, GROUP_SIZE = 4, 4
 
 
 def reward(rollout: FinishedRollout) -> float:
-    """Shorter is better."""
+    """Rewards short answers."""
     return 1.0 / rollout.response_tokens
 
 
 def train_on(rollouts: list[FinishedRollout]) -> dict[str, np.ndarray]:
-    """Arrays of shape [samples, longest sequence]: ids, mask, sampling log-probs, group-relative advantages."""
+    """Makes arrays [samples, longest sequence]: ids, mask, sampling log-probs, group-relative advantages."""
     groups: dict[str | None, list[float]] = defaultdict(list)
     for rollout in rollouts:
         groups[rollout.group].append(reward(rollout))
@@ -43,7 +43,7 @@ def train_on(rollouts: list[FinishedRollout]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """One step."""
+    """Runs one training step, up to the arrays for the optimiser."""
     with LocalPool(workers=2, flower=False) as pool, pool.client() as client:
         app = callback_app(ScriptedPolicy(TOKENIZER), tokenizer=TOKENIZER, tools=pool.url, policy_version="step-1")
         with serve_callback(app, ports=[0, 0]) as trainer:

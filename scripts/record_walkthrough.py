@@ -2,8 +2,9 @@
 
     python scripts/record_walkthrough.py [FILE]
 
-Every payload is what went over the wire. To make two runs write the same file, ids that are random and times are
-replaced by fixed ones, and long lists are cut where they say so; a test holds the committed file against a new run.
+Every payload is what went over the wire, with two exceptions, so that two runs write the same file: random ids and
+times are replaced by fixed ones, and long lists are cut where they say so. A test compares the committed file with a
+new run.
 """
 
 import json
@@ -59,7 +60,7 @@ class Call:
 
 
 SHOWN_HEADERS = ("authorization", "idempotency-key", "x-")
-"""How the names of headers begin that mean something here."""
+"""How the names of the headers begin that the document shows."""
 
 ROLLOUT = {
     "rollout_id": "step12-idx0",
@@ -77,7 +78,7 @@ DEFAULTS = {
 
 
 class Recorder:
-    """An app in front of the trainer's that keeps every model call and its reply."""
+    """An app that passes calls to the trainer's app and keeps each with its reply."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -106,7 +107,7 @@ class Recorder:
 
 
 def _headers(raw: Iterable[tuple[bytes, bytes]]) -> str:
-    """The lines of those that mean something here."""
+    """Returns the lines of the headers that the document shows."""
     found = {name.decode().lower(): value.decode() for name, value in raw}
     return "\n".join(f"{name.title()}: {found[name]}" for name in sorted(found) if name.startswith(SHOWN_HEADERS))
 
@@ -289,7 +290,7 @@ def _block(head: str, body: Any) -> list[str]:
 
 
 def _lines(value: Any) -> list[str]:
-    """JSON that breaks lines only where one would be too long."""
+    """Formats JSON; a line is broken only if it would be too long."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(flat) <= LINE or not isinstance(value, dict | list):
         return [flat]
@@ -317,7 +318,7 @@ def _short(value: Any) -> Any:
 
 
 def _steady(text: str, trainer_url: str) -> str:
-    """The text without what differs from run to run."""
+    """Replaces what differs from run to run."""
     text = text.replace(trainer_url, "http://trainer:8081")
     calls: dict[str, str] = {}
     text = re.sub(r"call_[0-9a-f]{24}", lambda found: calls.setdefault(found[0], f"call_{len(calls) + 1:024d}"), text)

@@ -1,8 +1,8 @@
-"""Trains the committed tiny tokenizer, the same bytes on any CPython 3.11-3.13.
+"""Trains the committed tiny tokenizer, with the same bytes on any CPython 3.11-3.13.
 
 A byte-level BPE of 4096 ids with a ChatML template. Everything that decides the bytes is in this file: word lists,
-seed, split pattern, template. Chance comes from `random.Random(seed).random()` alone, because it is the only
-method whose stream Python promises to keep between versions; nothing depends on hash order or on installed texts.
+seed, split pattern, template. All random numbers come from `random.Random(seed).random()`, because it is the only
+method whose stream Python promises to keep between versions. Nothing depends on hash order or on installed texts.
 
     python scripts/train_tiny_tokenizer.py [DIRECTORY]
 """
@@ -26,7 +26,7 @@ SENTENCES = 12_000
 DIALOGUES = 4_000
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Not special, as in the Qwen family: `skip_special_tokens` must not be able to swallow a tool call.
+# Not special, as in the Qwen family, so that `skip_special_tokens` cannot remove a tool call.
 MARKUP = (
     "<think>",
     "</think>",
@@ -38,7 +38,7 @@ MARKUP = (
     "</tool_response>",
 )
 
-# Single digits, so that a number's ids say its length; otherwise the usual contractions, words, runs of signs.
+# Single digits, so that a number has one id per digit; apart from that the usual contractions, words and signs.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -49,8 +49,8 @@ SPLIT = (
     r"|\s+"
 )
 
-# The generation spans enclose exactly what a policy samples: from behind the header to the close token, which it
-# samples too; the newline behind the close token is the template's.
+# The generation spans enclose exactly what a policy samples: from the end of the header to the close token, which it
+# samples too. The template writes the newline after the close token.
 CHAT_TEMPLATE = """\
 {%- macro text(message) -%}
     {%- if message.content is string -%}
@@ -253,7 +253,7 @@ def sentence(rng: random.Random) -> str:
 
 
 def dialogue(rng: random.Random) -> Iterator[str]:
-    """What calculator rollouts hold between the control tokens: question, plan, call, result, answer, tool list."""
+    """Yields what calculator rollouts have between control tokens: question, plan, call, result, answer, tools."""
     name, words, sign, noun = pick(rng, OPERATIONS)
     a, b = int(rng.random() * 100), int(rng.random() * 100) + 1
     result = {"add": a + b, "subtract": a - b, "multiply": a * b, "divide": a / b}[name]
@@ -276,7 +276,7 @@ def dialogue(rng: random.Random) -> Iterator[str]:
 
 
 def corpus() -> Iterator[str]:
-    """The training text, in one order."""
+    """Yields the training text, always in the same order."""
     rng = random.Random(SEED)
     for _ in range(SENTENCES):
         yield sentence(rng)

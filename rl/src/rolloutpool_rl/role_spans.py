@@ -94,7 +94,7 @@ class IdSpans:
             ids = self._ids([*messages, _PROBE], tools) if first else self._ids([_PROBE, *messages], None)
             own, dummy = (ids[:-n], ids[-n:]) if first else (ids[n:], ids[:n])
             if dummy != self._dummy:
-                raise MessagesRefused("The template renders a message differently beside another; use `qwen3_5`.")
+                raise MessagesRefused("The template renders a message differently next to another; use `qwen3_5`.")
             return own
         ids = self._ids(messages, tools if first else None)
         return ids if first or messages[0]["role"] == "system" else ids[self._system :]

@@ -1,17 +1,17 @@
-"""What a trainer imports: clients of the pool, a pool of its own, and the endpoint that the pool calls back.
+"""What a trainer imports: clients of the pool, a local pool, and the endpoint that the pool calls for each turn.
 
 The rooms:
 
-- `client` holds the two clients of the pool's API, and checks pushed results.
-- `endpoint` is what the pool calls back: it samples, and keeps each conversation's token ids.
+- `client` has the two clients of the pool's API, and checks pushed results.
+- `endpoint` answers the pool's calls: it samples, and keeps each conversation's token ids.
 - `local` runs a whole pool on this machine.
-- `viewer` shows where each token came from.
+- `viewer` shows where each token of a result came from.
 - `cli` is the `rolloutpool` command.
-- `testing` is a scripted policy; `errors` lists what can go wrong.
+- `testing` has a scripted policy; `errors` lists what can go wrong.
 
-Everything public is here and is imported when it is first used. The clients need httpx alone, the endpoint needs the
-extra `callback`, `LocalPool` the extra `pool`, and what comes from `rolloutpool_rl` the extra `maths`. A missing extra
-is named in the error.
+All public names can be imported from here; each is loaded when it is first used. The clients need httpx only, the
+endpoint needs the extra `callback`, `LocalPool` the extra `pool`, and names of `rolloutpool_rl` the extra `maths`. The
+error for a missing extra names it.
 """
 
 import importlib

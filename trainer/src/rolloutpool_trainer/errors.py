@@ -2,7 +2,7 @@
 
     RolloutPoolError
     └── TrainerError
-        ├── ClientError              the pool was asked, and this is what came of it
+        ├── ClientError              the pool could not do what a client asked
         │   ├── PoolUnavailable      no answer, or 502/503/504, until the client's time-out
         │   ├── Unauthorized         401, 403
         │   ├── NotFound             404
@@ -19,8 +19,8 @@
             ├── RedisMissing
             └── ChildFailed
 
-What can be wrong with arrays and samples is in `rolloutpool_rl.errors`. A docstring is the default message. All of
-them survive pickling: trainers send exceptions between processes.
+The errors of arrays and samples are in `rolloutpool_rl.errors`. A docstring is the default message. All errors can be
+pickled, because trainers send them between processes.
 """
 
 from collections.abc import Sequence
@@ -76,11 +76,11 @@ class NotFound(ClientError):
 
 
 class IdempotencyConflict(ClientError):
-    """The same key was used before for another request; use a new key, or send the request of then."""
+    """The same key was used before for another request; use a new key, or send the same request again."""
 
 
 class BatchRejected(ClientError):
-    """The batch was rejected whole; none of its rollouts runs."""
+    """The whole batch was rejected; none of its rollouts runs."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class BatchRejected(ClientError):
         self.faults = tuple(faults)
         """What is wrong, each with its path in the request."""
         self.total_faults = max(total_faults, len(self.faults))
-        """How many faults there are; the pool lists no more than some."""
+        """How many faults there are; the pool lists only the first ones."""
 
 
 class RequestRefused(ClientError):
@@ -102,7 +102,7 @@ class RequestRefused(ClientError):
 
 
 class UnexpectedAnswer(ClientError):
-    """The answer is not the pool's protocol; is this the pool's address, and of the same version?"""
+    """The answer is not of the pool's protocol; is this the pool's address, and is its version the client's?"""
 
 
 class MissingExtra(TrainerError, ImportError):

@@ -1,9 +1,15 @@
-"""A policy without a model: it plays calculator rollouts with real ids, for tests, demos and load.
+"""A policy without a model: it plays calculator rollouts with real token ids, for tests, demos and load.
 
-Deterministic: what it samples depends on the rollout's id and the conversation alone, in any process. It varies as
-models do, in the text before calls, in how it writes JSON (spaced, compact, other key order), in where it cuts words
-into ids: a trainer that renders such turns again does not get the sampled ids back. Log-probabilities are made up,
-but finite, negative, and different from token to token.
+What it samples depends only on the rollout's id and the conversation, so it is the same in every process. It varies as
+models do: in the text before calls, in how it writes JSON (spaced, compact, other order of keys), and in where it cuts
+words into ids, so that a trainer that renders its turns again does not get the sampled ids back. Log-probabilities are
+invented, but finite, negative, and different from token to token.
+
+How it answers a question such as "What is (15 + 23) * 2?":
+
+1. It finds the arithmetic expression, and plans one call per operation.
+2. Each turn makes all calls whose operands are known: first `add(15, 23)`, then `multiply(38, 2)`.
+3. When no call is left, it answers with the last result.
 """
 
 import ast
@@ -48,7 +54,12 @@ _ASKS = ("Calculate {}", "What is {}?", "Please work out {} for me.", "How much 
 
 
 def calculator_prompts(n: int, seed: int = 0) -> list[str]:
-    """`n` questions of one to four operations, some with independent ones; the same for the same seed."""
+    """Makes questions of one to three operations, some of which can be computed in parallel.
+
+    Args:
+        n: How many.
+        seed: The same seed gives the same questions.
+    """
     rng = random.Random(seed)
     questions = []
     for _ in range(n):
@@ -62,18 +73,18 @@ class ScriptedPolicy:
     """A `generate` for `callback_app` that solves the question in the conversation with the calculator's tools."""
 
     def __init__(self, tokenizer: ChatTokenizer, *, latency: float = 0.0, turns: int | None = None) -> None:
-        """Prepares the policy.
+        """Makes a policy.
 
         Args:
-            tokenizer: encodes what it says; must have a close token.
-            latency: seconds per turn, as a model would take.
-            turns: sample exactly so many turns per question: it checks the result again and again until then, or
-                answers before it is done.
+            tokenizer: Encodes what it says; it must have a close token.
+            latency: Seconds per turn, as a model would take.
+            turns: Sample exactly so many turns per question. The policy repeats the last result until then, or answers
+                before it is done.
         """
         self._tokenizer, self._latency, self._turns = tokenizer, latency, turns
 
     async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
-        """The next turn of the conversation in `params.messages`; cut to `params.max_tokens`."""
+        """Samples the next turn of the conversation in `params.messages`, of at most `params.max_tokens`."""
         if self._latency:
             await asyncio.sleep(self._latency)
         seed = hashlib.blake2b(f"{params.rollout_id}/{params.turn}".encode(), digest_size=8).digest()
@@ -89,7 +100,7 @@ class ScriptedPolicy:
         )
 
     def _encode(self, text: str, rng: random.Random) -> list[int]:
-        """The text's ids; sometimes not the ones that encoding the text gives, as sampling need not be canonical."""
+        """Encodes a text; one time in four with a word cut in two, because models do not sample canonical ids only."""
         if rng.random() >= 0.25:
             return self._tokenizer.encode(text)
         words = [match.start() for match in re.finditer(r"[a-z]{3,}", text)]
@@ -115,7 +126,7 @@ class _ScriptedCall:
     a: _Operand
     b: _Operand
     depth: int
-    """How many turns of calls lie before this one."""
+    """How many turns of calls come before this one."""
 
 
 def _next_text(messages: Sequence[dict[str, Any]], turns: int | None, rng: random.Random) -> str:
@@ -178,7 +189,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _expression(question: str) -> ast.expr | None:
-    """The first arithmetic expression in the text with at least one operation."""
+    """Finds the first arithmetic expression with at least one operation."""
     for match in _EXPRESSION.finditer(question):
         try:
             tree = ast.parse(match[0].strip(), mode="eval").body
@@ -192,7 +203,7 @@ def _expression(question: str) -> ast.expr | None:
 
 
 def _plan(tree: ast.expr) -> list[_ScriptedCall]:
-    """The calls that compute the tree, in the order in which they will be made: by depth, then left to right."""
+    """Lists the calls that compute the tree in the order in which they are made: by depth, then left to right."""
     found: list[tuple[ast.expr, ast.expr, ast.expr, str, int]] = []
     depths: dict[int, int] = {}
 

@@ -115,7 +115,7 @@ class Codec:
             return self._encode(piece)
         first, *rest = self._encode(after + piece)
         if first != self.control_ids[after]:
-            raise ContentUnsafe(f"The tokenizer does not keep {after!r} apart from the text behind it.")
+            raise ContentUnsafe(f"The tokenizer does not keep {after!r} apart from the text after it.")
         return rest
 
     def _encode_plain(self, piece: str) -> list[int]:

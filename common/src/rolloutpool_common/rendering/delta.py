@@ -3,7 +3,7 @@
 What the policy sampled is kept as ids; rendering its text again could split it differently. So only the *delta* is
 rendered: what stands between the last sampled id and the point where the policy speaks next.
 
-1. **Dummy.** The new messages are put behind a dummy conversation of two short turns, in which the policy says a
+1. **Dummy.** The new messages are put after a dummy conversation of two short turns, in which the policy says a
    sentinel (`dummy_conversation.py`). It has the same size at any length of the real history.
 2. **Render.** The chat template renders dummy and new messages as one conversation.
 3. **Cut.** The text is cut where the policy's turn ends (`turn_ends.py`). What follows is the delta. Nothing is

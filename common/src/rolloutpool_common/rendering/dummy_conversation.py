@@ -1,4 +1,4 @@
-"""The dummy conversation behind which new messages are rendered, and the marks that show what became of them.
+"""The dummy conversation after which new messages are rendered, and the marks that show what became of them.
 
 It has a user turn and a policy's turn, whatever the real history was, so that rendering costs the same at any length.
 The policy's turn says the *sentinel*, which no other text contains: it shows where the turn ends. When a template is

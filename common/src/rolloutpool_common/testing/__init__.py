@@ -1,7 +1,7 @@
-"""What tests and demos of any distribution share: no network, no model, nothing to install.
+"""A tiny tokenizer for tests and demos of any distribution; it needs no network and no model.
 
-`TINY_TOKENIZER` is a real tokenizer with a real chat template, small enough to be committed. Its files are the
-output of `scripts/train_tiny_tokenizer.py` bit by bit; they are never edited by hand.
+`TINY_TOKENIZER` is a real tokenizer with a real chat template, small enough to be committed. Its files are exactly what
+`scripts/train_tiny_tokenizer.py` writes; they are never edited by hand.
 """
 
 from pathlib import Path

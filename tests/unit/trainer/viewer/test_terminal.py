@@ -68,7 +68,7 @@ def test_what_is_not_trained_or_wrong_says_so() -> None:
     quiet = sample("ask", ("sampled", "a", 1), untrained=[1])
     assert "⟪turn 1 · 1 sampled · not trained⟫ a\n" in shown(quiet)
     wrong = sample("ask", ("glue", "a", 1)).model_copy(update={"response_mask": [1]})
-    assert "⟪glue 1 · turn 1 · mask 1 on what nobody sampled⟫ ⟦a⟧" in shown(wrong)
+    assert "⟪glue 1 · turn 1 · mask 1 on what was not sampled⟫ ⟦a⟧" in shown(wrong)
 
 
 def test_no_text_draws_marks_moves_the_cursor_or_becomes_markup() -> None:

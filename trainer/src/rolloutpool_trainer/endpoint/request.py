@@ -79,21 +79,21 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
     if not completions.rollout_id:
         raise EndpointError(422, "bad_request", "rollout_id is empty; it names the session that keeps the tokens")
     try:
-        said = TurnHeaders.parse(headers)
+        turn_headers = TurnHeaders.parse(headers)
     except ValueError as error:
         raise EndpointError(400, "bad_header", str(error)) from None
     return TurnRequest(
         body=completions,
         mask=mask,
         extra={key: value for key, value in document.items() if key not in CompletionsRequest.model_fields},
-        uid=None if said.key is None else said.key.uid,
-        turn=None if said.key is None else said.key.turn,
-        attempt=said.attempt,
-        digest=said.digest or hashlib.blake2b(body, digest_size=16).hexdigest(),
+        uid=None if turn_headers.key is None else turn_headers.key.uid,
+        turn=None if turn_headers.key is None else turn_headers.key.turn,
+        attempt=turn_headers.attempt,
+        digest=turn_headers.digest or hashlib.blake2b(body, digest_size=16).hexdigest(),
         history=tuple(message_digest(message) for message in completions.messages),
         size=len(body),
-        edited=said.edited,
-        echo=said.echo,
+        edited=turn_headers.edited,
+        echo=turn_headers.echo,
     )
 
 

@@ -1,8 +1,9 @@
-"""A finished rollout as one HTML file that can be opened anywhere, mailed, and kept.
+"""A finished rollout as one HTML file that can be opened anywhere, mailed and kept.
 
-It loads nothing and runs nothing but the script of this package: the page's policy names both by hash. Whatever comes
-from a result passes `_text` (made printable, then escaped) and stands as text or in quoted attributes, never in the
-style or the script. Without JavaScript all text, marks and views are there; pointing at tokens needs it.
+The file loads nothing, and runs only the script of this package: its content security policy names style and script by
+hash. All text of a result passes `_text`, which makes it printable and escapes it. It is placed as text or in quoted
+attributes, never in the style or the script. Without JavaScript all text, marks and views are there; only pointing at
+tokens needs it.
 """
 
 import base64
@@ -28,7 +29,7 @@ _STYLE = _PAGES.joinpath("rollout.css").read_text(encoding="utf-8")
 _SCRIPT = _PAGES.joinpath("rollout.js").read_text(encoding="utf-8")
 
 LARGE = 5000
-"""Tokens from which on a browser lays out only what is in view."""
+"""In a page with more tokens, a browser lays out only what is in view."""
 
 _PROBABILITIES = (0.01, 0.1, 0.5, 0.9)
 """Lower edges of the classes q1 to q4."""
@@ -37,20 +38,23 @@ _KINDS = {
     "sampled": "by the policy",
     "glue": "template and tools",
     "synth_close": "end of a turn that sampled none",
-    "prefill": "start of a turn that others wrote",
+    "prefill": "start of a turn that was written for the policy",
 }
 
 
 def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | None = None) -> str:
-    """The page, as the text of a UTF-8 file.
+    """Makes the page.
 
     Args:
         result: The rollout.
         decode: Turns ids into text; None shows the ids as numbers.
         note: What a reader has to know about the decoding.
 
+    Returns:
+        The text of a UTF-8 file.
+
     Raises:
-        ShapeMismatch: The lists of a sample differ in length.
+        SamplesBroken: The lists of a sample differ in length.
     """
     views = view_samples(result, decode)
     trained, total = sum(view.trained for view in views), sum(view.total for view in views)
@@ -85,7 +89,7 @@ def _hash(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Anything as text of the page. Tabs are kept: they order nothing about in a browser."""
+    """Makes text of the page from any value. Tabs are kept, because in a browser they are harmless."""
     return escape("\t".join(map(printable, str(value).split("\t"))))
 
 
@@ -111,7 +115,7 @@ def _alerts(result: RolloutResult, views: Sequence[SampleView], note: str | None
         )
     if any(run.contradicts for view in views for run in view.runs):
         yield (
-            '<p class="alert"><strong>This record contradicts itself:</strong> mask 1 on tokens that nobody sampled. '
+            '<p class="alert"><strong>This record contradicts itself:</strong> mask 1 on tokens that were not sampled. '
             "Do not train on it, and report it.</p>"
         )
     if note:
@@ -157,7 +161,7 @@ def _turns(turns: Sequence[TurnSummary]) -> str:
 
 
 def _sample(view: SampleView) -> str:
-    """A part per turn: what was put in front of it, then what the policy sampled."""
+    """Makes a part for each turn: what was added before it, then what the policy sampled."""
     parts: list[str] = []
     waiting: list[Run] = []
     for place, run in enumerate(view.runs):
@@ -193,7 +197,7 @@ def _part(runs: Sequence[Run], view: SampleView) -> str:
 
 
 def _run(run: Run) -> str:
-    # No other word of the record becomes a class: it could draw a mark.
+    # Only known kinds become a class: another word of the record could look like a mark.
     classes = ["run", *([run.kind] if run.kind in _KINDS else []), *(["trained"] if run.trained else [])]
     said = [run.kind, f"mask {int(run.trained)}", f"{run.n:,} tokens"]
     data = {"kind": run.kind, "mask": int(run.trained), "start": run.start}

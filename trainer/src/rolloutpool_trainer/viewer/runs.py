@@ -1,8 +1,12 @@
-"""Where each token of a result came from, ready to be drawn. Pure: a result and a decoder in, runs out.
+"""Cuts a result into runs of tokens with one origin, ready to be drawn. A pure function of result and decoder.
 
-A run is a stretch of tokens that have everything in common: segment, turn, policy version and mask. The runs of a
-sample tile its prompt and response without gap, in order, and no piece crosses a run's border. The mask is the
-result's own and is never inferred; a mask of 1 where nothing was sampled is shown as the contradiction that it is.
+1. A *run* is a stretch of tokens with the same segment, turn, policy version and mask. The runs of a sample cover its
+   prompt and response without gap, in order.
+2. Inside a run, a *piece* is the smallest group of tokens that decodes to whole characters: nearly always one token.
+3. Ids at the start of a prompt that the sample before it has too are a run of their own (`shared`), so that a fork need
+   not be read twice.
+
+The mask is the result's own and is never inferred. Mask 1 where nothing was sampled is shown as a contradiction.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,28 +22,28 @@ __all__ = ["PROMPT", "SAMPLED", "SHARED", "UNKNOWN", "Decode", "Piece", "Run", "
 Decode = Callable[[Sequence[int]], str]
 
 PROMPT, SHARED, SAMPLED, UNKNOWN = "prompt", "shared", "sampled", "unknown"
-"""Kinds beside the segments' own: `shared` is a prompt that the sample before it has as well, `unknown` lies in no
+"""Kinds in addition to those of segments: `shared` is a prompt that the sample before it has too, `unknown` is in no
 segment."""
 
 _REPLACEMENT = "\ufffd"
 _LONGEST = 8
-"""Tokens that one character may take before it counts as broken: four bytes, and as many that lead nowhere."""
+"""Tokens that one character may take before it counts as broken: four for its bytes, and four to spare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens that make whole characters together; nearly always one."""
+    """Tokens that together make whole characters; nearly always one."""
 
     ids: tuple[int, ...]
     text: str
-    """What they read; the ids as numbers where there is no decoder. Not made safe."""
+    """Their text, not made safe yet; without a decoder, the ids as numbers."""
     logprobs: tuple[float, ...] = ()
-    """[len(ids)] where they are trained, else empty."""
+    """[len(ids)] if they are trained, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of equal provenance."""
+    """Tokens with one origin."""
 
     kind: str
     """The segment's kind, or prompt, shared or unknown."""
@@ -53,16 +57,16 @@ class Run:
     """None in the prompt."""
     policy_version: str | None = None
     record: TurnSummary | None = None
-    """What happened in its turn, on the first sampled run of that turn."""
+    """What happened in its turn; set on the first sampled run of that turn."""
 
     @property
     def text(self) -> str:
-        """What the whole run reads."""
+        """The text of the whole run."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def contradicts(self) -> bool:
-        """Trained, although its segment says that nobody sampled it."""
+        """Whether it is trained although its segment says that the policy did not sample it."""
         return self.trained and self.kind not in (SAMPLED, UNKNOWN)
 
 
@@ -80,19 +84,24 @@ class SampleView:
     trained: int
     """Tokens with mask 1."""
     shared: int
-    """How many first tokens the sample before it has too. Derived from the ids, not from the record."""
+    """How many first tokens the sample before it has too; found by comparing ids."""
 
     @property
     def drift(self) -> str | None:
-        """Why this sample begins: the drift of its first turn, where that is one."""
+        """Why this sample begins: the drift of its first turn; None if there was none."""
         first = next((run.record for run in self.runs if run.record is not None), None)
         return first.drift if first is not None and first.drift not in NO_DRIFT else None
 
 
 def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleView]:
-    """All samples of a result.
+    """Cuts all samples of a result into runs.
 
-    Raises `SamplesBroken` where a sample's response lists differ in length.
+    Args:
+        result: Of a rollout.
+        decode: Turns ids into text; None shows the ids as numbers.
+
+    Raises:
+        SamplesBroken: The response lists of a sample differ in length.
     """
     views: list[SampleView] = []
     before: list[int] = []
@@ -149,7 +158,7 @@ def _view(
 
 
 def _owners(segments: Sequence[SampleSegment], n: int) -> list[int | None]:
-    """For each of n response tokens the index of its segment; a record that does not tile is drawn as it is."""
+    """Finds the segment of each of n response tokens, by index. A token that no segment covers has None."""
     owners: list[int | None] = [None] * n
     for index, segment in enumerate(segments):
         for place in range(max(segment.start, 0), min(segment.start + segment.n, n)):
@@ -158,7 +167,7 @@ def _owners(segments: Sequence[SampleSegment], n: int) -> list[int | None]:
 
 
 def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """How many first ids two contexts have in common."""
+    """Counts the first ids that two contexts have in common."""
     shorter = min(len(ours), len(theirs))
     return next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
 
@@ -166,7 +175,7 @@ def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
 def _pieces(
     ids: Sequence[int], logprobs: Sequence[float], decode: Decode | None, before: tuple[int, ...]
 ) -> tuple[Piece, ...]:
-    """The ids in pieces of whole characters. `before` is the piece in front: a first token reads differently."""
+    """Cuts ids into pieces. `before` is the piece before them, because a first token decodes differently."""
     if decode is None:
         return tuple(
             Piece((token,), f"{token} ", tuple(logprobs[place : place + 1])) for place, token in enumerate(ids)
@@ -182,7 +191,7 @@ def _pieces(
 
 
 def _whole(ids: Sequence[int], decode: Decode, before: tuple[int, ...]) -> tuple[int, str]:
-    """How many of the first ids make whole characters, and what these read; 1 where none of them does."""
+    """Counts the first ids that make whole characters, and decodes them; 1 if no number of them does."""
     for length in range(1, len(ids) + 1):
         text = _continuation(ids[:length], decode, before)
         if _REPLACEMENT not in text:
@@ -191,7 +200,7 @@ def _whole(ids: Sequence[int], decode: Decode, before: tuple[int, ...]) -> tuple
 
 
 def _continuation(ids: Sequence[int], decode: Decode, before: tuple[int, ...]) -> str:
-    """What ids read behind others: decoders drop the space in front of a text's first word."""
+    """Decodes ids as they continue others: decoders drop the space before a text's first word."""
     lead = decode(before) if before else ""
     whole = decode([*before, *ids])
     return whole[len(lead) :] if whole.startswith(lead) and not lead.endswith(_REPLACEMENT) else decode(ids)

@@ -1,7 +1,7 @@
-"""Text of models, trainers and the network, made safe to look at: it says what it says and does nothing.
+"""Makes text of models, trainers and the network safe to look at.
 
-What a terminal or a browser's line layout could obey is written out as an escape. The brackets with which our views
-mark tokens are reserved: in foreign text they are written out too, so that no model can draw a mark.
+Characters that a terminal or a browser's line layout obeys are written out as escapes. The brackets with which our
+views mark tokens are written out too, so that a model cannot draw a mark: `⟦` becomes `\\u27e6`.
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ __all__ = ["CLOSE", "MARK_CLOSE", "MARK_OPEN", "OPEN", "printable", "sanitize"]
 OPEN, CLOSE = "⟦", "⟧"
 """Around what was trained."""
 MARK_OPEN, MARK_CLOSE = "⟪", "⟫"
-"""Around what a view says itself."""
+"""Around what the view itself says."""
 
 # Control characters, and format characters such as those that reverse the direction of writing.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -21,7 +21,7 @@ _RESERVED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in (OPEN, CLOSE,
 
 
 def printable(text: str) -> str:
-    """The text with everything that a terminal could obey written out as an escape, newlines excepted."""
+    """Writes out as an escape what a terminal could obey, except for newlines."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -33,5 +33,5 @@ def printable(text: str) -> str:
 
 
 def sanitize(text: str) -> str:
-    """The text of tokens: printable, reserved brackets escaped, and each newline with a sign in front."""
+    """Makes the text of tokens printable, escapes our brackets, and puts a sign before each newline."""
     return printable(text).translate(_RESERVED).replace("\n", "↵\n")

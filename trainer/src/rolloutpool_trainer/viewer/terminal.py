@@ -1,7 +1,7 @@
-"""A sample's tokens for a terminal: what was trained (mask 1) stands in ⟦brackets⟧, underlined and green.
+"""Draws a sample's tokens on a terminal: what is trained (mask 1) is in ⟦brackets⟧, underlined and green.
 
-Nothing is said by colour alone: brackets mark what is trained, and ⟪marks⟫ what a run is. What a model wrote is text
-and stays text: it cannot move the cursor, set colours, or draw brackets of its own.
+No fact is shown by colour alone: brackets mark what is trained, and ⟪marks⟫ say what a run is. Text of a model stays
+text: it cannot move the cursor, set colours, or draw brackets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ TURN_COLUMNS = ("turn", "prompt", "sampled", "mask", "finish", "stop", "tools", 
 
 
 def mask_runs(ids: Sequence[int], mask: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Runs of tokens of equal mask, as (mask, ids)."""
+    """Yields the runs of tokens with the same mask, as (mask, ids)."""
     for value, group in groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1]):
         yield value, [token for token, _ in group]
 
 
 def token_view(view: SampleView, *, marks: bool = True, prompt_tail: int | None = None) -> Text:
-    """The sample as styled text.
+    """Makes styled text of a sample.
 
     Args:
         view: What to show.
@@ -55,7 +55,7 @@ def token_view(view: SampleView, *, marks: bool = True, prompt_tail: int | None 
 
 
 def legend(view: SampleView) -> Text:
-    """What the styles mean, with counts."""
+    """Explains the styles, with counts."""
     return Text.assemble(
         (OPEN, "green"),
         ("mask 1", TRAINED),
@@ -69,7 +69,7 @@ def legend(view: SampleView) -> Text:
 
 
 def turn_rows(turns: Sequence[TurnSummary]) -> list[tuple[object, ...]]:
-    """A row of `TURN_COLUMNS` per model call."""
+    """Makes a row of `TURN_COLUMNS` for each model call."""
     return [
         (
             turn.turn,
@@ -111,7 +111,7 @@ def _mark(run: Run, view: SampleView) -> Text:
     if run.kind == PROMPT and view.number > 1:
         wrong.append(f"fork of sample {view.number - 1}" + (f": {view.drift}" if view.drift else ""))
     if run.contradicts:
-        wrong.append("mask 1 on what nobody sampled")
+        wrong.append("mask 1 on what was not sampled")
     for fault in wrong:
         mark.append(" · ").append(sanitize(fault).replace("\n", ""), style=WRONG)
     return mark.append(MARK_CLOSE)

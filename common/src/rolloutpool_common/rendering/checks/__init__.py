@@ -1,1 +1,5 @@
-"""Does a template hold what the delta renderer assumes? `conformance` tries it, `report` explains it to a person."""
+"""Finds out whether a tokenizer's chat template can be rendered exactly.
+
+- `conformance` runs files of known cases: which ids and which mask must come out.
+- `report` probes any tokenizer, and explains to a person what its template does.
+"""

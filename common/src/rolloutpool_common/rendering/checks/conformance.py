@@ -1,9 +1,13 @@
-"""Runs a case file in the golden format against the installed ledger and renderer.
+"""Runs a file of golden cases against the installed ledger and renderer.
 
-A case holds a first prompt, what the policy sampled in two turns, and the messages between them. It passes if ids and
-mask are right where ids are expected, and if rendering refuses where a refusal is expected, in three ways: we render
-(token-in), the trainer echoes what we rendered (echo), the trainer renders history afresh (rerender). In each way
-every sampled id must be trained exactly once.
+A case has a first prompt, what the policy sampled in two turns, and the messages between them. It is run in three ways:
+
+- *token-in*: we render, and no trainer reports a prompt.
+- *echo*: the trainer reports the prompt that we rendered.
+- *rerender*: the trainer renders the history again, and reports that.
+
+A case passes if ids and mask are the expected ones, and every sampled id is trained exactly once. A case that expects a
+refusal passes if the renderer refuses.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,17 +30,22 @@ Case = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one case."""
+    """How one case ended."""
 
     name: str
     faults: tuple[str, ...]
-    """Empty where it passed."""
+    """Empty if it passed."""
 
 
 def run(document: Mapping[str, Any], tokenizers: Path) -> Iterator[Outcome]:
-    """Run all cases of a file, in its order; each case's tokenizer is the directory of its name in `tokenizers`.
+    """Runs all cases of a file, in its order.
 
-    A tokenizer that cannot be loaded, and whatever a malformed case raises, is a fault of the cases concerned.
+    Args:
+        document: The file.
+        tokenizers: A directory with a directory for each tokenizer, by name.
+
+    Yields:
+        An outcome for each case. A tokenizer that cannot be loaded, and an error of a malformed case, are faults.
     """
     loaded: dict[str, ChatTokenizer | TokenizerLoadFailed] = {}
     kinds: tuple[tuple[str, Callable[[Case, ChatTokenizer], list[str]]], ...] = (
@@ -87,7 +96,7 @@ def case_faults(case: Case, tokenizer: ChatTokenizer) -> list[str]:
 
 
 def conversation_faults(case: Case, tokenizer: ChatTokenizer) -> list[str]:
-    """What is wrong with a conversation of many turns, rendered by us and echoed by a clean trainer."""
+    """Finds what is wrong with a conversation of many turns, rendered by us and echoed by a clean trainer."""
     ours, echoed = TokenLedger(), TokenLedger()
     for ledger in (ours, echoed):
         ledger.seed(case["prompt_ids"])
@@ -186,7 +195,7 @@ def _append(
 
 
 def _sequence_faults(ledger: TokenLedger, case: Case, sampled: Sequence[Sequence[int]]) -> Iterator[str]:
-    """Faults of a rollout that must be one sample with the case's ids and mask."""
+    """Yields the faults of a rollout that must be one sample with the case's ids and mask."""
     if ledger.ids != case["expected_token_ids"]:
         yield "the ids differ"
     if ledger.mask != case["expected_mask"]:

@@ -1,8 +1,10 @@
-"""What a tokenizer and its chat template do to token ids, found by rendering probes; nothing is known by name.
+"""Finds out by rendering probes what a tokenizer and its chat template do to token ids. No model is known by name.
 
-A template that appends keeps the ids of history: any trainer that follows it agrees with the pool. One that edits
-history (strips thinking, moves tools) agrees only where the trainer keeps the sampled ids. One that cannot append what
-an agent appends is refused, and so is every rollout that needs it.
+There are three kinds of templates:
+
+- One that only appends keeps the ids of the history, so that any trainer that follows it agrees with the pool.
+- One that edits history (strips thinking, moves tools) agrees only if the trainer keeps the sampled ids.
+- One that cannot append what an agent appends is refused, and so is every rollout that needs it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ _APPENDED: tuple[tuple[str, list[dict[str, str]]], ...] = (
 
 
 class TokenizerVerdict(StrEnum):
-    """What training may expect of a tokenizer."""
+    """What training can expect of a tokenizer."""
 
     EXACT = "exact"
     """Ids and mask are exact, and a trainer that renders history again sees the ids that parsing left unchanged."""
@@ -62,13 +64,17 @@ class TokenizerReport:
     verdict: TokenizerVerdict
     """For rollouts with tools."""
     reason: str
-    """Why it is not `exact`; empty where it is."""
+    """Why it is not `exact`; empty if it is."""
     without_tools: TokenizerVerdict
     """For rollouts without tools."""
 
 
 def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
-    """Probe a tokenizer that was loaded, so that its ids are those of its tokenizer.json. Takes a second."""
+    """Probes a tokenizer. This takes about a second.
+
+    Args:
+        tokenizer: From `load_tokenizer`, which has checked its ids against its tokenizer.json.
+    """
     appended = {label: _appended(tokenizer, messages) for label, messages in _APPENDED}
     talk, calls = list(_edits(tokenizer, _TALK)), list(_edits(tokenizer, _CALLS))
     unsafe = _unsafe(tokenizer)
@@ -110,7 +116,7 @@ def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
 
 
 def _appended(tokenizer: ChatTokenizer, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Why the messages cannot be appended; empty where they can."""
+    """Says why the messages cannot be appended; empty if they can."""
     try:
         tokenizer.render_delta(messages, last_sampled_id=tokenizer.close_id)
     except TemplateRefused as refusal:
@@ -119,7 +125,7 @@ def _appended(tokenizer: ChatTokenizer, messages: Sequence[Mapping[str, Any]]) -
 
 
 def _unsafe(tokenizer: ChatTokenizer) -> str:
-    """What typed control strings become, if not plain text; empty where they are harmless."""
+    """Says what typed control strings become, if not plain text; empty if they do become plain text."""
     for role, plain in (("user", _USER), ("tool", _RESULTS[0])):
         if _appended(tokenizer, [plain]):
             continue
@@ -140,13 +146,13 @@ def _control_ids(tokenizer: ChatTokenizer, message: Mapping[str, Any]) -> list[i
 
 
 def _generation_prompt(tokenizer: ChatTokenizer) -> str:
-    """What the template writes behind a user message for the policy to continue."""
+    """Finds what the template writes after a user message for the policy to continue."""
     try:
         whole, alone = tokenizer.render_text([_USER]), tokenizer.render_conversation([_USER]).text
     except TemplateRefused:
         return ""
-    behind = whole.rfind("giraffe") + len("giraffe")
-    return whole[len(alone) :] if alone != whole and whole.startswith(alone) else whole[behind:]
+    end = whole.rfind("giraffe") + len("giraffe")
+    return whole[len(alone) :] if alone != whole and whole.startswith(alone) else whole[end:]
 
 
 # -- history: what the template makes of earlier turns when a message follows
@@ -167,8 +173,8 @@ def _moves(tokenizer: ChatTokenizer, first: list[dict[str, Any]], tools: list[di
     return not tokenizer.render_text([*first, _said("ibex"), _NEXT], tools=tools).startswith(prompt + "ibex")
 
 
-def _loses(tokenizer: ChatTokenizer, turn: dict[str, Any], text: str, behind: Sequence[Mapping[str, Any]]) -> bool:
-    return text not in tokenizer.render_text([_USER, turn, *behind])
+def _loses(tokenizer: ChatTokenizer, turn: dict[str, Any], text: str, after: Sequence[Mapping[str, Any]]) -> bool:
+    return text not in tokenizer.render_text([_USER, turn, *after])
 
 
 _Probe = tuple[str, Callable[[ChatTokenizer], bool]]
