@@ -1,12 +1,19 @@
-"""Who asks, and what they may do.
+"""Who calls, and what they may do.
 
-Invariant: a request that reaches a route has a `Principal`. Whoever is none is refused before the body is read: 401
-without a good key, 403 where a key may not do this. A path is closed unless it is named here, so that a new route
-cannot be open by oversight.
+`AuthMiddleware` decides before the body is read, in this order:
 
-Without keys the API listens on loopback alone (see `settings`), and everybody on this machine may do everything; but
-a browser on this machine also runs what others wrote, so a guest has to call the machine by a name that is its own,
-and come from no other site.
+1. A request with a known key becomes a `Principal` with that key's name and permissions. An unknown key is a 401.
+2. `OPEN_PATHS` need no key. Every other path is closed, so a new route can't be open by oversight.
+3. If the API has no keys, it listens on loopback only (see `settings`), and every local caller may do everything.
+4. `V1_CALLS` need no key from loopback or from ROLLOUTPOOL_V1_NETWORKS, because protocol v1's trainers have none.
+5. Everything else is a 401.
+
+A route then demands a permission by the type of its `caller` parameter: `Reader`, `Submitter`, `Admin`. A key without
+it gets a 403.
+
+A browser near the API also runs code of other sites. So a caller without a key (steps 3 and 4) must not send a foreign
+`Origin`, and a local one must address the API by a loopback name. Otherwise a web page could call the API through the
+browser of its visitor.
 """
 
 import ipaddress
@@ -30,31 +37,32 @@ __all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitt
 _log = structlog.stdlib.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
-"""What tells nothing of anybody's work."""
+"""Paths whose answers say nothing about anyone's work."""
 V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
-"""What protocol v1's trainers call, which have no keys."""
+"""What protocol v1's trainers call; they have no keys."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody who may ask."""
+    """A caller who was let in."""
 
     name: str
-    """Whose data this is: batches, rollouts, idempotency keys and names are kept apart by it."""
+    """Owner of the data: batches, rollouts, idempotency keys and rollout ids of different names are kept apart."""
     scopes: frozenset[KeyScope]
+    """What they may do."""
 
     def may(self, scope: KeyScope) -> bool:
-        """Whether this scope, or admin, is among theirs."""
+        """Tell whether they have this permission, or `admin`, which has all."""
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
     def must(self, scope: KeyScope) -> None:
-        """Raises `Forbidden` unless they may."""
+        """Raise `Forbidden` unless they have this permission."""
         if not self.may(scope):
             raise Forbidden(f"this key may not do this: it lacks the scope `{scope}`")
 
     @property
     def sees(self) -> str | None:
-        """Whose data they see; None: everybody's."""
+        """Whose data they see; None means everybody's."""
         return None if KeyScope.ADMIN in self.scopes else self.name
 
 
@@ -63,7 +71,7 @@ _V1_GUEST = Principal(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 
 
 class AuthMiddleware:
-    """Lets nobody pass who is no caller."""
+    """Refuses every request without a valid caller, with 401 or 403."""
 
     def __init__(self, app: ASGIApp, *, settings: ApiSettings) -> None:
         self._app = app
@@ -71,49 +79,50 @@ class AuthMiddleware:
         self._at_home = is_loopback(settings.api_host)
         self._networks = settings.v1_networks
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Notes the caller in the request's state."""
-        if scope["type"] != "lifespan":
+    async def __call__(self, connection: Scope, receive: Receive, send: Send) -> None:
+        """Find out who calls, and note it in the request's state (ASGI)."""
+        if connection["type"] != "lifespan":
             try:
-                caller = self._caller(scope)
+                caller = self._caller(connection)
             except ApiError as error:
-                _log.info("refused", status=error.status, peer=(scope.get("client") or ("unknown",))[0])
-                await answer_error(scope["path"], error)(scope, receive, send)
+                _log.info("refused", status=error.status, peer=(connection.get("client") or ("unknown",))[0])
+                await answer_error(connection["path"], error)(connection, receive, send)
                 return
-            scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send)
+            connection.setdefault("state", {})["caller"] = caller
+        await self._app(connection, receive, send)
 
-    def _caller(self, scope: Scope) -> Principal | None:
-        """None on open paths alone; raises `KeyRequired` or `Forbidden`."""
-        headers = Headers(scope=scope)
+    def _caller(self, connection: Scope) -> Principal | None:
+        """Decide by the steps above; None on open paths only. Raises `KeyRequired` or `Forbidden`."""
+        headers = Headers(scope=connection)
+        at = connection["path"]
         authorization = headers.get("authorization")
         if self._keys and authorization is not None:
             kind, _, key = authorization.partition(" ")
             found = find_key(self._keys, key.strip()) if kind.lower() == "bearer" else None
             if found is not None:
                 return Principal(found.name, found.scopes)
-            if scope["path"] not in OPEN_PATHS:
+            if at not in OPEN_PATHS:
                 raise KeyRequired("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
-        if scope["path"] in OPEN_PATHS:
+        if at in OPEN_PATHS:
             return None
-        v1 = (scope.get("method"), scope["path"]) in V1_CALLS
+        v1 = (connection.get("method"), at) in V1_CALLS
         if not self._keys or (v1 and self._at_home):
             _check_site(headers)
             return _V1_GUEST if self._keys else _EVERYTHING
-        if v1 and self._is_in_networks(scope):
+        if v1 and self._is_in_networks(connection):
             _check_origin(headers)
             return _V1_GUEST
         raise KeyRequired
 
-    def _is_in_networks(self, scope: Scope) -> bool:
-        peer = as_address((scope.get("client") or ("", 0))[0])
+    def _is_in_networks(self, connection: Scope) -> bool:
+        peer = as_address((connection.get("client") or ("", 0))[0])
         if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
             peer = peer.ipv4_mapped
         return peer is not None and any(peer in network for network in self._networks)
 
 
 def _check_site(headers: Headers) -> None:
-    """A name that others can point at this machine is how a web page gets past a browser's same-origin rule."""
+    """Refuse a Host that is no loopback name: a site can point its own name here to get past the same-origin rule."""
     try:
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
@@ -143,7 +152,7 @@ def _who_may(scope: KeyScope | None) -> Callable[[Request], Coroutine[Any, Any, 
 
 
 Anybody = Annotated[Principal, Depends(_who_may(None))]
-"""Whoever has a key, whatever it is for."""
+"""Any caller, whatever their permissions."""
 Submitter = Annotated[Principal, Depends(_who_may(KeyScope.SUBMIT))]
 Reader = Annotated[Principal, Depends(_who_may(KeyScope.READ))]
 Admin = Annotated[Principal, Depends(_who_may(KeyScope.ADMIN))]

@@ -1,12 +1,12 @@
-"""What the API answers when it can't do what it was asked.
+"""What the API answers when it can't do what it was asked: one class per HTTP status and reason.
 
     RolloutPoolError
     └── ApiError                 has an HTTP status
         ├── MalformedBody        400
         ├── BadCursor            400
-        ├── KeyRequired         401
+        ├── KeyRequired          401
         ├── Forbidden            403
-        ├── ResourceUnknown             404
+        ├── ResourceUnknown      404
         ├── Conflict             409
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
@@ -57,11 +57,11 @@ class ApiError(RolloutPoolError):
     retry_after_s: ClassVar[int | None] = None
 
     def extra(self) -> dict[str, Any]:
-        """What the error body carries beside the message."""
+        """Fields of the error body beside the message."""
         return {}
 
     def headers(self) -> dict[str, str]:
-        """What the answer's head carries."""
+        """Headers of the answer."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
@@ -83,7 +83,7 @@ class KeyRequired(ApiError):
     status = 401
 
     def headers(self) -> dict[str, str]:
-        """As `ApiError.headers`."""
+        """Name the way to authenticate, as a 401 must."""
         return {"WWW-Authenticate": "Bearer"}
 
 
@@ -112,7 +112,7 @@ class Conflict(ApiError):
         return (_rebuild_conflict, (self.message, self.batch_id))
 
     def extra(self) -> dict[str, Any]:
-        """As `ApiError.extra`."""
+        """Name the batch that the conflict is with."""
         return {} if self.batch_id is None else {"batch_id": self.batch_id}
 
 
@@ -141,7 +141,7 @@ class Rejected(ApiError):
         return (Rejected, (self.faults, self.total))
 
     def extra(self) -> dict[str, Any]:
-        """As `ApiError.extra`."""
+        """List the faults."""
         return {"faults": [fault.model_dump() for fault in self.faults], "total_faults": self.total}
 
 
@@ -173,7 +173,7 @@ class NotReady(ApiError):
         return (_rebuild_not_ready, (self.message, self.reasons))
 
     def extra(self) -> dict[str, Any]:
-        """As `ApiError.extra`."""
+        """Say what the pool waits for."""
         return {"reasons": self.reasons} if self.reasons else {}
 
 
@@ -191,11 +191,19 @@ class ShuttingDown(ApiError):
 def answer(
     at: str, status: int, message: str, extra: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error in the shape that answers have at this path."""
+    """Make an error answer in the shape that this path has.
+
+    Args:
+        at: The request's path; protocol v1's paths have a shape of their own.
+        status: HTTP status.
+        message: What happened and what to do.
+        extra: Further fields of the error; protocol v1's shape has no place for them.
+        headers: Of the answer.
+    """
     body = {"detail": message} if at in V1_PATHS else {"error": {"message": message, **(extra or {})}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
 def answer_error(at: str, error: ApiError) -> Response:
-    """As `answer`."""
+    """Make the answer of an error, in the shape that this path has."""
     return answer(at, error.status, error.message, error.extra(), error.headers())

@@ -1,7 +1,10 @@
-"""The events of a batch: `result` per ended rollout, `progress` at most twice a second, `complete` at the end.
+"""The events of a batch (SSE): `result` per ended rollout, `progress` at most twice a second, `complete` at the end.
 
-Each `result` has its cursor as id, so that a reader that reconnects with `Last-Event-ID` misses nothing and gets
-nothing twice. The stream ends after `complete`, and without it when this process stops or Redis is away: reconnect.
+1. The stream reads results after a cursor, in chunks, and sends one `result` per item. Its id is the item's cursor.
+2. When nothing is left to read, it waits: for a signal that a rollout has ended, or until `progress` is due.
+3. After the last result it sends `progress` and `complete`, and ends.
+4. It ends without `complete` when this process stops or Redis does not answer. The reader then reconnects with
+   `Last-Event-ID` and goes on after the last result: it misses nothing and gets nothing twice.
 """
 
 import time
@@ -22,13 +25,20 @@ _log = structlog.stdlib.get_logger(__name__)
 
 PROGRESS_SECONDS = 0.5
 IDLE_SECONDS = 30.0
-"""A look now and then even if nothing happens: the batch may be gone."""
+"""How often to look although nothing happens; the batch may have been deleted."""
 CHUNK = 100
 RECONNECT_MS = 2000
 
 
 async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
-    """All events after `cursor` of a batch that is this caller's; `sees` None: anybody's."""
+    """Yield all events of a batch after a cursor.
+
+    Args:
+        services: Of this process.
+        batch_id: The batch.
+        cursor: Of the last result that the reader has; "0" begins at the start.
+        sees: Whose batch it must be; None allows any.
+    """
     try:
         async for event in _events(services, batch_id, cursor, sees):
             yield event
@@ -59,7 +69,7 @@ async def _events(
                     return
                 told, dirty, due = time.monotonic(), False, PROGRESS_SECONDS
             if len(piece.items) < CHUNK and not await services.wait(watch, due if dirty else IDLE_SECONDS):
-                # Rollouts that were claimed since show in the counts, though none has ended.
+                # No rollout has ended, but some may have been claimed, which the counts show.
                 dirty = True
 
 

@@ -1,7 +1,7 @@
-"""Collects every reason to reject a document, each with its path in the document.
+"""The list of faults in an answer: every reason to reject a document, each with its path in the document.
 
-At most `MAX_LISTED` are kept, all are counted. A path reads like `rollouts[3].messages[0].role`; keys that are no
-plain names are quoted as JSON, and long ones are cut.
+All faults are counted, and the first `MAX_LISTED` are kept. A path reads like `rollouts[3].messages[0].role`. Keys
+that are not plain names are quoted as JSON, and long ones are cut.
 """
 
 import json
@@ -27,7 +27,7 @@ _TEXTS = {
 
 
 def path(*steps: str | int) -> str:
-    """The steps as one path."""
+    """Write steps into a document as one path."""
     text = ""
     for step in steps:
         if isinstance(step, int):
@@ -40,25 +40,31 @@ def path(*steps: str | int) -> str:
 
 
 class FaultList:
-    """The faults of one document."""
+    """The faults of one document, or of one check of it."""
 
     def __init__(self) -> None:
         self.listed: list[Fault] = []
         self.total = 0
 
     def add(self, where: str, message: str) -> None:
-        """One fault."""
+        """Add one fault."""
         self.total += 1
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
 
     def extend(self, others: "FaultList") -> None:
-        """Add the faults of another list behind these."""
+        """Append the faults of another list."""
         self.total += others.total
         self.listed += others.listed[: MAX_LISTED - len(self.listed)]
 
     def add_all(self, error: ValidationError, part: Any, *, at: Sequence[str | int] = ()) -> None:
-        """All that pydantic found in a part that lies `at` these steps of the document."""
+        """Add all that pydantic found in a part of the document.
+
+        Args:
+            error: What it found.
+            part: The part, as it stands in the document.
+            at: The steps that lead to the part.
+        """
         if len(self.listed) >= MAX_LISTED:
             self.total += error.error_count()
             return
@@ -69,7 +75,7 @@ class FaultList:
 
 
 def _in_document(loc: Sequence[str | int], part: Any, *, missing: bool) -> list[str | int]:
-    """The steps of pydantic's location that exist in the document: not the names of a union's members."""
+    """Keep the steps of pydantic's location that exist in the document, and drop names of a union's members."""
     steps: list[str | int] = []
     here = part
     for position, step in enumerate(loc):

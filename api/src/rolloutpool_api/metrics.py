@@ -1,4 +1,4 @@
-"""The pool in Prometheus' terms, made anew from Redis at each scrape.
+"""The pool's metrics for Prometheus, read from Redis at each scrape.
 
 Invariant: totals are the store's, so they survive every restart and are the same from each API process; scrape one, or
 take the `max` over them, never the sum. What has a fixed set of labels is there from the first scrape on, with 0, so
@@ -70,7 +70,7 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
 
 
 class _Once(Collector):
-    """A registry's view of what was read already."""
+    """Gives a registry the metrics that were read already."""
 
     def __init__(self, found: Iterable[Metric]) -> None:
         self._found = found
@@ -80,7 +80,7 @@ class _Once(Collector):
 
 
 def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """The exposition in the format that an Accept header asks for, and its content type."""
+    """Write metrics in the format that an Accept header asks for; returns them with their content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(list(found)))
     encoder, content_type = choose_encoder(accept)
@@ -88,12 +88,18 @@ def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def outage() -> Iterator[Metric]:
-    """What is known while Redis does not answer."""
+    """Make the one metric that is known while Redis does not answer."""
     yield _gauge("redis_up", "Whether Redis answered.", 0)
 
 
 def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker]) -> Iterator[Metric]:
-    """All metrics of a pool."""
+    """Make all metrics of a pool.
+
+    Args:
+        standing: The totals of the store.
+        depths: How many rollouts wait, by priority.
+        workers: All workers that are known.
+    """
     yield _gauge("redis_up", "Whether Redis answered.", 1)
     for field, (name, text) in _PLAIN.items():
         yield CounterMetricFamily(f"rolloutpool_{name}", text, value=standing.totals.get(field, 0))

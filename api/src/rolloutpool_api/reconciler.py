@@ -1,7 +1,7 @@
-"""Chores: what this process does in the background, again and again, whatever happens.
+"""The API's background work: reconcile what dead workers left, and publish what waits in the outbox.
 
-A chore outlives every outage: it tries again with growing pauses, and says once that the outage began and once that
-it is over. Which of several API processes really reconciles is decided by the store's leader lock.
+A task survives every outage. It tries again after growing pauses, and logs once that it fails and once that it works
+again. Of several API processes one reconciles: the holder of the store's leader lock.
 """
 
 import asyncio
@@ -26,40 +26,40 @@ RECOVER_EVERY = 5
 
 
 class PeriodicTask:
-    """One thing to do every `PERIOD_SECONDS`, or at once when it is kicked."""
+    """Work that is done every `PERIOD_SECONDS`, and at once when it is woken."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         self.name = name
         self._work = work
-        self._kicked = asyncio.Event()
+        self._woken = asyncio.Event()
         self._task = BackgroundTask(name)
         self._failures = 0
 
     def start(self) -> None:
-        """Begins, in the running event loop."""
+        """Begin, in the running event loop."""
         self._task.start(self._run())
 
     async def stop(self) -> None:
-        """Ends it, in the middle of its work if need be."""
+        """End the task, even in the middle of its work."""
         await self._task.stop()
 
     def wake(self) -> None:
-        """Does it now; many kicks during one round make one further round."""
-        self._kicked.set()
+        """Do the work now. Several calls during one round make one further round."""
+        self._woken.set()
 
     async def _run(self) -> None:
         while True:
-            self._kicked.clear()
+            self._woken.clear()
             pause = await self._round()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._kicked.wait()
+                    await self._woken.wait()
 
     async def _round(self) -> float:
-        """Works once; returns the seconds until the next round."""
+        """Work once; returns the seconds until the next round."""
         try:
             await self._work()
-        # A chore that died of an error nobody foresaw would strand accepted work in silence.
+        # If the task died of an unforeseen error, accepted work would wait for ever and nothing would say so.
         except Exception as error:
             self._failures += 1
             if self._failures == 1:
@@ -73,30 +73,30 @@ class PeriodicTask:
 
 
 class Reconciler:
-    """Puts back what nobody works on any more, and keeps the outbox flowing."""
+    """Puts rollouts of dead workers back into the queue, and publishes the outbox."""
 
     def __init__(self, store: Store, publisher: Publisher) -> None:
         self._store = store
         self._publisher = publisher
         self._rounds = 0
         self._reconcile = PeriodicTask("reconcile", self._reconcile_once)
-        # Apart from reconciling, so that a long round there never delays a new batch.
+        # A task of its own, so that a long round of reconciling never delays a new batch.
         self._publish = PeriodicTask("publish", publisher.pump)
 
     def start(self) -> None:
-        """Begins to work in the background."""
+        """Begin to work in the background."""
         self._reconcile.start()
         self._publish.start()
 
     async def stop(self) -> None:
-        """Ends, and lets another process lead."""
+        """End, and give up the lead to another process."""
         await self._reconcile.stop()
         await self._publish.stop()
         with suppress(StoreError):
             await self._store.reconciliation.resign()
 
     def publish_soon(self) -> None:
-        """Call it after each submission."""
+        """Publish now; to be called after each submission."""
         self._publish.wake()
 
     async def _reconcile_once(self) -> None:

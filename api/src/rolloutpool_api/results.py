@@ -1,6 +1,12 @@
-"""Pages of results, spliced together from the JSON that the store holds, without reading it.
+"""Pages of results. They are joined from the JSON that the store holds, without parsing it.
 
-Invariant: a page is `ResultPage` (or one `ResultItem` per line) byte for byte as a model would have written it.
+1. A cursor is `<epoch>.<stream id>`. The epoch counts how often Redis lost data; the stream id is the place of a result
+   in the order in which rollouts ended. The store answers a cursor of an older epoch from the start.
+2. A long-poll (`wait`) returns at the first result, but lingers 20 ms for others, since a request costs more than
+   a result.
+3. A page is complete when all rollouts have ended and it reaches the last of them. Otherwise `next_cursor` goes on.
+
+A page equals `ResultPage` (or one `ResultItem` per line) byte for byte as the models would write it.
 """
 
 import re
@@ -14,9 +20,9 @@ __all__ = ["START", "Page", "check_cursor", "read_page"]
 
 START = "0"
 CHUNK = 100
-"""Results per read: 100 of 18 kB come in one round trip without holding the loop."""
+"""Results per read: 100 results of 18 kB come in one round trip, and do not hold up the event loop."""
 LINGER = 0.02
-"""Seconds that a long-poll gives results to come together: a request for each of them costs more than they do."""
+"""Seconds that a long-poll waits for further results after the first."""
 PAGE_BYTES = 32 * 1024 * 1024
 """A page ends here even if it has fewer results than asked for; the next begins where it ended."""
 
@@ -24,7 +30,7 @@ _CURSOR = re.compile(r"0|[0-9]{1,15}\.[0-9]{1,15}-[0-9]{1,15}")
 
 
 def check_cursor(cursor: str) -> str:
-    """The cursor unchanged; raises `BadCursor`."""
+    """Return the cursor unchanged, or raise `BadCursor`."""
     if not _CURSOR.fullmatch(cursor):
         raise BadCursor(f"cursor {cursor[:64]!r}: {BadCursor.__doc__}")
     return cursor
@@ -40,22 +46,33 @@ class Page:
     complete: bool
 
     def full(self, limit: int) -> bool:
-        """Whether nothing more fits in."""
+        """Tell whether nothing more fits into this page."""
         return len(self.items) >= limit or sum(map(len, self.items)) >= PAGE_BYTES
 
     def json(self) -> bytes:
-        """As `ResultPage`."""
+        """Write a `ResultPage`."""
         complete = b"true" if self.complete else b"false"
         tail = b'],"next_cursor":"%b","complete":%b}' % (self.next_cursor.encode(), complete)
         return b'{"items":[' + b",".join(self.items) + tail
 
     def ndjson(self) -> bytes:
-        """One `ResultItem` a line."""
+        """Write one `ResultItem` a line."""
         return b"".join(item + b"\n" for item in self.items)
 
 
 async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
-    """Up to `limit` results after `cursor`; waits up to `wait_s` seconds for the first. Raises `ShuttingDown`."""
+    """Read the results after a cursor.
+
+    Args:
+        services: Of this process.
+        batch_id: The batch.
+        cursor: Of the last result that the caller has.
+        limit: Most results in the page.
+        wait_s: Seconds to wait for a first result.
+
+    Raises:
+        ShuttingDown: This process stops.
+    """
     end = time.monotonic() + wait_s
     async with services.store.signals.watch(batch_id) as watch:
         while True:
@@ -70,12 +87,12 @@ async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit:
 
 
 async def _read(services: ApiServices, batch_id: str, page: Page, limit: int) -> Page:
-    """The page with what follows it."""
+    """Extend the page by what follows it."""
     items, cursor = list(page.items), page.next_cursor
     while True:
         piece = await services.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))
         items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
-        # A cursor that did not move says that nothing follows, not even results that were deleted meanwhile.
+        # A cursor that did not move means that nothing follows, not even results that have been deleted.
         moved = piece.next_cursor != cursor
         cursor = piece.next_cursor
         page = Page(items, cursor, piece.complete)

@@ -1,7 +1,7 @@
-"""What all routes of one API process share, and how they wait.
+"""What the routes of one API process share: store, publisher, background work, and how a request waits.
 
-Invariant: no request waits longer than `stop` takes to reach it; whoever waits is told that the process ends, and
-that nothing is lost by asking again.
+Every wait goes through `wait` or `pause`, so that `stop` reaches it: the request is answered 503 at once, and the
+caller loses nothing by asking again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ __all__ = ["ApiServices", "ServicesDep"]
 
 
 class ApiServices:
-    """The pool behind this process: its store, its chores, its slots for synchronous rollouts."""
+    """The services of one API process."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
@@ -36,7 +36,7 @@ class ApiServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServices"]:
-        """Works in the background while the context lasts. Needs no Redis to begin."""
+        """Run the background work while the context lasts. Needs no Redis to begin."""
         await self.store.signals.start()
         self._reconciler.start()
         try:
@@ -48,17 +48,23 @@ class ApiServices:
             await self.store.close()
 
     def stop(self) -> None:
-        """Sends all waiters home; call it before waiting for open requests."""
+        """Wake all waiting requests, which then answer 503. Call it before waiting for open requests to end."""
         self._stopping.set()
         self.store.signals.wake_all()
 
     @property
     def stopping(self) -> bool:
-        """Whether this process ends."""
+        """Whether this process is about to end."""
         return self._stopping.is_set()
 
     async def submit(self, new: NewBatch) -> Submitted:
-        """Makes a batch durable and has it published; raises `QueueFull` or `MemoryShort` where there is no room."""
+        """Make a batch durable and have it published.
+
+        Raises:
+            QueueFull: As many rollouts are open as this pool takes.
+            MemoryShort: Redis has no room for the results of these rollouts.
+            IdempotencyKeyReused: The key was used before, for another batch.
+        """
         settings = self.settings
         capacity = await self.store.batches.capacity()
         if capacity.max_bytes:
@@ -77,18 +83,18 @@ class ApiServices:
         return submitted
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Has a worker try callback endpoints."""
+        """Have a worker try callback endpoints; its answer appears in the store under `request_id`."""
         await self._publisher.ask_preflight(request_id, urls)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
-        """Whether something happened within the time; raises `ShuttingDown`."""
+        """Wait for an event; returns whether one came in time. Raises `ShuttingDown`."""
         self.raise_if_stopping()
         happened = await watch.wait(max(seconds, 0))
         self.raise_if_stopping()
         return happened
 
     async def pause(self, seconds: float) -> None:
-        """Waits before another attempt; raises `ShuttingDown`."""
+        """Wait before another attempt. Raises `ShuttingDown`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -97,7 +103,7 @@ class ApiServices:
         raise ShuttingDown
 
     def raise_if_stopping(self) -> None:
-        """Raises `ShuttingDown` if so."""
+        """Raise `ShuttingDown` if this process is about to end."""
         if self.stopping:
             raise ShuttingDown
 

@@ -1,8 +1,10 @@
-"""`POST /rollout`: one rollout, submitted and waited for.
+"""`POST /rollout` of protocol v1: submits one rollout and waits for its end.
 
-The rollout is durable before the wait begins and does not depend on it: a caller that goes away, or that an API
-process sends home, posts the same again and joins. The wait for a slot comes before the submission, so that it is
-never charged to the rollout's deadline.
+1. The request waits for one of MAX_CONCURRENT_ROLLOUTS slots. It is not submitted yet, so this wait does not count
+   towards the rollout's deadline.
+2. The rollout is submitted under its rollout_id and is durable from then on. It does not depend on the wait.
+3. The request waits for the result. A caller that went away, or whose API process stopped, posts the same body again
+   and joins the rollout that is running.
 """
 
 import time
@@ -23,15 +25,26 @@ __all__ = ["run"]
 _log = structlog.stdlib.get_logger(__name__)
 
 GRACE_SECONDS = 15.0
-"""How long after its deadline a rollout may take to be seen as expired, a change of reconcilers included."""
+"""Seconds after its deadline until a rollout is found expired, even if another API process has to take over."""
 RETRY_SECONDS = 1.0
 
 
 async def run(services: ApiServices, request: RolloutRequest, owner: str) -> RolloutResponse:
-    """Protocol v1's answer, whatever the outcome.
+    """Run one rollout.
 
-    Raises TypeError where the request holds an integer beyond 64 bits, `Conflict` where its id is in use with another
-    body, `ShuttingDown`, and `StoreError`.
+    Args:
+        services: Of this process.
+        request: Validated.
+        owner: The name of the key that submits it.
+
+    Returns:
+        Protocol v1's answer, which also says when the rollout failed.
+
+    Raises:
+        TypeError: The request holds an integer beyond 64 bits.
+        Conflict: Its rollout_id is in use with another body.
+        ShuttingDown: This process stops.
+        StoreError: Redis refused or did not answer.
     """
     timeout_s = services.settings.rollout_timeout_seconds
     new = plan_v1(request, owner=owner, deadline_s=timeout_s)
@@ -59,7 +72,7 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Rol
 
 
 async def _result(services: ApiServices, batch_id: str, limit_s: float) -> bytes | None:
-    """The batch's only result; None when there is none after `limit_s` seconds."""
+    """Wait for the batch's only result; None if there is none after `limit_s` seconds."""
     end = time.monotonic() + limit_s
     uid = keys.uid_of(batch_id, 0)
     async with services.store.signals.watch(batch_id) as watch:
@@ -67,7 +80,7 @@ async def _result(services: ApiServices, batch_id: str, limit_s: float) -> bytes
             try:
                 data = await services.store.rollouts.result(uid)
             except StoreUnavailable:
-                # The rollout outlives a restart of Redis, and v1's callers don't retry: so the wait outlives it too.
+                # The rollout survives a restart of Redis, and v1's callers do not retry, so the wait goes on too.
                 if time.monotonic() >= end:
                     raise
                 await services.pause(RETRY_SECONDS)

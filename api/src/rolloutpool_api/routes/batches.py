@@ -1,4 +1,4 @@
-"""Batches: submitted whole, followed by page, long-poll or event, cancelled, deleted."""
+"""Batches: how they are submitted, followed (by page, long-poll or event), cancelled and deleted."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
@@ -63,7 +63,7 @@ async def _known(
     services: ServicesDep,
     caller: Anybody,
 ) -> str:
-    """The id of a batch that the caller may know of; raises `ResourceUnknown`."""
+    """Return the id of a batch that the caller may see, or raise `ResourceUnknown`."""
     if not is_batch_id(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id
@@ -106,7 +106,7 @@ async def submit_batch(
     Groups take the trainer's endpoints in turn; a rollout stays on its endpoint, and a group stays together.
     """
     body = await read_json_body(request)
-    # What was accepted once is not measured again by the workers that live now.
+    # A batch that was accepted before is not checked again against the workers that live now.
     replay = idempotency_key is not None and await services.store.batches.was_submitted(
         caller.name, batch_key(idempotency_key)
     )

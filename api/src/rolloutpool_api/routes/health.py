@@ -1,4 +1,4 @@
-"""Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the pool behind it."""
+"""Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the whole pool."""
 
 from fastapi import APIRouter
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Answers while Redis does not, so that an alert can tell the one outage from the other."""
+"""Metrics for Prometheus. The route answers even if Redis does not, so that an alert can name the right outage."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ router = APIRouter()
 
 @router.get("/metrics", tags=["pool"], summary="Metrics in Prometheus' text format", response_class=Response)
 async def metrics(services: ServicesDep, request: Request, _: Reader) -> Response:
-    """Counts of the whole pool, whoever submitted; `rolloutpool_redis_up` is 0, and all else absent, in an outage."""
+    """Counts of the whole pool, for all keys. While Redis does not answer, there is only `rolloutpool_redis_up 0`."""
     store = services.store
     try:
         found = families(*await asyncio.gather(store.totals.read(), store.outbox.queue_depths(), store.workers.known()))

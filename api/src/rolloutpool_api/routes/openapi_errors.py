@@ -1,4 +1,4 @@
-"""The errors that routes have in common, for the API's description."""
+"""The errors that routes have in common, for the API's OpenAPI description."""
 
 from typing import Any
 
@@ -27,5 +27,5 @@ V1_UNAVAILABLE: Responses = {
 
 
 def errors(*statuses: int) -> Responses:
-    """The `responses` of a route that may answer with these errors, and with what all of them may."""
+    """Make the `responses` of a route: these errors, and those that every route may answer with."""
     return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (401, 403, *statuses, 503)}

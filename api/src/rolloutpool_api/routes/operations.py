@@ -1,4 +1,4 @@
-"""What operators and careful trainers ask: groups, dead letters, evidence, and whether callback ports answer."""
+"""What operators ask: groups, dead letters, quarantined results, and whether callback ports answer."""
 
 import asyncio
 import uuid
@@ -26,7 +26,7 @@ PREFLIGHT_SECONDS = 20.0
 
 @router.get("/v1/batches/{batch_id}/groups", summary="Groups of a batch and their verdicts", responses=errors(404, 422))
 async def batch_groups(batch_id: BatchId, services: ServicesDep, _: Reader) -> Groups:
-    """Empty where the batch has no `group` policy."""
+    """Empty if the batch has no `group` policy."""
     return Groups(groups=await services.store.batches.groups(batch_id))
 
 
@@ -34,7 +34,7 @@ async def batch_groups(batch_id: BatchId, services: ServicesDep, _: Reader) -> G
 async def dead_letters(
     services: ServicesDep, _: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> DeadLetters:
-    """Uids; `GET /v1/rollouts/{uid}` has each one's failure."""
+    """Uids, newest first. `GET /v1/rollouts/{uid}` has the failure of each."""
     return DeadLetters(
         rollouts=await services.store.reconciliation.dead_letters(limit), pushes=await services.store.pushes.dead(limit)
     )
@@ -50,7 +50,7 @@ Uid = Annotated[str, Path(description="Uid of a rollout")]
     responses=errors(404, 429),
 )
 async def requeue(uid: Uid, services: ServicesDep, _: Admin) -> BatchAccepted:
-    """What ended stays ended: the rollout is submitted again under a new uid, with its own spec and no crashes."""
+    """The dead rollout stays as it is. A copy of it is submitted under a new uid, without a history of crashes."""
     again = await services.store.batches.copy_of(uid)
     if again is None:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
@@ -60,7 +60,7 @@ async def requeue(uid: Uid, services: ServicesDep, _: Admin) -> BatchAccepted:
 
 @router.get("/v1/rollouts/{uid}/evidence", summary="A quarantined result, for people", responses=errors(404))
 async def evidence(uid: Uid, services: ServicesDep, _: Admin) -> Response:
-    """What the admission gate kept back: a result that contradicts itself. Never train on it."""
+    """A result that contradicts itself and was therefore kept back. Never train on it."""
     kept = await services.store.rollouts.evidence(uid)
     if kept is None:
         raise ResourceUnknown(f"nothing was kept of rollout {uid[:80]!r}")

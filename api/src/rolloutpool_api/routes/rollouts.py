@@ -1,6 +1,7 @@
-"""Single rollouts: `POST /rollout` of protocol v1, and every rollout's own place under `/v1/rollouts`.
+"""Single rollouts: `POST /rollout` of protocol v1, and each rollout under `/v1/rollouts`.
 
-A rollout is named by its uid, or by the rollout_id that its caller gave it; of equal names the newest wins.
+A rollout is found by its uid, or by the rollout_id that its caller gave it. If several have one rollout_id, the newest
+is meant.
 """
 
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from rolloutpool_common.security.api_keys import GUEST
 
 __all__ = ["router"]
 
-# Older FastAPI, which v1's clients were written against, took a body without Content-Type for JSON.
+# v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
 
 
@@ -70,7 +71,7 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
     responses=errors(404, 422),
 )
 async def view_rollout(rollout_id: RolloutName, services: ServicesDep, caller: Reader) -> RolloutView:
-    """The result is the whole record: samples with ids and masks, transcript, failure, timings."""
+    """`result` is the whole record: samples with ids and masks, transcript, failure, timings."""
     view = await services.store.rollouts.view(await _uid(services, rollout_id, caller), caller.sees)
     if view is None:
         raise _unknown(rollout_id)
@@ -82,17 +83,20 @@ async def view_rollout(rollout_id: RolloutName, services: ServicesDep, caller: R
     tags=["rollouts"],
     summary="Cancel one rollout",
     responses={
-        202: {"model": RolloutCancelled, "description": "Nobody has submitted this rollout_id: its submit is awaited"},
+        202: {
+            "model": RolloutCancelled,
+            "description": "Not submitted yet; it is cancelled when it comes",
+        },
         **errors(404, 422),
     },
 )
 async def cancel_rollout(
     rollout_id: RolloutName, services: ServicesDep, caller: Submitter, response: Response
 ) -> RolloutCancelled:
-    """A rollout that had ended keeps its outcome, and is delivered no more; asking twice is harmless.
+    """A rollout that had ended keeps its outcome, but its result is no longer pushed. Asking twice is harmless.
 
-    A cancel may overtake its submit: a rollout_id that nobody has submitted is remembered for 10 minutes. The first
-    rollout that comes under it is accepted, ends `cancelled` at once and never runs.
+    A cancel may overtake its submit, so a rollout_id that is not known yet is remembered for 10 minutes. The first
+    rollout that is submitted under it ends `cancelled` at once and never runs.
     """
     try:
         uid = await _uid(services, rollout_id, caller)
@@ -111,11 +115,11 @@ async def cancel_rollout(
 
 
 async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
-    """The uid behind a name; raises `ResourceUnknown`. A uid wins over a rollout_id that looks like one."""
+    """Find a rollout's uid by its name, or raise `ResourceUnknown`. A uid wins over an equal rollout_id."""
     batch_id, _, _ = name.rpartition("-")
     if batch_id and await services.store.batches.total(batch_id, caller.sees) is not None:
         return name
-    # Who sees everything can still mean only one by a name: their own, else what came without a key.
+    # An admin sees everything, but a name means one rollout: their own, else one that came without a key.
     for owner in (caller.name,) if caller.sees else (caller.name, GUEST):
         uid = await services.store.rollouts.find(name, owner)
         if uid is not None:
@@ -124,7 +128,7 @@ async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
 
 
 def _may_come(name: str) -> bool:
-    """Whether a caller may yet submit a rollout of this name; uids are the pool's to give."""
+    """Tell whether a caller could still submit a rollout of this name; uids are given by the pool only."""
     try:
         return not has_form_of_our_ids(check_rollout_id(name))
     except ValueError:
@@ -132,7 +136,7 @@ def _may_come(name: str) -> bool:
 
 
 def _fault(text: str, *at: str) -> dict[str, Any]:
-    """As pydantic's, whose shape protocol v1's 422 has."""
+    """Make a fault in pydantic's shape, which protocol v1's 422 has."""
     return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
 
 

@@ -19,7 +19,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 FIRST_WORKER_SECONDS = 10.0
-"""A v1 trainer asks for the tools once, at its start, perhaps before the workers are up."""
+"""How long to wait for a worker: a v1 trainer asks once, when it starts, and workers may still be starting too."""
 LOOK_SECONDS = 0.25
 
 
@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.25
     responses=V1_UNAVAILABLE,
 )
 async def tools(services: ServicesDep, _: Anybody) -> ToolsResponse:
-    """All tools of the live workers; waits up to 10 seconds for a first worker, then answers 503."""
+    """The tools of all live workers. Waits up to 10 seconds for a first worker, then answers 503."""
     end = time.monotonic() + FIRST_WORKER_SECONDS
     while True:
         found: dict[str, ToolDefinition] = {}

@@ -1,7 +1,7 @@
-"""Failpoints: named places at which a process ends as by kill -9, so that tests can crash it exactly there.
+"""Failpoints: named lines at which a process kills itself as kill -9 would, so that tests can crash it exactly there.
 
-Off, and free, unless ROLLOUTPOOL_FAILPOINTS is set when the process starts: `name:0.01,name:3` ends it at a named place
-with this probability at each pass (below 1), or at that pass. Never set it where work matters.
+They do nothing unless ROLLOUTPOOL_FAILPOINTS is set when the process starts. `name:0.01` kills it with this
+probability at each pass, `name:3` at the third pass; several are separated by commas. Never set it in production.
 
 api.commit_before_answer      a batch is committed, its 202 is not sent
 worker.reply_before_turn      the trainer has answered, the turn is not in the journal
@@ -45,7 +45,7 @@ _passes: dict[str, int] = {}
 
 
 def hit(name: str) -> None:
-    """Passes a failpoint; does not return where it is armed and its time has come."""
+    """Pass a failpoint. Does not return if the failpoint is armed and this is the pass to end at."""
     if _ARMED is None:
         return
     when = _ARMED.get(name)
@@ -53,6 +53,6 @@ def hit(name: str) -> None:
         return
     _passes[name] = _passes.get(name, 0) + 1
     if (random.random() < when) if when < 1 else (_passes[name] == when):
-        # By hand: a logger may buffer, and this is the process's last word.
+        # Written directly, because a logger may buffer, and the process ends now.
         os.write(2, f"failpoint {name}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""How a long-lived process of the pool collects cyclic garbage: rarely, and never what it was started with.
+"""Garbage collection in long-lived processes: rare, and without the objects that exist since the start.
 
-Python looks at all containers again and again, of which a warm worker has 135,000 that live as long as it does, most
-of them transformers' own. Nearly everything that a rollout makes is freed by its reference count.
+Python looks at all containers again and again. A warm worker has 135,000 that live as long as the process, most of
+them in transformers. Nearly everything that a rollout makes is freed by its reference count, without the collector.
 """
 
 import gc
@@ -13,7 +13,7 @@ THRESHOLD = 20_000
 
 
 def collect_rarely() -> None:
-    """To be called once, when a process is warm."""
+    """Collect now, and rarely from now on; to be called once, when a process is warm."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(THRESHOLD)

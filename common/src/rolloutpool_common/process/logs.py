@@ -1,8 +1,8 @@
-"""Logs: one JSON object per line in containers, readable lines on a terminal; our own and every library's alike.
+"""Logs of our own code and of all libraries: one JSON object per line in containers, readable lines on a terminal.
 
-Control characters never reach the output as they are, so that an id with a line break or a terminal escape in it
-can't forge a line; each line of a traceback begins with a bar, because an exception's text may come from outside. What
-is logged are ids and counts, never prompts, bodies or secrets.
+Control characters are escaped, so that an id that contains a line break or a terminal escape can't forge a line. Each
+line of a traceback begins with a bar, because the text of an exception may come from outside. Logs hold ids and
+counts, never prompts, bodies or secrets.
 """
 
 import logging
@@ -17,11 +17,16 @@ LogFormat = Literal["auto", "json", "console"]
 """`auto`: readable on a terminal, JSON elsewhere."""
 
 QUIET = ("httpx", "httpcore", "uvicorn.access", "celery.app.trace", "celery.worker.strategy")
-"""Their line per request says nothing that ours don't, and costs milliseconds per rollout."""
+"""These log a line per request. Our own lines say the same, and each line costs milliseconds per rollout."""
 
 
 def configure_logs(level: str, form: LogFormat) -> None:
-    """Sends all logging of this process to standard error, from `level` on."""
+    """Send all logs of this process to standard error.
+
+    Args:
+        level: The lowest level that is shown, e.g. `info`.
+        form: See `LogFormat`.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -64,7 +69,7 @@ def configure_logs(level: str, form: LogFormat) -> None:
 
 
 def _escape(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What JSON does by itself: the console renderer passes terminal escapes on."""
+    """Escape control characters, as JSON does by itself; the console renderer would pass them on."""
     shown = {key: _printable(value) if isinstance(value, str) else value for key, value in event.items()}
     if "exception" in event:
         shown["exception"] = "\n".join(f"| {_printable(line)}" for line in str(event["exception"]).splitlines())

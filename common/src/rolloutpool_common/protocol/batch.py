@@ -1,8 +1,8 @@
 """The batch API: what a trainer submits, and what it reads of a batch's state.
 
-A batch is accepted whole or rejected whole. `defaults` hold for every rollout, a rollout's own fields win
-(`sampling_params` and `metadata` key by key). `RolloutSpec` is the merged form: everything that a worker
-needs to run one rollout, and nothing that it has to guess.
+1. A batch is accepted whole or rejected whole, with every fault.
+2. `defaults` hold for every rollout. A rollout's own fields win (`sampling_params` and `metadata` key by key).
+3. The merged form is `RolloutSpec` (`options`): everything that a worker needs to run one rollout.
 """
 
 from datetime import datetime
@@ -51,7 +51,7 @@ class RolloutItem(RolloutOptions):
 
     messages: list[Message] = Field(min_length=1)
     rollout_id: str | None = None
-    """The caller's name for it, unique in the batch; the pool's own uid where absent. With `n`, `-0` … are added."""
+    """The caller's name for it, unique in the batch; null means the pool's uid. With `n`, `-0`, `-1` … are added."""
     group: str | None = Field(default=None, min_length=1, max_length=256)
     """Rollouts with the same group are sampled for one prompt and stay on one trainer port."""
     n: int = Field(default=1, ge=1, le=1024)
@@ -65,7 +65,7 @@ class RolloutItem(RolloutOptions):
 
 
 class TrainerUrls(BaseModel):
-    """Callback endpoints, one by one; groups are spread over them in turn."""
+    """Callback endpoints as a list; groups are spread over them in turn."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -77,7 +77,7 @@ class TrainerUrls(BaseModel):
         return [check_callback_host(value) for value in values]
 
     def urls(self) -> list[str]:
-        """The endpoints in order."""
+        """List the endpoints in order."""
         return self.server_urls
 
 
@@ -98,12 +98,12 @@ class TrainerPorts(BaseModel):
         return self
 
     def urls(self) -> list[str]:
-        """The endpoints in order."""
+        """List the endpoints in order."""
         return [f"{self.scheme}://{self.host}:{self.base_port + i}" for i in range(self.workers)]
 
 
 class Delivery(BaseModel):
-    """Where finished results are pushed, besides being kept for polling."""
+    """Where finished results are pushed; they can be polled as well."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -130,7 +130,7 @@ class BatchRequest(BaseModel):
     """Where the policy is called; a rollout keeps its endpoint, a group shares one."""
     priority: Priority = Priority.DEFAULT
     run: str | None = Field(default=None, min_length=1, max_length=128)
-    """Batches of one run follow each other; runs share the workers by weight. Null: a run of its own."""
+    """Name of a training run. Its batches run one after the other; runs share the workers by weight. Null: its own."""
     weight: int = Field(default=1, ge=1, le=100)
     """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
     group: GroupPolicy | None = None
@@ -148,7 +148,7 @@ class BatchState(StrEnum):
 
 
 class BatchAccepted(Answer):
-    """202: the batch is durable."""
+    """The answer to `POST /v1/batches`: the batch is durable."""
 
     batch_id: str
     total: int

@@ -1,7 +1,7 @@
 """Chat messages as they travel.
 
-Normal form: every message that leaves the pool has the keys role, content, tool_calls, tool_call_id in this
-order, null where absent, then whatever other keys it came with. Arguments keep the type they came with.
+Every message that leaves the pool is in normal form: the keys role, content, tool_calls, tool_call_id in this order,
+null if absent, and then the other keys that it came with. The arguments of a tool call keep their type.
 """
 
 from typing import Any, Literal
@@ -21,7 +21,7 @@ class FunctionCall(BaseModel):
 
     name: str = Field(min_length=1, max_length=256)
     arguments: str | dict[str, Any]
-    """JSON text or an object; the type received is the type sent on."""
+    """JSON text or an object; it is sent on as it came."""
 
 
 class ToolCall(BaseModel):
@@ -50,5 +50,5 @@ class Message(BaseModel):
         return role
 
     def wire(self) -> dict[str, Any]:
-        """This message in normal form."""
+        """Write this message in normal form."""
         return self.model_dump()

@@ -1,7 +1,9 @@
-"""Pushed results: a POST per finished rollout, signed as Standard Webhooks say.
+"""Pushed results: a POST per finished rollout, signed by the rules of Standard Webhooks.
 
-`webhook-id` is the rollout's uid and stays the same over retries: receivers drop what they have by it.
-The signature is `v1,` + base64(HMAC-SHA256(secret, "{id}.{timestamp}.{body}")).
+1. `webhook-id` is the rollout's uid. It stays the same over retries, so a receiver can drop what it already has.
+2. `webhook-timestamp` is the time of this attempt in Unix seconds. A push older than 5 minutes is refused.
+3. `webhook-signature` is `v1,` and the base64 of HMAC-SHA256(secret, "{id}.{timestamp}.{body}"). It may hold several
+   signatures, separated by spaces; one that fits is enough.
 """
 
 import base64
@@ -55,14 +57,33 @@ def _key(secret: str) -> bytes:
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The value of `webhook-signature`; `timestamp` is in Unix seconds."""
+    """Make the value of `webhook-signature`.
+
+    Args:
+        secret: `whsec_` and base64, or any text.
+        message_id: The rollout's uid.
+        timestamp: Unix seconds.
+        body: Of the request, byte by byte.
+    """
     signed = b".".join((message_id.encode(), str(timestamp).encode(), body))
     return "v1," + base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
 
 
 def verify(secret: str, message_id: str, timestamp: str, body: bytes, signatures: str, *, now: float) -> None:
-    """Raises `SignatureInvalid` unless one of the space-separated signatures fits and the time is within 5 minutes."""
-    # Sixteen digits: beyond some thousands of them Python refuses to make a number at all.
+    """Check that a push was signed with this secret, not more than 5 minutes ago.
+
+    Args:
+        secret: As in `sign`.
+        message_id: The header `webhook-id`.
+        timestamp: The header `webhook-timestamp`.
+        body: Of the request, byte by byte.
+        signatures: The header `webhook-signature`.
+        now: Unix seconds.
+
+    Raises:
+        SignatureInvalid: No signature fits, or the time is not within 5 minutes.
+    """
+    # A number of thousands of digits would make int() raise; a time has 16 at most.
     if not timestamp.isdecimal() or len(timestamp) > 16 or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
         raise SignatureInvalid(f"push {message_id[:64]!r}: its timestamp is more than {TOLERANCE_SECONDS} s away")
     expected = sign(secret, message_id, int(timestamp), body)

@@ -1,4 +1,4 @@
-"""What a rollout leaves behind: the record that is stored, polled, streamed and pushed.
+"""The result of a rollout: one record, which is stored, polled, streamed and pushed.
 
 `samples` are what the token ledger gives (`tokens/samples.py`): `response_mask[i]` is 1 exactly where
 `response_ids[i]` was sampled by the policy. All lists of a sample's response have the same length [R]. A failed rollout
@@ -29,7 +29,7 @@ RESULT_SCHEMA: Literal[1] = 1
 
 
 class Alignment(StrEnum):
-    """How well the tokens are proved."""
+    """How well it is proved that the tokens are what the policy saw."""
 
     EXACT = "exact"
     """Every echoed prompt agreed with the ledger."""
@@ -57,12 +57,12 @@ class TurnSummary(BaseModel):
     prompt_tokens: int
     sampled_tokens: int
     mask_sent: int | None
-    """Length of the response_mask that was sent; null where it was null."""
+    """Length of the response_mask that was sent; null if the mask was null."""
     finish_reason: str | None
     """The trainer's word for why sampling stopped."""
     drift: str
-    """Label of the difference between the echoed prompt and the ledger; `none` where they agree, `edited` where the
-    agent edited the history and the trainer's prompt is what was expected of it."""
+    """How the echoed prompt differs from the ledger. `none`: not at all. `edited`: the agent edited the history, and
+    the prompt is what was expected of the edit."""
     tool_calls: int
     stop: StopToken
     policy_version: str | None = None
@@ -97,7 +97,7 @@ class RolloutResult(BaseModel):
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)
     alignment: Alignment | None = None
-    """Null where nothing was sampled."""
+    """Null if nothing was sampled."""
     drift: dict[str, int] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     turns: list[TurnSummary] = Field(default_factory=list)
@@ -116,11 +116,11 @@ class RolloutResult(BaseModel):
     tokenizer: dict[str, str] = Field(default_factory=dict)
     """Fingerprint of tokenizer, template and transformers that made the ids."""
     trace: list[dict[str, Any]] | None = None
-    """Protocol v1's debug trace, where `metadata.debug_trace` asked for it."""
+    """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
 
 
 class ResultItem(BaseModel):
-    """A result with its place in the batch's done-stream."""
+    """A result with its place in the order in which the batch's rollouts ended."""
 
     cursor: str
     """Resume after this result by passing it as `cursor`."""

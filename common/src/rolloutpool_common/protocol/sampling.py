@@ -25,7 +25,7 @@ class SamplingParams(BaseModel):
 
 
 class BatchSamplingParams(SamplingParams):
-    """As v1's, and any other key (top_k, seed, min_p, chat_template_kwargs …) reaches the trainer unchanged."""
+    """v1's parameters, and any other key (top_k, seed, min_p …), which reaches the trainer unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -37,5 +37,5 @@ class BatchSamplingParams(SamplingParams):
         return self
 
     def extra(self) -> dict[str, Any]:
-        """The keys beyond the protocol's."""
+        """Return the keys that protocol v1 does not have."""
         return dict(self.model_extra or {})

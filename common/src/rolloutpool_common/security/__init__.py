@@ -1,1 +1,1 @@
-"""Who may call the pool, and whom the pool may call: `api_keys` and `targets`."""
+"""Who may call the pool (`api_keys`), and which hosts the pool may call (`targets`)."""

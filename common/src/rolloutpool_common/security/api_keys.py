@@ -1,8 +1,11 @@
-"""API keys: shown once when they are made, kept only as a hash.
+"""API keys. A key is shown once, when it is made; the API knows only its hash.
 
-An entry is `name:scopes:sha256`, e.g. `job7:submit+read:9f86…`. The name is whose data it is: two entries of one name
-are two keys to the same batches, which is how a key is replaced. A key holds 256 random bits, so a plain hash is
-enough: there is nothing to guess.
+1. `make_key` makes a key and its entry, `name:scopes:sha256`, e.g. `job7:submit+read:9f86…`.
+2. The operator gives the entry to the API (ROLLOUTPOOL_API_KEYS) and the key to a caller.
+3. `find_key` finds the entry of a key that a request brings. The name owns the data: two keys of one name see the
+   same batches, so a key is replaced by adding a second one and removing the first later.
+
+A key holds 256 random bits, so a plain hash is safe: nobody can guess keys and compare hashes.
 """
 
 import hashlib
@@ -16,7 +19,7 @@ from enum import StrEnum
 __all__ = ["GUEST", "ApiKey", "KeyScope", "find_key", "make_key", "parse_keys"]
 
 GUEST = "public"
-"""Whose data it is that comes without a key; no key may have this name."""
+"""Owner of the data that comes without a key; no key may have this name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -30,7 +33,7 @@ class KeyScope(StrEnum):
     READ = "read"
     """Read states and results."""
     ADMIN = "admin"
-    """All of it, with everybody's data, and see workers, and delete."""
+    """Everything, with the data of all keys; also see workers, and delete data."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,23 @@ class ApiKey:
     """SHA-256 of the key."""
 
     def entry(self) -> str:
-        """As it stands in ROLLOUTPOOL_API_KEYS."""
+        """Write the entry for ROLLOUTPOOL_API_KEYS."""
         return f"{self.name}:{'+'.join(sorted(self.scopes))}:{self.digest.hex()}"
 
 
 def make_key(name: str, scopes: Iterable[KeyScope]) -> tuple[str, ApiKey]:
-    """A new key and what the API is told of it; raises ValueError for a name that no entry can have."""
+    """Make a new key.
+
+    Args:
+        name: Owner of the data that comes with the key.
+        scopes: What the key may do.
+
+    Returns:
+        The key, which only its holder may know, and what the API knows of it.
+
+    Raises:
+        ValueError: An entry can't have this name.
+    """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r}: a name is made of letters, digits, `.`, `_` and `-`, at most 64")
     key = f"rpk_{secrets.token_urlsafe(32)}"
@@ -58,13 +72,20 @@ def make_key(name: str, scopes: Iterable[KeyScope]) -> tuple[str, ApiKey]:
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Entries separated by white space or commas, `#` comments to the end of the line; ValueError names the bad one."""
+    """Read entries.
+
+    Args:
+        text: Entries separated by white space or commas; `#` begins a comment, which ends with its line.
+
+    Raises:
+        ValueError: An entry can't be read; the message names it, but not its hash.
+    """
     lines = (line.partition("#")[0] for line in text.splitlines())
     return tuple(_parse(entry) for line in lines for entry in line.replace(",", " ").split())
 
 
 def find_key(keys: Iterable[ApiKey], key: str) -> ApiKey | None:
-    """Whose key this is. Takes the same time for every wrong key."""
+    """Find the entry of a key; None if no entry fits. Takes the same time for every wrong key."""
     digest = _digest(key)
     found = None
     for known in keys:
@@ -78,7 +99,7 @@ def _digest(key: str) -> bytes:
 
 
 def _parse(entry: str) -> ApiKey:
-    # Without the entry itself: whoever mixed the two up would find the key in a log.
+    # The message does not repeat the entry: someone who gave the key instead would find it in a log.
     name, _, rest = entry.partition(":")
     scopes, _, digest = rest.partition(":")
     if not _NAME.fullmatch(name) or not rest:

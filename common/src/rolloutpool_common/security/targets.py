@@ -1,9 +1,13 @@
-"""Which hosts the pool may be made to call.
+"""Which hosts a request can make the pool call.
 
-A request names the URLs that the pool will call, so each has to pass an allow-list, twice: when it is submitted, by
-name or literal address, and when a connection is made, by every address that the name has at that moment. A name in
-the list may have public addresses; any other address must lie in a listed network. Some addresses are never called,
-listed or not: link-local ones and the other places where clouds keep their machines' credentials.
+A request names the URLs that the pool will call, so each URL has to pass an allow-list, twice:
+
+1. When the request is submitted (`refuse_url`): its host must be a listed name, or an address in a listed network.
+2. When a worker connects (`refuse_address`): every address that the name has at that moment must be public, or lie in
+   a listed network. So a name can't lead to a private address by a change of DNS.
+
+Some addresses are never called, even if they are listed: link-local ones, and the places where clouds keep the
+credentials of their machines.
 """
 
 import ipaddress
@@ -84,10 +88,14 @@ class Targets:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Entries separated by commas or white space: names, `*.suffix`, `*`, addresses, networks.
+        """Read a list of hosts.
 
-        Each may have `:port` or `:first-last` behind it where only those ports are meant (IPv6 in brackets then).
-        Raises `TargetsInvalid`, which names the entry.
+        Args:
+            text: Entries separated by commas or white space: names, `*.suffix`, `*`, addresses, networks. `:port` or
+                `:first-last` after an entry allows only those ports; an IPv6 address then stands in brackets.
+
+        Raises:
+            TargetsInvalid: An entry can't be read; the message names it.
         """
         names, networks = [], []
         for entry in text.replace(",", " ").split():
@@ -103,16 +111,16 @@ class Targets:
 
     @classmethod
     def loopback(cls) -> Self:
-        """This machine alone."""
+        """Allow this machine only."""
         return cls.parse(LOOPBACK)
 
     @classmethod
     def none(cls) -> Self:
-        """No host at all."""
+        """Allow no host."""
         return cls((), ())
 
     def refuse_url(self, url: str) -> str | None:
-        """Why a URL may not be called, as far as can be said without asking for its addresses; None where it may."""
+        """Say why a URL may not be called; None if it may, as far as can be said without looking up its addresses."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -120,13 +128,13 @@ class Targets:
             return "is no URL that can be called"
         if "@" in parts.netloc:
             return "must not hold user and password; a callback's key is `callback_api_key`"
-        # What is not printable, `urlsplit` leaves out in silence.
+        # `urlsplit` silently drops characters that are not printable, so the URL would be another one.
         if not host or not url.isprintable():
             return "is no URL that can be called"
         return self.refuse_host(host, _DEFAULT_PORTS.get(parts.scheme, 0) if port is None else port)
 
     def refuse_host(self, host: str, port: int) -> str | None:
-        """Why a host may not be called at this port; where a name passes, its addresses are still to be checked."""
+        """Say why a host may not be called at this port. A name that passes still has to have its addresses checked."""
         literal = as_address(host)
         if literal is not None:
             return self.refuse_address(literal, port, listed=True)
@@ -138,9 +146,13 @@ class Targets:
         return f"{name[:100]}:{port} is not in {ALLOWED_TARGETS}; the operator lists it, for API and workers alike"
 
     def refuse_address(self, address: Address, port: int, *, listed: bool = False) -> str | None:
-        """Why this address may not be called at this port.
+        """Say why an address may not be called at this port; None if it may.
 
-        `listed` demands that it lies in a listed network, public or not: for an address that no listed name led to.
+        Args:
+            address: IPv4 or IPv6.
+            port: TCP port.
+            listed: Whether the address must lie in a listed network even if it is public. True for an address that
+                stands in a URL, False for one that a listed name led to.
         """
         for reached in _reached(address):
             if any(reached in network for network in NEVER):
@@ -153,7 +165,7 @@ class Targets:
 
 
 def as_address(host: str) -> Address | None:
-    """The host as an address; None where it is a name, or has a zone."""
+    """Read a host as an address; None if it is a name, or has a zone."""
     try:
         return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:
@@ -161,13 +173,13 @@ def as_address(host: str) -> Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on this host is reached from this machine alone."""
+    """Tell whether a server that listens on this host can be reached from this machine only."""
     address = as_address(host.strip("[]"))
     return address.is_loopback if address is not None else host.lower() == "localhost"
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Networks separated by commas or white space; raises `TargetsInvalid`, which names the entry."""
+    """Read networks separated by commas or white space; raises `TargetsInvalid`, which names the entry."""
     found = []
     for entry in text.replace(",", " ").split():
         network = _network(entry)
@@ -201,7 +213,7 @@ def _network(text: str) -> Network | None:
 
 
 def _reached(address: Address) -> tuple[Address, ...]:
-    """Where a packet to this address ends: at the IPv4 address inside it, where it is translated or tunnelled."""
+    """Find where a packet to this address ends: if it is translated or tunnelled, at the IPv4 address inside it."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
