@@ -1,0 +1,119 @@
+"""How a turn is asked: the body and the headers, and when a call is repeated."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.batches import claim, submit
+from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.trainer_script import close, say, status
+
+from rolloutpool_common.errors import TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.store import Store
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, CallbackChannel, MessageBytes, Resolver, TurnCall
+
+MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
+AT_ONCE = {"retry_after": "0"}
+
+
+class Channel:
+    """A channel for one rollout of this trainer, and the pauses that it made."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+        self.transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+
+    async def to(self, store: Store, trainer: ScriptedTrainer, *, attempts: int = 3, **options: Any) -> CallbackChannel:
+        (uid,) = await submit(store, [{"server_url": trainer.url, "callback_api_key": None, **options}])
+        self.uid = uid
+
+        async def pause(seconds: float) -> None:
+            self.pauses.append(seconds)
+
+        return CallbackChannel(
+            self.transport,
+            (await claim(store, uid)).spec,
+            uid=uid,
+            attempt=2,
+            attempts=attempts,
+            max_reply_bytes=1_000_000,
+            pause=pause,
+            breakers=Breakers(),
+        )
+
+
+@pytest.fixture
+async def channel() -> AsyncIterator[Channel]:
+    made = Channel()
+    yield made
+    await made.transport.aclose()
+
+
+def turn_of(asking: CallbackChannel, mask: list[int] | None = None) -> TurnCall:
+    return TurnCall(1, asking.body(MessageBytes(MESSAGES), mask))
+
+
+async def test_the_request_names_rollout_turn_and_attempt(
+    store: Store, channel: Channel, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        asking = await channel.to(store, trainer, sampling_params={"top_k": 5})
+        call = turn_of(asking)
+        reply = await asking.sample(call)
+        (asked,) = trainer.exchanges
+    assert reply.message["content"] == "8"
+    assert list(asked.document)[:3] == ["model", "messages", "rollout_id"]
+    assert list(asked.document)[-2:] == ["response_mask", "top_k"]
+    assert (asked.document["response_mask"], asked.document["top_k"]) == (None, 5)
+    assert asked.headers["idempotency-key"] == f"{channel.uid}/1"
+    assert (asked.headers["x-rollout-attempt"], asked.headers["x-request-digest"]) == ("2", call.body.digest)
+    assert "authorization" not in asked.headers
+
+
+async def test_the_mask_is_part_of_the_body_and_of_its_digest(
+    store: Store, channel: Channel, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        asking = await channel.to(store, trainer)
+        none, two = turn_of(asking).body, turn_of(asking, [0, 0]).body
+    assert orjson.loads(two.data)["response_mask"] == [0, 0]
+    assert none.digest != two.digest
+
+
+async def test_a_busy_trainer_is_asked_again_when_it_says_and_then_given_up(
+    store: Store, channel: Channel, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, status(429, retry_after="7"), status(503), status(429)) as trainer:
+        asking = await channel.to(store, trainer)
+        with pytest.raises(TrainerStatusError):
+            await asking.sample(turn_of(asking))
+        assert len(trainer.exchanges) == 3
+        assert len({exchange.content for exchange in trainer.exchanges}) == 1
+    asked, doubled = channel.pauses
+    assert asked == 7
+    assert 0 < doubled < asked
+
+
+async def test_a_lost_reply_is_asked_for_again_only_where_that_is_safe(
+    store: Store, channel: Channel, tokenizer: ChatTokenizer
+) -> None:
+    for idempotent, calls in ((False, 1), (True, 2)):
+        async with scripted_trainer(tokenizer, close(), say("8")) as trainer:
+            asking = await channel.to(store, trainer, idempotent=idempotent)
+            if idempotent:
+                assert (await asking.sample(turn_of(asking))).message["content"] == "8"
+            else:
+                with pytest.raises(TrainerUnreachable):
+                    await asking.sample(turn_of(asking))
+            assert len(trainer.exchanges) == calls
+
+
+async def test_protocol_v1_asks_once(store: Store, channel: Channel, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, status(503, **AT_ONCE), say("8")) as trainer:
+        asking = await channel.to(store, trainer, v1=True)
+        with pytest.raises(TrainerStatusError):
+            await asking.sample(turn_of(asking))
+        assert len(trainer.exchanges) == 1

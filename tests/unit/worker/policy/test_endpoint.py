@@ -1,0 +1,93 @@
+"""One call to a trainer: each way in which it can fail is one error, which says whether to ask again."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.batches import NOWHERE, claim, submit
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import Step, body, close, hang, status
+
+from rolloutpool_common.errors import RolloutError, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.store import Store
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver, TrainerDown
+from rolloutpool_worker.policy.breaker import FAILURES
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+
+WHERE = "turn 1"
+LARGEST = 1000
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[AiohttpTransport]:
+    made = AiohttpTransport(Resolver(Targets.loopback()), timeout=0.3)
+    yield made
+    await made.aclose()
+
+
+async def spec_of(store: Store, url: str, **options: Any) -> RolloutSpec:
+    """The spec of a rollout for this trainer."""
+    (uid,) = await submit(store, [{"server_url": url, **options}])
+    return (await claim(store, uid)).spec
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "safe", "if_idempotent"),
+    [
+        (status(400), TrainerStatusError, False, False),
+        (status(429), TrainerStatusError, True, True),
+        (status(503), TrainerStatusError, True, True),
+        # A gateway that timed out does not know whether the policy sampled.
+        (status(504), TrainerStatusError, False, True),
+        (close(), TrainerUnreachable, False, True),
+        (hang(), TrainerUnreachable, False, True),
+        (body(b"x" * (LARGEST + 1)), TrainerProtocolError, False, False),
+    ],
+    ids=["400", "429", "503", "504", "hangs up", "hangs", "too large"],
+)
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_an_error_says_whether_the_turn_may_be_asked_again(
+    store: Store,
+    transport: AiohttpTransport,
+    tokenizer: ChatTokenizer,
+    step: Step,
+    error: type[RolloutError],
+    safe: bool,
+    if_idempotent: bool,
+    idempotent: bool,
+) -> None:
+    async with scripted_trainer(tokenizer, step) as trainer:
+        spec = await spec_of(store, trainer.url, idempotent=idempotent)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST)
+        with pytest.raises(error) as raised:
+            await endpoint.post(b"{}", {}, WHERE)
+    assert raised.value.retryable is (if_idempotent if idempotent else safe)
+    assert WHERE in raised.value.message
+
+
+async def test_the_answer_comes_whole_with_its_headers(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, status(200, x_policy_version="7")) as trainer:
+        spec = await spec_of(store, trainer.url)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST)
+        data, headers = await endpoint.post(b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
+        (asked,) = trainer.exchanges
+    assert (data, headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
+    assert (asked.path, asked.content) == ("/v1/chat/completions", b'{"a": 1}')
+    assert asked.headers["x-name"].encode("latin-1").decode() == "ключ"
+
+
+async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
+    store: Store, transport: AiohttpTransport
+) -> None:
+    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), max_reply_bytes=LARGEST)
+    for _ in range(FAILURES):
+        with pytest.raises(TrainerUnreachable, match="no connection") as raised:
+            await endpoint.post(b"{}", {}, WHERE)
+        assert raised.value.retryable
+    with pytest.raises(TrainerDown):
+        await endpoint.post(b"{}", {}, WHERE)

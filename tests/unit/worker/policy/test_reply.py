@@ -1,0 +1,65 @@
+"""A reply is taken as a whole or not at all, and the refusal names the place."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_worker.policy.reply import as_count, parse_reply
+
+WHERE = "turn 1 at http://trainer"
+
+
+def document(**changes: Any) -> bytes:
+    """A right reply, but for these keys; a change to `...` takes the key out."""
+    right: dict[str, Any] = {
+        "id": "c",
+        "created": 1,
+        "choices": [{"message": {"role": "assistant", "content": "8"}, "finish_reason": "stop"}],
+        "token_ids": [5, 6],
+        "logprobs": [-0.5, -0.25],
+        "prompt_token_ids": [1, 2, 3],
+    }
+    return orjson.dumps({key: value for key, value in {**right, **changes}.items() if value is not ...})
+
+
+def test_a_right_reply_is_taken_with_what_its_headers_say() -> None:
+    headers = {"X-Keeps-Token-Ids": "TRUE", "X-Policy-Version": "7", "X-Echo-Prefix-Length": "2"}
+    reply = parse_reply(document(), headers, WHERE, needs_prompt_ids=True)
+    assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == ([5, 6], [-0.5, -0.25], [1, 2, 3])
+    assert (reply.message["content"], reply.finish_reason) == ("8", "stop")
+    assert (reply.keeps_ids, reply.policy_version, reply.prefix) == (True, "7", 2)
+
+
+def test_what_the_headers_do_not_say_is_unknown() -> None:
+    reply = parse_reply(document(prompt_token_ids=...), {}, WHERE, needs_prompt_ids=False)
+    assert (reply.prompt_token_ids, reply.keeps_ids, reply.fingerprint, reply.prefix) == (None, None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"<html>", "not JSON"),
+        (b"[]", "does not fit the protocol"),
+        (document(choices=[]), "empty choices"),
+        (document(choices=[{"message": {"role": "user", "content": "8"}}]), "role user, not assistant"),
+        (document(token_ids=...), "token_ids"),
+        (document(token_ids=[5]), "they must pair up"),
+        (document(token_ids=[5, -6]), "token_ids has a negative id"),
+        (document(prompt_token_ids=[-1]), "prompt_token_ids has a negative id"),
+        (document(prompt_token_ids=...), "lacks prompt_token_ids"),
+        (document().replace(b"-0.25", b"-1e999"), "finite|JSON"),
+    ],
+)
+def test_anything_else_breaks_the_protocol(data: bytes, says: str) -> None:
+    with pytest.raises(TrainerProtocolError, match=says) as refused:
+        parse_reply(data, {}, WHERE, needs_prompt_ids=True)
+    assert WHERE in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("12", 12), ("0", 0), (None, None), ("", None), ("-1", None), ("1.5", None), ("٣", None)]
+)
+def test_a_header_that_is_no_number_counts_as_missing(value: str | None, number: int | None) -> None:
+    assert as_count(value) == number

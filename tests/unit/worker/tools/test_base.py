@@ -1,0 +1,42 @@
+"""What a tool is: its definition, the schema of its arguments, and for whom a call runs."""
+
+import pytest
+
+from rolloutpool_worker.plugins import NameTaken, Registry
+from rolloutpool_worker.tools import base
+from rolloutpool_worker.tools.base import Tool, ToolContext, tool
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Registry[Tool]:
+    """An empty register of tools, in the place of the process's."""
+    registry: Registry[Tool] = Registry("unit.tools")
+    monkeypatch.setattr(base, "TOOLS", registry)
+    return registry
+
+
+async def double(_: ToolContext, n: float) -> object:
+    return 2 * n
+
+
+async def test_a_decorated_function_is_registered_with_its_schema(tools: Registry[Tool]) -> None:
+    made = tool("unit.double", "Doubles", NUMBER)(double)
+    assert tools.get("unit.double") is made
+    assert (made.name, made.shown["function"]["description"]) == ("unit.double", "Doubles")
+    assert made.validator.is_valid({"n": 2})
+    assert not made.validator.is_valid({"n": "two"})
+    assert await made.run(ToolContext("b-0", "r", 1, "c", {}), n=2) == 4
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_name_is_taken_once() -> None:
+    tool("unit.taken", "First", NUMBER)(double)
+    with pytest.raises(NameTaken, match=r"unit\.taken"):
+        tool("unit.taken", "Second", NUMBER)(double)
+
+
+def test_the_idempotency_key_names_this_very_call() -> None:
+    keys = {ToolContext("b-0", "r", turn, call, {}).idempotency_key for turn in (1, 2) for call in ("a", "b")}
+    assert keys == {"b-0/1/a", "b-0/1/b", "b-0/2/a", "b-0/2/b"}
