@@ -104,3 +104,18 @@ async def test_a_preflight_without_a_worker_says_so(api: Api, monkeypatch: pytes
         assert "no worker" in answer.json()["error"]["message"]
         wrong = await client.post("/v1/preflight", json={"server_urls": ["ftp://x"]})
         assert wrong.status_code == 422
+
+
+async def test_data_of_another_version_is_named_by_readyz_and_never_touched(redis_url: str) -> None:
+    """For an API that started while Redis was down; else it ends at its start (`store/test_schema.py`)."""
+    async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as raw:
+        await raw.hset("rp:epoch", "n", "3")
+        async with running_api(redis_url) as api, client_of(api) as client:
+            ready = await client.get("/readyz")
+            workers = await client.get("/v1/workers")
+            assert (await client.get("/livez")).status_code == 200
+        assert await raw.keys() == ["rp:epoch"]
+    assert (ready.status_code, workers.status_code) == (503, 503)
+    (reason,) = ready.json()["error"]["reasons"]
+    assert "holds data of schema version 1" in reason
+    assert workers.json()["error"]["message"] == reason

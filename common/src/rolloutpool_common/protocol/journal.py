@@ -66,7 +66,7 @@ class MaskPlan:
     """New tokens for a trainer that renders history again; None where it was not needed or the template refuses."""
 
     def mask(self, attempt: int) -> list[int] | None:
-        """The mask on the wire for the attempt, from 0: zeros, or null where nothing was put in between."""
+        """The mask on the wire for the attempt, from 0: zeros, or null if no token is new."""
         return [0] * self.lengths[attempt] or None
 
 

@@ -8,7 +8,7 @@ rp:batch:{b}:group_counts  hash  size:{g}, {status}:{g}, verdict:{g}; only with 
 rp:batch:{b}:outbox     list    indexes that are accepted and not published to the broker
 rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; {epoch}.{id} is a cursor
 rp:rollout:{uid}        hash    state of one rollout; absent = queued for the first time
-rp:rollout:{uid}:journal  list  TURN and OBS records of the running or requeued rollout
+rp:rollout:{uid}:journal  list  what a running or requeued rollout has done so far; see `protocol/journal.py`
 rp:rollout:{uid}:result string  the result record (JSON, zstd above 4 kB)
 rp:rollout:{uid}:evidence  string  a quarantined result (coded like results), kept as long as its batch
 rp:runs:{priority}      list    runs that have something to publish, in turn

@@ -1,7 +1,7 @@
 """The ledger's journal: one entry per change. A ledger's state is what its entries make of an empty one.
 
 An entry is small JSON; ids and log-probabilities are packed (`arrays.py`). `after` is the digest of the context after
-the entry. Who replays compares it, so an entry that is lost, repeated or altered is noticed at once.
+the entry. A replay compares it, so an entry that is lost, repeated or altered is noticed at once.
 """
 
 from collections.abc import Mapping

@@ -98,7 +98,7 @@ class TokenLedger:
         return tuple(self._entries)
 
     def entries_since(self, n: int) -> tuple[Entry, ...]:
-        """The journal behind its first n entries."""
+        """The journal without its first n entries."""
         return tuple(self._entries[n:])
 
     @property
@@ -221,13 +221,13 @@ class TokenLedger:
         `seed`.
         """
         echo = id_array(echo_ids)
-        verdict = self._compare(echo, prefix)
-        keep = verdict.first_difference
+        comparison = self._compare(echo, prefix)
+        keep = comparison.first_difference
         if keep is not None:
             new = echo[keep - prefix :]
-            entry_type = ForkEntry if verdict.kind is EchoKind.FORK else TailEntry
+            entry_type = ForkEntry if comparison.kind is EchoKind.FORK else TailEntry
             self._apply(entry_type(ids=pack(new), after=self._after(new, keep), keep=keep), new)
-        return verdict
+        return comparison
 
     @classmethod
     def replay(cls, entries: Iterable[Entry], *, fingerprint: TokenizerFingerprint | None = None) -> "TokenLedger":

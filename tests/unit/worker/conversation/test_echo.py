@@ -89,7 +89,7 @@ async def test_the_rest_of_an_offered_prefix_is_the_whole_prompt(tokenizer: Chat
     assert verified.label is DriftLabel.NONE
 
 
-@pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "nobody offered"), (1, True, "and has them")])
+@pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "were not offered"), (1, True, "and has them")])
 async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
     tokenizer: ChatTokenizer, offered: int, whole: bool, says: str
 ) -> None:

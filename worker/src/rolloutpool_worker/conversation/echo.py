@@ -1,6 +1,6 @@
-"""The echo: the prompt that a trainer reports for a turn, held against what the ledger expects.
+"""The echo: the prompt that a trainer reports for a turn, compared with what the ledger expects.
 
-Nothing that a reply says is believed before its echo is checked:
+The echo is checked before anything of the reply is used:
 
 1. Turn 1: the echo becomes the ledger's first prompt, if its ids are in the vocabulary and its text contains the
    request's messages. Else the trainer serves another model or got other messages: `TokenizerMismatch`.
@@ -167,7 +167,7 @@ class EchoVerifier:
 
     def _check_prefix(self, prefix: int, echo: Sequence[int], asked: AskedTurn) -> None:
         if prefix not in (0, asked.offered):
-            raise TrainerProtocolError(f"turn {asked.turn}: the reply leaves out {prefix} ids, which nobody offered")
+            raise TrainerProtocolError(f"turn {asked.turn}: the reply leaves out {prefix} ids, which were not offered")
         if prefix and len(echo) >= prefix and echo[:prefix] == self._ledger.ids[:prefix]:
             raise TrainerProtocolError(
                 f"turn {asked.turn}: the reply says that it leaves out {prefix} ids, and has them"

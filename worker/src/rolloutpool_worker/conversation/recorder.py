@@ -66,7 +66,7 @@ class Recorder:
         Raises:
             StoppedAtBorder: The rollout is to stop here; nothing was asked.
             AmbiguousTurn: A dead worker may have asked for this turn, and the trainer does not allow repetitions.
-            RolloutError: The call failed, or its reply is not believed.
+            RolloutError: The call failed, or its reply contradicts the ledger.
         """
         self._stop.check()
         if not self.certain and not self._claim.spec.may_repeat:

@@ -1,7 +1,7 @@
 """The tokens of one conversation: what is proved, what the next prompt will be, what a reply adds.
 
 The ledger begins with the trainer's own first prompt. Sampled ids are kept verbatim; only new messages are rendered.
-Every echo is checked (`echo.py`) before the reply is believed.
+Every echo is checked (`echo.py`) before the reply is used.
 """
 
 from collections.abc import Sequence
