@@ -1,8 +1,14 @@
-"""All that rolloutpool keeps, in one Redis. The only place that names a Redis key.
+"""Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` bundles one room per noun: batches, rollouts, outbox, workers, pushes, signals, totals and
-reconciliation. Every state change is one Lua script (`scripts/`), so that it happens whole or not at all; `keys.py`
-documents the keys.
+`Store.open(url)` has one attribute per noun: `batches`, `rollouts`, `outbox`, `workers`, `pushes`, `preflights`,
+`signals`, `totals` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole
+or not at all. Start with:
+
+- `keys`: every key, its type and meaning.
+- `rollouts`: how a claim and its fence keep a rollout with one worker.
+- `outbox`: how rollouts get from their commit to the broker.
+- `reconciliation`: what happens when a worker dies.
+- `scripts/epoch.lua`: what happens when Redis is started again.
 """
 
 import asyncio
@@ -94,11 +100,11 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, max_connections: int = 32, secrets: SecretStore | None = None) -> "Store":
-        """A store at a Redis URL; connects at first use. Without `secrets` it takes and gives none."""
+        """Makes a store for a Redis URL; it connects at first use. Without `secrets` it can keep no secrets."""
         return cls(Connection(url, max_connections=max_connections), secrets or SecretStore.none())
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
-        """The spec with its secrets in plain text, to be kept in memory alone; raises `SecretUnreadable`."""
+        """Returns the spec with its secrets in plain text, for memory only; raises `SecretUnreadable`."""
         if not spec.callback_api_key:
             return spec
         return spec.model_copy(update={"callback_api_key": self._secrets.decrypt(spec.callback_api_key)})

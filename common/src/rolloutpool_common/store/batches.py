@@ -1,7 +1,11 @@
 """Batches: submitted whole, read by cursor, cancelled, deleted.
 
-Invariant: a batch's hash exists exactly from its commit to its deletion, and `total` = queued + running + ended at
-every moment, because only scripts move rollouts between states. Everything staged before the commit expires by itself.
+1. `submit` stages the rollouts in chunks. What is staged is not visible, and expires by itself.
+2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts.
+3. Readers follow the batch's done-stream with a cursor, in the order in which rollouts end.
+4. Some time after its last rollout has ended, the batch is deleted with everything of its rollouts.
+
+Invariant: at every moment `total` = queued + running + ended, because only scripts move rollouts between states.
 """
 
 import asyncio
@@ -33,10 +37,15 @@ from rolloutpool_common.store.secrets import SecretStore
 __all__ = ["Batches"]
 
 CHUNK = 500
+"""Rollouts per round trip when a batch is staged or deleted."""
 MAX_OPEN = 1_000_000
+"""Rollouts that may be open in the whole pool, where the API's settings say nothing else."""
 RETENTION_SECONDS = 24 * 3600.0
+"""From the end of a batch's last rollout to its deletion."""
 STAGE_SECONDS = 3600
+"""What was staged and never committed expires after this time."""
 CANCEL_AT_ONCE = 64
+"""Scripts on their way at the same time; more would hold up the other calls of this process."""
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
 
@@ -52,13 +61,20 @@ class Batches:
     async def submit(
         self, new: NewBatch, *, max_open: int = MAX_OPEN, retention_s: float = RETENTION_SECONDS
     ) -> Submitted:
-        """Stages the rollouts, then commits them at once. The same key and digest give the batch of the first time.
+        """Stages the rollouts, then commits them in one step.
 
-        `retention_s` after its last rollout has ended, the batch is deleted.
+        Args:
+            new: The batch, validated.
+            max_open: How many rollouts may be open in the whole pool.
+            retention_s: Seconds after the end of its last rollout until the batch is deleted.
 
-        Raises `IdempotencyKeyReused` for the same key with another digest, `SecretsUnkept` where there are secrets and
-        nothing to encrypt them with, `TooManyOpen` where more than `max_open` rollouts would then be accepted and not
-        ended.
+        Returns:
+            The batch; with an idempotency key that was used before, the batch of that time.
+
+        Raises:
+            IdempotencyKeyReused: If the key was used before with another digest.
+            SecretsUnkept: If there are secrets, and no key to encrypt them with.
+            TooManyOpen: If more than `max_open` rollouts would then be open.
         """
         idempotency = keys.idempotency(new.owner, new.idempotency_key) if new.idempotency_key else ""
         encrypted: dict[str, str] = {}
@@ -115,7 +131,7 @@ class Batches:
                 await pipe.execute()
 
     async def groups(self, batch_id: str) -> list[Group]:
-        """Where the groups of a batch with a group policy stand, in order of name; empty without one."""
+        """Reads the state of each group of a batch with a group policy, in order of name; empty without a policy."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id, "group_counts"))
         counts = {name.decode(): value.decode() for name, value in raw.items()}
@@ -138,7 +154,7 @@ class Batches:
         ]
 
     async def cancel_late(self) -> int:
-        """Cancels what is left of groups whose verdict is known and whose policy says so; returns how many."""
+        """Cancels the rest of each group that has its verdict and whose policy says so; returns how many rollouts."""
         with store_errors():
             due = await self._redis.smembers(keys.LATE)
         ended = 0
@@ -157,7 +173,7 @@ class Batches:
         return ended
 
     async def end_precancelled(self) -> int:
-        """Ends what was cancelled before it was submitted; returns how many rollouts that were."""
+        """Ends rollouts that were cancelled before their submit; returns how many."""
         with store_errors():
             precancelled = await self._redis.smembers(keys.PRECANCELLED)
         ended = 0
@@ -171,7 +187,7 @@ class Batches:
         return ended
 
     async def capacity(self) -> Capacity:
-        """How full the pool is."""
+        """Reads how full the pool is."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.get(keys.OPEN)
@@ -180,7 +196,7 @@ class Batches:
         return Capacity(int(open_rollouts or 0), int(memory["used_memory"]), int(memory.get("maxmemory", 0)))
 
     async def copy_of(self, uid: str) -> NewBatch | None:
-        """A rollout as a new batch of one, under its owner's name; None where it is unknown."""
+        """Makes a new batch of one out of a rollout, under its owner's name; None where the rollout is unknown."""
         split = keys.split_uid(uid)
         if split is None:
             return None
@@ -205,18 +221,18 @@ class Batches:
         )
 
     async def was_submitted(self, owner: str, idempotency_key: str) -> bool:
-        """Whether this key came before, with whatever content."""
+        """Tells whether this idempotency key was used before, with any content."""
         with store_errors():
             return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
 
     async def total(self, batch_id: str, owner: str | None) -> int | None:
-        """How many rollouts it has; None where there is no such batch for this owner (None: of anybody)."""
+        """Reads how many rollouts a batch has; None where this owner (None: any) has no such batch."""
         with store_errors():
             total, owned_by = await self._redis.hmget(keys.batch(batch_id), "total", "owner")
         return int(total) if total is not None and owner in (None, owned_by.decode()) else None
 
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
-        """Where it stands; None where there is no such batch for this owner (None: of anybody)."""
+        """Reads the state of a batch; None where this owner (None: any) has no such batch."""
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id))
             now_s = await now_ms(self._redis) / 1000
@@ -257,10 +273,10 @@ class Batches:
         )
 
     async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Up to `limit` results that ended after `cursor` ("0" is the start).
+        """Reads up to `limit` results that ended after `cursor`; "0" is the start.
 
-        A cursor from before the last start of Redis is the start as well, because what it stood behind may be lost and
-        other results may lie before it: what is read again is known by its uid.
+        A cursor from before the last start of Redis counts as the start: Redis may have lost results then, and stored
+        others in their place. A reader that gets a result again knows it by its uid.
         """
         known, _, after = cursor.rpartition(".")
         with store_errors():
@@ -287,7 +303,7 @@ class Batches:
         return ResultSlice(items, next_cursor, complete)
 
     async def delivery(self, batch_id: str) -> Delivery | None:
-        """Where its results are pushed, with the secret in plain text; raises `SecretUnreadable`."""
+        """Reads where a batch's results are pushed, with the secret in plain text; raises `SecretUnreadable`."""
         with store_errors():
             raw = await self._redis.hget(keys.batch(batch_id), "push")
         if raw is None:
@@ -296,7 +312,7 @@ class Batches:
         return Delivery.model_validate({**stored, "secret": self._secrets.decrypt(stored["secret"])})
 
     async def cancel(self, batch_id: str) -> int:
-        """Ends every rollout that has not ended, and stops the delivery of the others; returns how many it ended."""
+        """Cancels each rollout that has not ended, and stops the others' pushes; returns how many it cancelled."""
         with store_errors():
             total = await self._redis.hget(keys.batch(batch_id), "total")
             if total is None:
@@ -320,12 +336,12 @@ class Batches:
         return ended
 
     async def cancelling(self) -> list[str]:
-        """Batches whose cancellation has begun and not ended: it is under way, or whoever did it died."""
+        """Returns batches whose cancellation is not complete: it is under way, or the process that did it has died."""
         with store_errors():
             return [batch_id.decode() for batch_id in await self._redis.smembers(keys.CANCELLING)]
 
     async def delete(self, batch_id: str) -> None:
-        """Removes all that is kept of an ended batch; raises `BatchStillRunning`."""
+        """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
         with store_errors():
             total, finished, owner, idempotency = await self._redis.hmget(
                 keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"

@@ -1,4 +1,4 @@
-"""What can go wrong between an actor and Redis.
+"""What can go wrong between a process and Redis.
 
 RolloutPoolError
 └── StoreError

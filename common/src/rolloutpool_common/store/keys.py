@@ -1,46 +1,60 @@
-"""The name of every key that rolloutpool keeps in Redis; the Lua twin is `scripts/_prelude.lua`.
+"""The name, type and meaning of every key that rolloutpool keeps in Redis. `scripts/_prelude.lua` has the same names.
 
-rp:batch:{b}            hash    one batch: shared spec, counters, labels; exists from commit to deletion
-rp:batch:{b}:items      hash    index -> what that rollout overrides of the shared spec (JSON)
-rp:batch:{b}:groups     hash    index -> group, only where there is one
-rp:batch:{b}:deadlines  hash    index -> deadline in ms, only where there is one
-rp:batch:{b}:group_counts  hash  size:{g}, {status}:{g}, verdict:{g}; only with a group policy
-rp:batch:{b}:outbox     list    indexes that are accepted and not published to the broker
-rp:batch:{b}:done       stream  {i, s} per ended rollout, in the order of ending; {epoch}.{id} is a cursor
-rp:rollout:{uid}        hash    state of one rollout; absent = queued for the first time
-rp:rollout:{uid}:journal  list  what a running or requeued rollout has done so far; see `protocol/journal.py`
-rp:rollout:{uid}:result string  the result record (JSON, zstd above 4 kB)
-rp:rollout:{uid}:evidence  string  a quarantined result (coded like results), kept as long as its batch
-rp:runs:{priority}      list    runs that have something to publish, in turn
-rp:run:{priority}:{run} list    the run's batches whose outbox is not empty, in order
-rp:turn:{priority}      string  "{n} {run}": what this run may still take of its turn; expires by itself
-rp:published:{priority} zset    uid -> ms when its ticket was published; removed by the claim
-rp:deadlines            zset    uid -> ms
-rp:delayed              zset    uid -> ms until which a queued rollout waits outside its outbox
-rp:suspects             zset    uid -> ms since when it waits to run alone; removed by its claim or end
-rp:open                 string  rollouts that are accepted and have not ended
-rp:late                 set     "{b} {group}" whose other rollouts are to be cancelled
-rp:dead                 list    uids of rollouts that killed their workers (newest first, capped)
-rp:preflight:{id}       string  what a worker found out about callback endpoints; expires by itself
-rp:finished             stream  {b} per ended rollout, capped: wake-ups only, the truth is in `done`
-rp:workers              zset    worker -> ms of its last beat
-rp:worker:{w}           hash    what a worker announces
-rp:worker:{w}:claims    set     uids that it runs
-rp:worker:{w}:stop      set     tokens of the claims that it must stop running
-rp:push:due             zset    uid -> ms of the next push attempt
-rp:push:attempts        hash    uid -> attempts made
-rp:push:dead            list    uids whose push was given up (newest first, capped)
-rp:idempotency:{owner}:{key}  hash  batch, digest: a submit that was made before
-rp:name:{owner}:{id}    string  caller's rollout_id -> uid
-rp:precancels           zset    {owner}:{id} -> ms until when a cancel waits for its submit; capped, expires by itself
-rp:precancelled               set     uids that were cancelled before their submit and have not ended
-rp:stage:{b}:*          as rp:batch:{b}:*, a submit that is not committed; expires by itself
-rp:ended                zset    batch -> ms when its data may be deleted
-rp:cancelling           set     batches whose cancellation has begun and not ended
-rp:leader               string  the process that reconciles
-rp:epoch                hash    n: how often Redis was started, as far as anybody noticed; run: its run_id then
-rp:schema               string  version of all this data, see `schema.py`; absent in version 1
-rp:totals               hash    what the pool has done since its Redis was made; see `totals.py`
+{b} stands for a batch's id, {index} for a rollout's place in it, {uid} for `{b}-{index}`, {w} for a worker's id,
+{owner} for the name of the API key that submitted. "ms" is a time of Redis' clock in milliseconds since 1970.
+
+A batch, from its commit to its deletion:
+rp:batch:{b}               hash    what its rollouts share (JSON), its settings, and counters
+rp:batch:{b}:items         hash    index -> what this rollout sets itself (JSON)
+rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
+rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
+rp:batch:{b}:group_counts  hash    size:{group}, {status}:{group}, verdict:{group}; only with a group policy
+rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
+rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
+rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself
+rp:ended                   zset    b -> ms when the batch may be deleted
+rp:cancelling              set     batches whose cancellation has begun and is not complete
+rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
+rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
+
+A rollout:
+rp:rollout:{uid}           hash    status, attempt, claim (token, worker), counters; absent before the first claim
+rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
+rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
+rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
+rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name
+rp:deadlines               zset    uid -> ms of its deadline
+rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
+rp:suspects                zset    uid -> ms since which it waits for an isolated worker; removed by its claim or end
+rp:dead                    list    uids that failed as poison, newest first; at most 10,000
+rp:open                    string  how many rollouts are accepted and have not ended
+rp:precancels              zset    {owner}:{name} -> ms until which a cancel waits for its submit; at most 100,000
+rp:precancelled            set     uids that were cancelled before their submit and have not ended
+
+From the outboxes to the broker, per priority class (`outbox.py`):
+rp:runs:{priority}         list    runs with something to publish, in the order of their turns
+rp:run:{priority}:{run}    list    batches of this run with something in their outbox, in order of submission
+rp:turn:{priority}         string  "{n} {run}": the rest of a turn that a full window cut short; expires by itself
+rp:published:{priority}    zset    uid -> ms when its ticket was published; removed by the claim
+
+Workers (`workers.py`):
+rp:workers                 zset    w -> ms of its last beat
+rp:worker:{w}              hash    what it announced, and how many rollouts it runs
+rp:worker:{w}:claims       set     uids that it has claimed
+rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them
+rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
+
+Pushes to webhooks (`pushes.py`):
+rp:push:due                zset    uid -> ms of the next attempt
+rp:push:attempts           hash    uid -> attempts made
+rp:push:dead               list    uids whose push was given up, newest first; at most 10,000
+
+The pool:
+rp:schema                  string  version of all this data (`schema.py`); absent in version 1
+rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`)
+rp:leader                  string  the process that reconciles; expires by itself
+rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
+rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
 """
 
 from rolloutpool_common.protocol.batch import Priority
@@ -72,7 +86,7 @@ def batch(batch_id: str, part: str = "") -> str:
 
 
 def staged(batch_id: str, part: str) -> str:
-    """A part of a batch that is not committed yet."""
+    """A part of a batch whose submit is not committed yet."""
     return f"{PREFIX}stage:{batch_id}:{part}"
 
 
@@ -87,12 +101,12 @@ def worker(worker_id: str, part: str = "") -> str:
 
 
 def runs(priority: Priority) -> str:
-    """The runs of a priority class that wait for room in the broker."""
+    """The runs of a priority class with something to publish."""
     return f"{PREFIX}runs:{priority}"
 
 
 def run(priority: Priority, name: str) -> str:
-    """The batches of one run that wait for room in the broker."""
+    """The batches of one run with something to publish."""
     return f"{PREFIX}run:{priority}:{name}"
 
 
@@ -107,22 +121,22 @@ def published(priority: Priority) -> str:
 
 
 def idempotency(owner: str, key: str) -> str:
-    """What was submitted under this key."""
+    """The submit that used this key."""
     return f"{PREFIX}idempotency:{owner}:{key}"
 
 
 def name(owner: str, rollout_id: str) -> str:
-    """The uid of the rollout that its caller named so."""
+    """The uid of the rollout to which its caller gave this name."""
     return f"{PREFIX}name:{owner}:{rollout_id}"
 
 
 def uid_of(batch_id: str, index: int) -> str:
-    """The uid of a batch's rollout."""
+    """Makes the uid of a batch's rollout."""
     return f"{batch_id}-{index}"
 
 
 def split_uid(uid: str) -> tuple[str, int] | None:
-    """Batch and index of a uid; None where it is not one."""
+    """Splits a uid into its batch's id and its index; None where the text is no uid."""
     batch_id, dash, index = uid.rpartition("-")
     if not dash or not index.isascii() or not index.isdigit() or len(index) > 6:
         return None

@@ -1,8 +1,16 @@
-"""The outbox: what is accepted and not yet in the broker.
+"""The outbox: rollouts that are accepted and not yet in the broker, and the window that keeps the broker's queue short.
 
-Invariant: a queued rollout is in its batch's outbox or published; a crash between the two leaves it published, and
-what is published but lost is put back (`lost`). No more tickets of a priority class are published than live workers
-need, and runs take turns filling that window by weight, so that a large batch cannot stand in front of a small one.
+1. A commit puts all rollouts of a batch into the batch's outbox. Committing and publishing are two steps, so a crash
+   between them loses nothing.
+2. `reserve` moves some of them from the outboxes to `rp:published`, and its caller publishes them to the broker now.
+   It runs after each submit, after each claim that leaves room, and once a second in the API.
+3. At most `PER_WORKER` tickets per live worker are published and unclaimed in each priority class: the window. Runs
+   take turns in filling it, by weight (`reserve.lua`), so that a large batch cannot stand in front of a small one.
+4. A claim removes its ticket from `rp:published`, which makes room for another.
+5. If a process dies between `reserve` and publishing, or the broker loses messages, tickets stay in `rp:published` that
+   no queue holds. They are older than everything in the queue; `lost` puts them back into their outbox.
+
+Invariant: a queued rollout is in its batch's outbox, in `rp:published`, or in `rp:delayed`.
 """
 
 from rolloutpool_common.protocol.batch import Priority
@@ -17,8 +25,8 @@ from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
 __all__ = ["PER_WORKER", "Outbox"]
 
 PER_WORKER = 128
-"""Published and unclaimed tickets per priority class and live worker. A worker takes some hundred tickets a second and
-refills twenty times a second; more would only stand in front of who comes later."""
+"""The window: published and unclaimed tickets per priority class and live worker. A worker takes some hundred tickets
+a second and refills twenty times a second. More would only stand in front of later submits."""
 
 
 class Outbox:
@@ -29,7 +37,7 @@ class Outbox:
         self._redis = connection.redis
 
     async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
-        """Takes up to `limit` tickets that the window has room for; the caller publishes them now."""
+        """Takes up to `limit` tickets for which the window has room; the caller must publish them now."""
         answer = named(
             await self._connection.script("reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000))
         )
@@ -40,14 +48,22 @@ class Outbox:
         ]
 
     async def has_more(self, priority: Priority) -> bool:
-        """Whether any outbox still has something."""
+        """Tells whether any outbox of the class still holds a rollout."""
         with store_errors():
             return bool(await self._redis.exists(keys.runs(priority)))
 
     async def lost(self, priority: Priority, before_ms: float, limit: int = 1000) -> int:
-        """Puts tickets back that were published before `before_ms` and never claimed; returns how many.
+        """Puts tickets back into their outbox that were published before `before_ms` and never claimed.
 
-        A ticket that was not lost, but slow, is then published twice; the second finds the rollout claimed.
+        A ticket that was slow and not lost is then published twice. The second one finds the rollout claimed, and ends.
+
+        Args:
+            priority: The class.
+            before_ms: A time of Redis' clock.
+            limit: How many to look at.
+
+        Returns:
+            How many were put back.
         """
         with store_errors():
             entries = await self._redis.zrangebyscore(
@@ -61,12 +77,12 @@ class Outbox:
         return moved
 
     async def now_ms(self) -> float:
-        """Redis' clock, the one that dates published tickets."""
+        """Returns the time of Redis' clock, in milliseconds since 1970."""
         with store_errors():
             return await now_ms(self._redis)
 
     async def queue_depths(self) -> dict[Priority, Queue]:
-        """How many rollouts wait, accepted and published, per priority class."""
+        """Counts what waits in the outboxes and in the broker, per priority class."""
         depths = {}
         with store_errors():
             for priority in Priority:

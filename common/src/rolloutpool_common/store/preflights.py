@@ -1,4 +1,4 @@
-"""Preflights: what a worker found at callback endpoints, on its way back to the API process that asked."""
+"""Preflights: what a worker found out about callback endpoints, on its way to the API process that asked."""
 
 from rolloutpool_common.protocol.operations import Preflight
 from rolloutpool_common.store import keys
@@ -8,6 +8,7 @@ from rolloutpool_common.store.errors import store_errors
 __all__ = ["Preflights"]
 
 KEEP_SECONDS = 60
+"""An answer that the API does not read within this time expires."""
 
 
 class Preflights:
@@ -22,7 +23,7 @@ class Preflights:
             await self._redis.set(keys.preflight(request_id), found.model_dump_json(), ex=KEEP_SECONDS)
 
     async def take(self, request_id: str) -> Preflight | None:
-        """The answer, once; None while there is none."""
+        """Reads and removes the answer; None while there is none."""
         with store_errors():
             found: bytes | None = await self._redis.getdel(keys.preflight(request_id))
         return None if found is None else Preflight.model_validate_json(found)

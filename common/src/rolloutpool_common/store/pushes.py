@@ -1,7 +1,10 @@
 """Pushes: results that are due at a trainer's webhook.
 
-Invariant: a result of a batch with delivery is due from the moment it exists until it is delivered or dead. A leased
-push whose worker died becomes due again when the lease ends; the receiver drops the repeat by `webhook-id`.
+1. The end of a rollout whose batch has a webhook makes a push due, in the same script that stores the result.
+2. A worker leases due pushes (`take`): no other worker gets them until the lease ends.
+3. It settles each: delivered, dead (given up), or due again later.
+4. If the worker dies, the lease ends and the push is due again. The receiver may get it twice, and drops the repeat by
+   its `webhook-id`.
 """
 
 from typing import Literal
@@ -22,17 +25,17 @@ class Pushes:
         self._redis = connection.redis
 
     async def take(self, limit: int, *, lease_s: float) -> list[DuePush]:
-        """Leases up to `limit` due pushes; nobody else gets them for `lease_s` seconds."""
+        """Leases up to `limit` due pushes for `lease_s` seconds."""
         taken = await self._connection.script("take_pushes", limit, int(lease_s * 1000))
         return [DuePush(uid.decode(), attempt) for uid, attempt in taken]
 
     async def settle(self, uid: str, what: Literal["delivered", "dead", "retry"], *, retry_in_s: float = 0.0) -> None:
-        """Notes what became of a leased push."""
+        """Notes what became of a leased push; after `retry` it is due again in `retry_in_s` seconds."""
         split = keys.split_uid(uid)
         batch_id = split[0] if split else ""
         await self._connection.script("settle_push", batch_id, uid, what, int(retry_in_s * 1000))
 
     async def dead(self, limit: int = 100) -> list[str]:
-        """The uids whose push was given up, newest first."""
+        """Returns the uids of results whose push was given up, newest first."""
         with store_errors():
             return [uid.decode() for uid in await self._redis.lrange(keys.PUSH_DEAD, 0, limit - 1)]

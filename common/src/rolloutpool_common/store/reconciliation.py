@@ -1,8 +1,21 @@
-"""Reconciliation: finds what nobody works on any more and puts it back.
+"""Reconciliation: what happens when a worker dies, a deadline passes, or a process stops in the middle of something.
 
-Only the holder of the leader's lock reconciles, and each of its actions is a script that changes nothing when the
-world has moved on. No worker is declared dead within `DEAD_AFTER_SECONDS` + two beats of a Redis restart, because
-none of them could beat while Redis was away.
+One API process at a time reconciles, about once a second; the others stand by. Each of its actions is a script that
+looks first and changes nothing where the situation has changed, so that two leaders by mistake do no harm.
+
+What happens when a worker dies:
+
+1. The worker sends no more beats. After `DEAD_AFTER_SECONDS` without one it counts as dead. For the first six seconds
+   after a start of Redis no worker counts as dead, because none could beat while Redis was away.
+2. Each rollout that it had is queued again (`release.lua`): its token is removed, so that the worker could no longer
+   write if it lived; its journal stays, so that the next worker continues it; its crash counter rises.
+3. The worker is removed from the list (`deregister.lua`). If it lives, its next beat tells it to stop what it had.
+4. After two such deaths without progress the rollout is a suspect, and runs only in an isolated worker (`claim.lua`).
+   Progress, one more journal record, resets the counter.
+5. After `MAX_CRASHES` deaths the rollout fails as poison, and its uid is put on the dead-letter list.
+
+In the same round it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
+whose deadline has passed, and deletes batches whose retention is over.
 """
 
 import asyncio
@@ -26,30 +39,38 @@ __all__ = ["MAX_CRASHES", "Reconciliation", "ReconciliationReport"]
 _log = logging.getLogger(__name__)
 
 LEASE_MS = 5000
+"""How long the leader's lock lasts without renewal."""
 REQUEUED_AT_ONCE = 64
+"""Scripts on their way at the same time; more would hold up the other calls of this process."""
 OWN_END_MS = 10_000
-"""How long past its deadline a running rollout is left to its worker."""
+"""Milliseconds past its deadline for which a running rollout is left to its worker. The worker ends it by its own
+clock, and delivers the turns that are proved."""
 MAX_DEAD = 10_000
+"""Length of the dead-letter list."""
 MAX_CRASHES = 4
-"""Workers that may die while they have one rollout and it gets nowhere. After two it runs alone in a process
-(`claim.lua`), so that a further death is none of its neighbours' doing; two of those, because machines die as well."""
+"""Workers that may die while they have one rollout and it makes no progress. The third and fourth are isolated workers,
+so no other rollout can have caused their deaths; two of them, because machines fail as well."""
 
 
 class ReconciliationReport(NamedTuple):
-    """What one round did."""
+    """What one round did; all but the first field count."""
 
     leader: bool
+    """Whether this process leads; if not, it did nothing."""
     dead_workers: int = 0
     requeued: int = 0
+    """Rollouts of dead workers, the poisoned ones included."""
     poisoned: int = 0
     cancelled: int = 0
     resumed: int = 0
+    """Delayed rollouts that were due and are queued."""
     expired: int = 0
     deleted: int = 0
+    """Batches."""
 
 
 class Reconciliation:
-    """One process's candidature for the lock, and the work that comes with it."""
+    """One process's part in reconciling: it takes the lock when it is free, and then does the work."""
 
     def __init__(self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches) -> None:
         self._connection = connection
@@ -60,7 +81,7 @@ class Reconciliation:
         self._id = uuid.uuid4().hex
 
     async def run_once(self) -> ReconciliationReport:
-        """One round, if this process leads."""
+        """Does one round, if this process leads or the lock is free."""
         if not await self._connection.script("lead", self._id, LEASE_MS):
             return ReconciliationReport(leader=False)
         dead = requeued = poisoned = 0
@@ -68,7 +89,7 @@ class Reconciliation:
         check_version(redis["schema"])
         if redis["uptime_s"] > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
             for worker_id in await self._workers.expired():
-                back, out = await self._bury(worker_id)
+                back, out = await self._declare_dead(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
@@ -76,15 +97,16 @@ class Reconciliation:
         return ReconciliationReport(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
 
     async def resign(self) -> None:
-        """Gives the lock up, so that another process need not wait for the lease."""
+        """Gives the lock up, so that another process leads at once and need not wait until it ends."""
         with store_errors():
             if await self._redis.get(keys.LEADER) == self._id.encode():
                 await self._redis.delete(keys.LEADER)
 
-    async def _bury(self, worker_id: str) -> tuple[int, int]:
+    async def _declare_dead(self, worker_id: str) -> tuple[int, int]:
+        """Steps 2 to 5 for one worker; returns how many rollouts were queued again, and how many of them are poison."""
         uids = await self._workers.claims(worker_id)
         crashes: list[int] = []
-        # Each waits for the disk, and together they wait once.
+        # Some at once: Redis then writes to its disk once for all of them.
         for start in range(0, len(uids), REQUEUED_AT_ONCE):
             some = uids[start : start + REQUEUED_AT_ONCE]
             crashes += await asyncio.gather(*(self._take_back(uid, worker_id) for uid in some))
@@ -94,7 +116,11 @@ class Reconciliation:
         return requeued, poisoned
 
     async def _take_back(self, uid: str, worker_id: str) -> int:
-        """Queues a dead worker's rollout again; returns how many it is suspected of, 0 where the worker had lost it."""
+        """Queues a dead worker's rollout again.
+
+        Returns:
+            How many workers it is suspected of having killed; 0 where the dead worker did not have it any more.
+        """
         split = keys.split_uid(uid)
         if split is None:
             return 0
@@ -108,7 +134,7 @@ class Reconciliation:
         return max(crashes, 0)
 
     async def note_dead(self, uid: str) -> None:
-        """Puts a rollout on the list of those that killed their workers."""
+        """Puts a rollout on the dead-letter list, at its front."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.lrem(keys.DEAD, 0, uid)
@@ -117,12 +143,12 @@ class Reconciliation:
             await pipe.execute()
 
     async def dead_letters(self, limit: int = 100) -> list[str]:
-        """The uids of rollouts that killed their workers, newest first."""
+        """Returns the uids on the dead-letter list, newest first."""
         with store_errors():
             return [uid.decode() for uid in await self._redis.lrange(keys.DEAD, 0, limit - 1)]
 
     async def _resume(self) -> int:
-        """Queues the delayed rollouts whose time has come."""
+        """Queues the delayed rollouts that are due; returns how many."""
         with store_errors():
             now = await now_ms(self._redis)
             due = await self._redis.zrangebyscore(keys.DELAYED, "-inf", f"{now:.0f}", start=0, num=1000)
@@ -141,7 +167,6 @@ class Reconciliation:
         expired = 0
         for raw, deadline_ms in due:
             split = keys.split_uid(raw.decode())
-            # Who runs it ends it by its own clock, and delivers the turns that are proved.
             if now < deadline_ms + OWN_END_MS and await self._is_running(raw.decode()):
                 continue
             answer = (

@@ -1,7 +1,7 @@
-"""What goes into the store and comes out of it, and its coding.
+"""What goes into the store and comes out of it, and how it is stored.
 
-Records are JSON (orjson); from 4 kB on results and journal records are compressed (docs/decisions/0010). The first byte
-tells the two apart: `{` or 0x28.
+Records are JSON. Results and journal records of 4 kB and more are compressed with zstd (docs/decisions/0010). The first
+byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
 from collections.abc import Sequence
@@ -35,15 +35,16 @@ __all__ = [
 ]
 
 COMPRESS_FROM = 4096
+"""Bytes."""
 
 
 def compress(data: bytes) -> bytes:
-    """zstd-1 from 4 kB on."""
+    """Compresses a record where that pays: from `COMPRESS_FROM` on, by zstd at level 1."""
     return zstandard.compress(data, 1) if len(data) >= COMPRESS_FROM else data
 
 
 def expand(data: bytes) -> bytes:
-    """The JSON text behind a stored value."""
+    """Returns the JSON text of a stored record."""
     return zstandard.decompress(data) if data[:1] == b"\x28" else data
 
 
@@ -52,7 +53,7 @@ class NewRollout:
     """One rollout of a batch that is submitted."""
 
     rollout_id: str | None
-    """The caller's name; null where the uid serves."""
+    """The caller's own name; None where it gave none, and the uid is used."""
     overrides: bytes = field(repr=False)
     """JSON object: the fields of its `RolloutSpec` that differ from the batch's shared ones."""
     group: str | None = None
@@ -66,7 +67,7 @@ class NewBatch:
 
     batch_id: str
     owner: str
-    """Whose it is; others can't see it."""
+    """The name of the API key that submitted it; other keys cannot see it."""
     shared: bytes = field(repr=False)
     """JSON object: the fields of `RolloutSpec` common to all."""
     rollouts: Sequence[NewRollout]
@@ -74,12 +75,12 @@ class NewBatch:
     labels: dict[str, str] = field(default_factory=dict)
     delivery: Delivery | None = None
     run: str | None = None
-    """Which training run it belongs to; runs share the workers by weight. Null: a run of its own."""
+    """The training run that it belongs to; runs share the workers by weight. None: a run of its own."""
     weight: int = 1
     group_policy: GroupPolicy | None = None
     idempotency_key: str | None = None
     digest: str = ""
-    """Of the request; the same key with another digest is a conflict."""
+    """Digest of the request. The same idempotency key with another digest is refused."""
     v1: bool = False
 
 
@@ -88,16 +89,18 @@ class Submitted(NamedTuple):
 
     batch_id: str
     created: bool
-    """False: the same request was accepted before, and this is its batch."""
+    """False: the same request was accepted before, and this is the batch of that time."""
 
 
 class ResultSlice(NamedTuple):
-    """Some results in the order of ending."""
+    """Some results of a batch, in the order in which they ended."""
 
     items: list[tuple[str, bytes]]
     """(cursor, JSON of a `RolloutResult`)"""
     next_cursor: str
+    """Where the next read begins."""
     complete: bool
+    """Whether the batch has ended and no more results follow."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Capacity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The right to run one rollout, until the token is replaced."""
+    """The right to run one rollout, for as long as Redis has this token."""
 
     uid: str
     batch_id: str
@@ -134,19 +137,20 @@ class Claim:
     attempt: int
     """From 1."""
     crashes: int
-    """How often a worker died while it had this rollout, since it last got anywhere."""
+    """How many workers died while they had this rollout, since its last progress."""
     retries: int
     """How often it was given back after an infra failure."""
     deferrals: int
     """How often it was given back because its trainer's port was down."""
     journal_length: int
+    """Records that earlier attempts left."""
     clean: bool
-    """False: the last attempt died, so a model call of it may have been in flight."""
+    """False: a model call of an earlier attempt may be unanswered, so the next turn is ambiguous."""
     group: str | None
     deadline_in_s: float | None
     """Seconds from the claim; to be counted on a monotonic clock."""
     queued_ms: float
-    """From acceptance to this claim."""
+    """From the commit of its batch to this claim."""
     spec: RolloutSpec
     more_waiting: bool
     """Whether outboxes of this priority class have rollouts to publish."""
@@ -175,7 +179,10 @@ class DuePush(NamedTuple):
 
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
-    """The spec of one rollout: its own fields win, sampling parameters and metadata key by key."""
+    """Makes the spec of one rollout out of the batch's shared fields and its own.
+
+    Its own fields replace the shared ones; sampling parameters and metadata are merged key by key.
+    """
     base = orjson.loads(shared) if isinstance(shared, bytes) else shared
     own = orjson.loads(overrides) if isinstance(overrides, bytes) else overrides
     merged = {"rollout_id": uid, **base, **own}
@@ -185,7 +192,11 @@ def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any]
 
 
 def result_counts(result: RolloutResult) -> list[str | int]:
-    """What this result adds to its batch's counters: field, increment, and so on."""
+    """Lists what a result adds to the counters of its batch and of the pool, as a script takes it.
+
+    Returns:
+        Field, increment, field, increment, and so on.
+    """
     counts: dict[str, int] = {
         "sampled": sum(sum(sample.response_mask) for sample in result.samples),
         "tokens": sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples),

@@ -1,8 +1,20 @@
 """Rollouts: claimed by one worker at a time, journaled, ended once.
 
-Invariant: of all claims of a rollout only the one whose token stands in Redis can write; every other write changes
-nothing and tells its caller so (`ClaimLost`). A terminal state is final. A Redis that lost its tail may have forgotten
-a claim; its worker then gets it back (`restore`), unless another one has claimed the rollout since.
+How a rollout stays with one worker, although workers, networks and Redis fail (claim and fence):
+
+1. A worker makes a random token and claims the rollout with it (`claim.lua`). The claim stores the token, and counts an
+   attempt. Every other worker that gets a ticket of the rollout is refused with `taken`.
+2. Each later write (journal, finish, release) carries the token. The script compares it with the stored one first: this
+   comparison is the fence. If they differ, the script changes nothing, and the worker stops with `ClaimLost`.
+3. If the worker dies, the reconciler removes the token and queues the rollout again. The next claim stores another
+   token. So a worker that was only declared dead, and lives, can no longer write anything.
+4. If Redis was restarted and lost its last second, it may have forgotten a claim. Then the worker's next write is
+   refused, and the worker asks for its claim back (`restore.lua`). It gets it, with its attempt's number and the whole
+   journal, unless the rollout has ended or a later attempt was made.
+5. The end removes token and journal and stores the result. A terminal status never changes.
+
+Example: worker A claims with token 11. A is paused for a minute, and is declared dead. B claims with token 22. A wakes
+up and writes turn 3 with token 11: refused, because Redis has 22.
 """
 
 import secrets
@@ -33,13 +45,13 @@ from rolloutpool_common.store.records import (
 __all__ = ["Rollouts", "new_token"]
 
 PRECANCEL_SECONDS = 600
-"""How long a cancel waits for its submit."""
+"""How long a cancel that came before its submit is remembered."""
 MAX_PRECANCELS = 100_000
-"""Cancels that wait at once; beyond that, the oldest go."""
+"""How many such cancels are remembered; beyond that, the oldest are forgotten."""
 
 
 def new_token() -> str:
-    """The name of one claim, never given again."""
+    """Makes the token of one claim: 64 random bits in hex."""
     return secrets.token_hex(8)
 
 
@@ -53,9 +65,17 @@ class Rollouts:
     async def claim(
         self, uid: str, worker_id: str, role: WorkerRole = WorkerRole.SHARED, *, token: str | None = None
     ) -> Claim | ClaimRefused:
-        """Makes this worker the only one that may run the rollout, or says why the ticket is void.
+        """Makes this worker the only one that may run the rollout.
 
-        Who tries again after `StoreUnavailable` passes the same token, because the first try may have arrived.
+        Args:
+            uid: The rollout.
+            worker_id: The worker.
+            role: The worker's role; only an isolated worker gets a suspect.
+            token: The claim's token. A caller that tries again after `StoreUnavailable` passes the same one, because
+                the first try may have arrived. None makes a new one.
+
+        Returns:
+            The claim, or why the worker does not get one.
         """
         split = keys.split_uid(uid)
         if split is None:
@@ -87,9 +107,15 @@ class Rollouts:
         )
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
-        """Makes the last of `records` (the whole journal so far) durable; resends what Redis has lost of the rest.
+        """Makes the last record durable, and sends the earlier ones again that Redis has lost.
 
-        Raises `ClaimLost` when the rollout is no longer this worker's.
+        Args:
+            claim: The claim under which the rollout runs.
+            records: The whole journal so far.
+            turns: How many turns it holds.
+
+        Raises:
+            ClaimLost: If the rollout is no longer this worker's.
         """
         index = len(records) - 1
         while index < len(records):
@@ -102,9 +128,16 @@ class Rollouts:
             index = answer["length"] if answer["outcome"] == b"gap" else index + 1
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
-        """Whether the claim holds; one that Redis forgot is made again, with the whole journal `records`.
+        """Makes a claim again that Redis has forgotten; does nothing where Redis has it.
 
-        `records` None: the worker has not read what earlier attempts left.
+        Args:
+            claim: The claim.
+            records: The whole journal, which replaces the stored one. None leaves the stored one: the worker has not
+                read yet what earlier attempts left.
+            turns: How many turns the journal holds.
+
+        Returns:
+            Whether the rollout is this worker's.
         """
         answer = await self._connection.script(
             "restore",
@@ -120,7 +153,7 @@ class Rollouts:
         return bool(answer)
 
     async def read_journal(self, uid: str) -> list[JournalRecord]:
-        """All records of a rollout that has not ended; raises `JournalUnreadable` for one that is not ours."""
+        """Reads the journal of a rollout that has not ended; raises `JournalUnreadable`."""
         with store_errors():
             stored = await self._redis.lrange(keys.rollout(uid, "journal"), 0, -1)
         return [parse_record(expand(record)) for record in stored]
@@ -141,9 +174,10 @@ class Rollouts:
         reason: FinishReason,
         failure: Failure | None,
     ) -> str:
-        """Ends a rollout from outside, whoever runs it, with a result that has no samples.
+        """Ends a rollout with a result that has no samples; a worker that runs it is told to stop.
 
-        Returns "ok", "gone", or the terminal status that it had already.
+        Returns:
+            "ok", "gone" where there is no such rollout, or the terminal status that it had already.
         """
         uid = keys.uid_of(batch_id, index)
         with store_errors():
@@ -188,7 +222,7 @@ class Rollouts:
         return str(answer.decode())
 
     async def cancel(self, uid: str) -> RolloutStatus | None:
-        """Cancels it if it has not ended, else its delivery; returns its state afterwards, None where there is none."""
+        """Cancels a rollout, or only its push where it has ended; returns its status then, None where it is unknown."""
         split = keys.split_uid(uid)
         answer = "gone" if split is None else await self.cancel_at(*split)
         if answer == "gone":
@@ -196,9 +230,9 @@ class Rollouts:
         return RolloutStatus.CANCELLED if answer == "ok" else RolloutStatus(answer)
 
     async def cancel_at(self, batch_id: str, index: int) -> str:
-        """As `cancel`; returns as `settle` does.
+        """Cancels a rollout like `cancel`, and returns what `settle` returns.
 
-        That it was cancelled is delivered all the same, however often it is.
+        A cancelled rollout's own result is still pushed: only the push of a rollout that ended otherwise is stopped.
         """
         answer = await self.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
         if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
@@ -206,9 +240,10 @@ class Rollouts:
         return answer
 
     async def precancel(self, rollout_id: str, owner: str) -> str | None:
-        """Cancels a rollout that nobody has submitted yet, should it come within `PRECANCEL_SECONDS`.
+        """Cancels a rollout that has not been submitted yet, if its submit comes within `PRECANCEL_SECONDS`.
 
-        Returns the uid of one that was submitted after all; that one is not cancelled.
+        Returns:
+            None, or the uid where the rollout was submitted already; then it is not cancelled.
         """
         uid = await self._connection.script(
             "precancel", owner, rollout_id, int(PRECANCEL_SECONDS * 1000), MAX_PRECANCELS
@@ -257,36 +292,44 @@ class Rollouts:
         return bool(answer >= 0)
 
     async def postpone(self, uid: str, seconds: float) -> None:
-        """Lets a rollout that may only run alone be tried again soon, where no process for it can be started now."""
+        """Tries a suspect again after so many seconds, where no isolated process can be started for it now."""
         with store_errors():
             at = await now_ms(self._redis) + seconds * 1000
             await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
 
     async def first_suspect(self) -> str | None:
-        """The rollout that has waited longest to run alone."""
+        """Returns the uid of the suspect that has waited longest for an isolated worker, if there is one."""
         with store_errors():
             first = await self._redis.zrange(keys.SUSPECTS, 0, 0)
             return first[0].decode() if first else None
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
-        """Keeps a result that must not be delivered as data, for people; it goes with its batch."""
+        """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""
         with store_errors():
             await self._redis.set(keys.rollout(claim.uid, "evidence"), compress(result.model_dump_json().encode()))
 
     async def evidence(self, uid: str) -> bytes | None:
-        """What was kept of a quarantined rollout, as JSON."""
+        """Returns what was kept of a quarantined rollout, as JSON."""
         with store_errors():
             data = await self._redis.get(keys.rollout(uid, "evidence"))
         return None if data is None else expand(data)
 
     async def restart(self, claim: Claim) -> Claim:
-        """Forgets what the rollout has done; raises `ClaimLost` when it is no longer this worker's."""
+        """Forgets the journal, so that the rollout starts from turn 1; raises `ClaimLost`."""
         if not await self._connection.script("restart", claim.uid, claim.token):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
         return replace(claim, journal_length=0, clean=True)
 
     async def view(self, uid: str, owner: str | None) -> RolloutView | None:
-        """Its state, with the result once it has ended; None where this owner (None: of anybody) has no such one."""
+        """Reads a rollout's state, and its result once it has ended.
+
+        Args:
+            uid: The rollout.
+            owner: Whose rollout it must be; None stands for any.
+
+        Returns:
+            None where this owner has no such rollout.
+        """
         split = keys.split_uid(uid)
         if split is None:
             return None
@@ -315,13 +358,13 @@ class Rollouts:
         )
 
     async def result(self, uid: str) -> bytes | None:
-        """The result record as JSON; None while it has not ended."""
+        """Returns the result as JSON; None while the rollout has not ended."""
         with store_errors():
             data = await self._redis.get(keys.rollout(uid, "result"))
         return None if data is None else expand(data)
 
     async def find(self, rollout_id: str, owner: str) -> str | None:
-        """The uid of the rollout that its caller named so."""
+        """Returns the uid of the rollout to which its caller gave this name."""
         with store_errors():
             uid = await self._redis.get(keys.name(owner, rollout_id))
         return None if uid is None else str(uid.decode())

@@ -1,8 +1,10 @@
-"""Secrets at rest: a trainer's bearer key and a webhook's signing secret lie in Redis encrypted, or not at all.
+"""Secrets at rest: a trainer's bearer key and a webhook's signing secret are in Redis encrypted, or not at all.
 
-Invariant: what `encrypt` returns can be read with the key file alone; nothing else of a secret is ever stored. The
-file holds one Fernet key a line: the first encrypts, all of them decrypt. To replace a key, add the new one everywhere,
-then move it to the front everywhere, then take the old one out.
+The key file holds one Fernet key per line: the first encrypts, all of them decrypt. To replace a key:
+
+1. Add the new key at the end of the file, on all API processes and workers.
+2. Move it to the front everywhere. From now on it encrypts.
+3. Once nothing is stored any more that the old key encrypted, remove the old key.
 """
 
 import hashlib
@@ -33,10 +35,10 @@ class SecretsUnkept(StoreError):
 
 
 class SecretStore:
-    """Seals and opens secrets with the keys of one file."""
+    """Encrypts and decrypts secrets with the keys of one file."""
 
     def __init__(self, keys: Sequence[str], *, source: str) -> None:
-        """`source` says in errors where the keys are from; raises `SecretsFileInvalid`."""
+        """`source` names the keys' origin in errors; raises `SecretsFileInvalid`."""
         self._source = source
         try:
             self._keys = {hashlib.sha256(key.encode()).hexdigest()[:8]: Fernet(key) for key in keys}
@@ -47,12 +49,12 @@ class SecretStore:
 
     @classmethod
     def none(cls) -> Self:
-        """Without any key: what is no secret can be stored all the same."""
+        """Makes one without any key: it refuses secrets, and everything else can be stored."""
         return cls((), source=f"no {SETTING}")
 
     @classmethod
     def load(cls, path: Path | None) -> Self:
-        """The keys in a file, none without a file; raises `SecretsFileInvalid`, whose message names the file."""
+        """Reads the keys of a file; without a file there are none. Raises `SecretsFileInvalid`."""
         if path is None:
             return cls.none()
         try:
@@ -67,19 +69,14 @@ class SecretStore:
             raise SecretsFileInvalid(f"{SETTING}: {path} is empty; `rolloutpool make-secrets-key` makes a key")
         return cls(lines, source=f"{SETTING}={path}")
 
-    @property
-    def usable(self) -> bool:
-        """Whether secrets can be kept."""
-        return bool(self._keys)
-
     def encrypt(self, secret: str) -> str:
-        """The secret as it may be stored; raises `SecretsUnkept`."""
+        """Encrypts a secret with the first key; raises `SecretsUnkept` where there is none."""
         for name, key in self._keys.items():
             return f"{name}:{key.encrypt(secret.encode()).decode()}"
         raise SecretsUnkept
 
     def decrypt(self, encrypted: str) -> str:
-        """The secret behind `encrypt`; raises `SecretUnreadable`, which says which key it needs and which there are."""
+        """Decrypts what `encrypt` made; raises `SecretUnreadable`, which names the keys concerned."""
         name, _, token = encrypted.partition(":")
         key = self._keys.get(name)
         try:
@@ -93,7 +90,12 @@ class SecretStore:
         )
 
     def encrypt_field(self, document: bytes, encrypted: dict[str, str]) -> bytes:
-        """A JSON object whose secret field is encrypted; `encrypted` remembers, because thousands share one secret."""
+        """Encrypts the secret field of a JSON object.
+
+        Args:
+            document: The object; unchanged where it has no secret.
+            encrypted: Remembers what was encrypted, because thousands of rollouts share one secret.
+        """
         if FIELD.encode() not in document:
             return document
         fields: dict[str, Any] = orjson.loads(document)

@@ -1,7 +1,7 @@
-"""Wake-ups: one blocking reader per process tells all waiters that something of their batch ended.
+"""Wake-ups: one blocking reader per process tells all waiters that a rollout of their batch has ended.
 
-A signal carries no truth: a waiter reads the done-stream, waits, and reads again. Signals can be spurious (after a
-reconnect, or when the reader fell behind, all waiters wake), but none is lost between two waits of the same watch.
+A signal carries no data: a waiter reads the done-stream, waits for a signal, and reads again. Signals can come without
+need (after a reconnect, or when the reader was too slow, all waiters wake). None is lost between two waits of a watch.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Watch:
         self._event = asyncio.Event()
 
     async def wait(self, timeout: float) -> bool:
-        """True when something happened since the last wait; False after `timeout` seconds without."""
+        """Waits for a signal since the last wait; False after `timeout` seconds without one."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -41,7 +41,7 @@ class Watch:
         return True
 
     def wake(self) -> None:
-        """Lets the waiter look again."""
+        """Makes the waiter look again."""
         self._event.set()
 
 
@@ -63,7 +63,7 @@ class Signals:
 
     @asynccontextmanager
     async def watch(self, batch_id: str) -> AsyncIterator[Watch]:
-        """A watch on one batch; enter it before the first look, so that nothing falls in between."""
+        """Watches one batch; enter it before the first look, so that no signal is missed between the two."""
         watch = Watch()
         self._watches[batch_id].add(watch)
         try:
@@ -74,7 +74,7 @@ class Signals:
                 del self._watches[batch_id]
 
     def wake_all(self) -> None:
-        """Lets every waiter look again."""
+        """Makes every waiter look again."""
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake()
@@ -89,7 +89,7 @@ class Signals:
                         newest = await redis.xrevrange(keys.FINISHED, count=1)
                         last = newest[0][0] if newest else b"0"
                         self.wake_all()
-                    # Half a minute, so that a connection that died without a word is noticed.
+                    # Half a minute, so that a connection that broke silently is noticed.
                     for _, entries in await redis.xread({keys.FINISHED: last}, count=PAGE, block=30_000) or []:
                         last = entries[-1][0]
                         if len(entries) == PAGE:

@@ -1,7 +1,7 @@
-"""Totals: what the pool has done since its Redis was made, and what of its work stands still.
+"""Totals: what the pool has done since its Redis was first used, and how much work waits.
 
-Invariant: a total only grows, by the very script that makes the thing true, so that it counts each thing once however
-many processes and restarts there were. Totals outlive the batches that they count. Fields of the hash:
+A total only grows. The script that changes a state also counts it, so each event counts once, however many processes
+and restarts there were. Totals outlive the batches that they count. Fields of the hash:
 
 batches, accepted                batches and rollouts that were committed
 status:{s}                       rollouts that ended so
@@ -25,12 +25,12 @@ __all__ = ["PoolStats", "Totals"]
 
 
 class PoolStats(NamedTuple):
-    """The totals, and how much waits for what."""
+    """The totals, and how much work waits."""
 
     totals: dict[str, int]
     pushes_pending: int
     delayed: int
-    """Queued rollouts that wait for a moment before they may run again."""
+    """Queued rollouts that may not run yet: after a failure, or because their trainer is down."""
     dead_letters: int
     open: int
     """Rollouts that are accepted and have not ended."""
@@ -45,7 +45,7 @@ class Totals:
         self._redis = connection.redis
 
     async def read(self) -> PoolStats:
-        """All of it, in one round trip."""
+        """Reads all of it in one round trip."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.hgetall(keys.TOTALS)

@@ -1,7 +1,9 @@
-"""Workers: announced once, beating each half second, seen by everybody.
+"""Workers: each announces itself once, then beats twice a second.
 
-Invariant: a worker that is in `rp:workers` has beaten since it was last declared dead. Ages are measured on Redis'
-clock alone.
+1. A worker announces what it has (tools, agents, slots, role), and is listed in `rp:workers` with the time of its beat.
+2. Each beat renews that time. All times are of Redis' clock, because the clocks of hosts differ.
+3. Without a beat for `DEAD_AFTER_SECONDS` it counts as dead, and the reconciler removes it (`reconciliation.py`).
+4. The answer to a beat tells a worker what it missed: that it was removed, which claims it must stop, a new epoch.
 """
 
 import time
@@ -20,8 +22,9 @@ from rolloutpool_common.store.errors import store_errors
 __all__ = ["BEAT_SECONDS", "DEAD_AFTER_SECONDS", "Workers"]
 
 BEAT_SECONDS = 0.5
+"""Between two beats of a worker."""
 DEAD_AFTER_SECONDS = 5.0
-"""Ten missed beats: long enough for a loaded machine, short enough for a 10 s recovery."""
+"""Ten missed beats: long enough for a loaded machine, short enough to recover within 10 s."""
 
 
 class BeatAnswer(NamedTuple):
@@ -56,7 +59,7 @@ class Workers:
         tokenizers: dict[str, dict[str, str]],
         versions: dict[str, str],
     ) -> None:
-        """Makes the worker known, with a first beat."""
+        """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`."""
         about = {
             "role": role,
             "host": host,
@@ -86,7 +89,7 @@ class Workers:
         return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"])
 
     async def leave(self, worker_id: str) -> None:
-        """Forgets a worker that has given back its claims."""
+        """Forgets a worker that has given back all of its claims."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.zrem(keys.WORKERS, worker_id)
@@ -94,11 +97,11 @@ class Workers:
             await pipe.execute()
 
     async def deregister(self, worker_id: str) -> bool:
-        """Forgets a worker that was declared dead; False where it has claimed again in between: then try again."""
+        """Forgets a worker that was declared dead; False where it has claimed a rollout in the meantime."""
         return bool(await self._connection.script("deregister", worker_id))
 
     async def known(self) -> list[Worker]:
-        """All workers that beat or have not been declared dead yet, oldest first."""
+        """Returns all workers that have not left and were not declared dead, oldest first."""
         with store_errors():
             beats = await self._redis.zrange(keys.WORKERS, 0, -1, withscores=True)
             pipe = self._redis.pipeline(transaction=False)
@@ -115,18 +118,18 @@ class Workers:
         return sorted(found, key=lambda worker: worker.started_at)
 
     async def expired(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
-        """Workers without a beat for so long."""
+        """Returns the ids of workers without a beat for so many seconds."""
         with store_errors():
             before = await now_ms(self._redis) - seconds * 1000
             return [w.decode() for w in await self._redis.zrangebyscore(keys.WORKERS, "-inf", f"({before:.0f}")]
 
     async def claims(self, worker_id: str) -> list[str]:
-        """The uids that it runs."""
+        """Returns the uids of the rollouts that it has claimed, sorted."""
         with store_errors():
             return sorted(uid.decode() for uid in await self._redis.smembers(keys.worker(worker_id, "claims")))
 
     async def tokens(self, worker_id: str) -> dict[str, str]:
-        """The uids that it runs, each with the token of its claim."""
+        """Returns the uids of the rollouts that it has claimed, each with the token of its claim."""
         uids = await self.claims(worker_id)
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)

@@ -83,7 +83,6 @@ def test_documents_are_sealed_where_there_is_a_secret() -> None:
 
 def test_without_a_key_nothing_is_stored() -> None:
     none = SecretStore.none()
-    assert not none.usable
     assert none.encrypt_field(b'{"a":1}', {}) == b'{"a":1}'
     with pytest.raises(SecretsUnkept, match="ROLLOUTPOOL_SECRETS_FILE"):
         none.encrypt_field(b'{"callback_api_key":"x"}', {})
@@ -96,8 +95,10 @@ def test_a_file_has_a_key_a_line(tmp_path: Path) -> None:
     assert SecretStore.load(file).decrypt(store(OLD).encrypt("x")) == "x"
     assert store(NEW).decrypt(SecretStore.load(file).encrypt("x")) == "x"
     # As a volume of Kubernetes has it.
-    assert SecretStore.load(key_file(tmp_path / "k8s", NEW, mode=0o440)).usable
-    assert not SecretStore.load(None).usable
+    mounted = SecretStore.load(key_file(tmp_path / "k8s", NEW, mode=0o440))
+    assert store(NEW).decrypt(mounted.encrypt("x")) == "x"
+    with pytest.raises(SecretsUnkept):
+        SecretStore.load(None).encrypt("x")
 
 
 @pytest.mark.parametrize(("mode"), [0o644, 0o604, 0o666, 0o660, 0o620])

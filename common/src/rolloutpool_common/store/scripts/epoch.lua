@@ -1,4 +1,15 @@
 -- Check the version of the data, then notice whether Redis was started again since the last look.
+--
+-- What happens when Redis was started again (the epoch):
+-- 1. A restart cuts every connection. Each new connection runs this script before anything else; Redis' run_id is new, so
+--    the first of them raises the epoch. Whatever is written later is written in the new epoch.
+-- 2. Redis may have lost the last second of its data: claims, journal records, results.
+-- 3. Workers see the new epoch with their next beat. Each tells Redis again what it runs (restore.lua), and gives back what
+--    Redis still lists for it although it has ended there (release.lua, counter `losses`).
+-- 4. Cursors into a batch's results name the epoch. One of an earlier epoch begins again at the start, because results may
+--    have been lost or stored in another order; readers know by the uid what they have already.
+-- 5. For six seconds no worker is declared dead (reconciliation.py).
+--
 -- ARGV: the version that the caller knows.
 -- Answer: schema (version of the data), epoch (rises by one with each start of Redis), uptime_s (seconds since that start).
 -- At another version nothing is changed, and epoch and uptime are 0. See `schema.py` for the rules.
