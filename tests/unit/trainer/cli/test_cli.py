@@ -255,12 +255,12 @@ def test_cancel_takes_both_kinds(pool: StubPool, identity: str, path: str) -> No
     assert (done.exit_code, done.stdout) == (0, f"cancelled {identity}\n")
 
 
-def test_cancel_says_that_nobody_has_submitted_it(pool: StubPool) -> None:
+def test_cancel_says_that_it_was_not_submitted_yet(pool: StubPool) -> None:
     pool.on("DELETE", "/v1/rollouts/early", Answer(202, {"uid": None, "status": "cancelled"}))
     done = run("cancel", "early")
     assert (done.exit_code, done.stdout) == (
         0,
-        "nobody has submitted early; if it comes within 10 minutes, it is cancelled\n",
+        "early was not submitted yet; if it comes within 10 minutes, it is cancelled\n",
     )
 
 

@@ -1,7 +1,7 @@
-"""The `rolloutpool` command. Each module beside this one holds commands that belong together.
+"""The `rolloutpool` command. Each other module here has commands that belong together.
 
-Nothing slow is imported before a command needs it: `--help` and completion answer at once. What goes wrong is one
-line on stderr and exit code 1; a traceback means a defect of ours.
+Nothing slow is imported before a command needs it, so that `--help` and completion answer at once. An error is one
+line on stderr and exit code 1; a traceback means a defect of this program.
 """
 
 import typer

@@ -1,6 +1,7 @@
-"""One actor on any machine: `api`, `worker`, `flower`, `mock-trainer`.
+"""Commands that run one actor: `api`, `worker`, `flower`, `mock-trainer`.
 
-Each replaces or supervises `python -m` of the actor itself; what the options don't say, its environment does.
+The process becomes `python -m` of the actor, or supervises several of them. Settings without an option come from the
+environment.
 """
 
 import os
@@ -21,17 +22,17 @@ def api(
     port: options.Port = 9000,
     host: options.Host = "127.0.0.1",
 ) -> None:
-    """Run the API alone, with a Redis that is there."""
+    """Run the API alone, with an existing Redis."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis, "ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_API_HOST": host}
     _become("rolloutpool_api", settings)
 
 
 def worker(
     redis: options.Redis,
-    processes: Annotated[int, typer.Option(min=1, help="How many; one per core is right.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="How many worker processes; one per core is right.")] = 1,
     tokenizer: options.Tokenizers = None,
 ) -> None:
-    """Run workers alone, with a Redis that is there. SIGTERM drains them."""
+    """Run workers alone, with an existing Redis. SIGTERM drains them."""
     _check_installed("rolloutpool_worker")
     settings = {"ROLLOUTPOOL_REDIS_URL": redis}
     if tokenizer:
@@ -73,8 +74,8 @@ def flower(
 def mock_trainer(
     ports: Annotated[str, typer.Option(help="Such as 8081-8084 or 8081,8090.")] = DEFAULT_PORTS,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    tokenizer: Annotated[str, typer.Option(help="Whose tokens it samples.")] = "rolloutpool/tiny",
-    pool: Annotated[str, typer.Option(help="Whose tools it renders into its prompts.")] = "http://127.0.0.1:9000",
+    tokenizer: Annotated[str, typer.Option(help="The tokenizer of its tokens.")] = "rolloutpool/tiny",
+    pool: Annotated[str, typer.Option(help="The pool whose tools its prompts describe.")] = "http://127.0.0.1:9000",
     latency: Annotated[float, typer.Option(min=0, help="Seconds per model call.")] = 0.0,
     api_key: options.ApiKey = None,
 ) -> None:
@@ -85,7 +86,7 @@ def mock_trainer(
     from rolloutpool_trainer.cli.stopping import stop_on_signals
 
     numbers = _ports(ports)
-    # First of all, because it says what is missing where the extra is not installed.
+    # First, because its error says which extra is not installed.
     loaded = tokenizers.load(tokenizer)
     from rolloutpool_trainer import callback_app
     from rolloutpool_trainer.endpoint.server import serve_callback
@@ -98,7 +99,7 @@ def mock_trainer(
 
 
 def _ports(text: str) -> list[int]:
-    """`8081-8084,8090` as numbers."""
+    """Read ports such as `8081-8084,8090`."""
     try:
         spans = [part.split("-", 1) for part in text.split(",")]
         ports = [port for span in spans for port in range(int(span[0]), int(span[-1]) + 1)]
@@ -110,7 +111,7 @@ def _ports(text: str) -> list[int]:
 
 
 def _become(module: str, settings: dict[str, str]) -> NoReturn:
-    """This process becomes the actor: signals, exit code and output are its own."""
+    """Replace this process by the actor, which then gets the signals and gives the exit code."""
     _check_installed(module.partition(".")[0])
     os.environ.update(settings)
     sys.stdout.flush()

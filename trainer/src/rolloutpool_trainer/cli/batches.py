@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 
 __all__ = ["results", "status", "submit", "watch"]
 
-DEFAULT_URL = "http://127.0.0.1:9000"
 SHOWN_REASONS = 5
-"""Why rollouts did not complete: the commonest reasons; there may be one per rollout."""
+"""How many reasons why rollouts did not complete are shown, the commonest first."""
 
 
 def submit(
     file: Annotated[Path, typer.Argument(help="One rollout per line as JSON; - reads stdin.", allow_dash=True)],
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Of all rollouts: hub name, or directory on the workers.")
+        str | None, typer.Option(help="Tokenizer of all rollouts: hub name, or directory on the workers.")
     ] = None,
     trainer: Annotated[list[str] | None, typer.Option(help="Callback URL; may be repeated.")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Of all rollouts.")] = None,
-    max_tokens_total: Annotated[int | None, typer.Option(help="Of all rollouts: sampled tokens.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Of all rollouts: seconds, queueing included.")] = None,
-    defaults: Annotated[str, typer.Option(help="Anything else for all rollouts, as a JSON object.")] = "{}",
+    max_turns: Annotated[int | None, typer.Option(help="Most turns of each rollout.")] = None,
+    max_tokens_total: Annotated[int | None, typer.Option(help="Most sampled tokens of each rollout.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds until each rollout expires, queueing included.")
+    ] = None,
+    defaults: Annotated[str, typer.Option(help="Other options of all rollouts, as a JSON object.")] = "{}",
     priority: Annotated[str, typer.Option(help="high, default or low.")] = "default",
     label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until all have ended.")] = False,
 ) -> None:
-    """Submit a batch; prints its id."""
+    """Submit a batch and print its id."""
     from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
 
@@ -79,7 +80,7 @@ def submit(
             raise typer.Exit(1)
 
 
-def status(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def status(batch_id: options.BatchId, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
     """Show where a batch stands."""
     from rolloutpool_trainer.cli import console
 
@@ -87,7 +88,7 @@ def status(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: o
         console.out.print(_status_table(client.batch(batch_id).status()))
 
 
-def watch(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def watch(batch_id: options.BatchId, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
     """Show where a batch stands until it has ended."""
     import time
 
@@ -110,7 +111,7 @@ def watch(batch_id: options.BatchId, url: options.Url = DEFAULT_URL, api_key: op
 def results(
     batch_id: options.BatchId,
     cursor: Annotated[str, typer.Option(help="Go on after the result with this cursor.")] = "0",
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
     """Print each result as it ends, one JSON object a line, until all have ended."""
@@ -118,7 +119,7 @@ def results(
 
     with console.client(url, api_key) as client:
         for result in client.batch(batch_id).results(cursor):
-            # JSON escapes control characters, so that a line is a line and a terminal gets no orders.
+            # JSON escapes control characters, so that a text can neither break a line nor control the terminal.
             typer.echo(json.dumps(result.model_dump(mode="json"), separators=(",", ":")))
 
 

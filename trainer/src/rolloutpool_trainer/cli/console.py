@@ -1,4 +1,4 @@
-"""What commands print. Text from models, trainers and the network passes `printable` and never means markup."""
+"""How commands print. Text of models, trainers and the network passes `printable` and is never read as markup."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,24 +20,24 @@ err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap
 
 
 def client(url: str, api_key: str | None) -> "RolloutClient":
-    """A client that gives up soon: somebody waits at the terminal."""
+    """Make a client that gives up after 5 seconds, because a person waits at the terminal."""
     from rolloutpool_trainer.client.sync import RolloutClient
 
     return RolloutClient(url, api_key, timeout=5.0)
 
 
 def line(text: str = "", style: str = "") -> None:
-    """One line on stdout."""
+    """Print one line on stdout."""
     out.print(Text(printable(text), style=style))
 
 
 def note(text: str) -> None:
-    """One line on stderr: what goes on, not what was asked for."""
+    """Print one line on stderr: what the command does, not its result."""
     err.print(Text(printable(text), style="dim"))
 
 
 def fail(error: Exception) -> None:
-    """An error on stderr, with every fault where there are many."""
+    """Print an error on stderr, with all faults of a rejected batch."""
     from rolloutpool_trainer.errors import BatchRejected
 
     err.print(Text.assemble(("error: ", "bold red"), printable(str(error))))
@@ -52,7 +52,7 @@ def fail(error: Exception) -> None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None, *, lines: bool = True
 ) -> None:
-    """A table on stdout; numbers to the right. Without lines there is room for more columns."""
+    """Print a table on stdout, with numbers to the right. Without lines it has room for more columns."""
     shown = Table(title=title, title_justify="left", box=HEAVY_HEAD if lines else None, pad_edge=lines)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
@@ -63,7 +63,7 @@ def table(
 
 
 def grid(values: Mapping[str, object]) -> Text:
-    """Names and values, one pair a line; never wrapped, so that addresses can be copied."""
+    """Make lines of names and values. They are never wrapped, so that addresses can be copied."""
     width = max(map(len, values), default=0)
     lines = [
         Text.assemble((printable(name).ljust(width), "bold"), "  ", _cell(value)) for name, value in values.items()

@@ -1,7 +1,7 @@
-"""`rolloutpool demo`: a whole pool, a scripted trainer and a batch on this machine, and proof that the masks are right.
+"""`rolloutpool demo`: runs a whole pool, a scripted trainer and a batch on this machine, and checks every mask.
 
-The proof is the trainer's: its own sessions know which tokens it sampled, and each result is compared with them token
-by token. Nothing is left running, and nothing is left on disk.
+The trainer checks them: its own sessions know which tokens it sampled, and each result is compared with them, token by
+token. The demo leaves nothing running, and nothing on disk.
 """
 
 import time
@@ -27,7 +27,7 @@ __all__ = ["demo"]
 TOKENIZER = "rolloutpool/tiny"
 CALLBACK_PORTS = 4
 PROMPT_TAIL = 48
-"""Tokens: the question and a little before it; the tools' schemas would fill the screen."""
+"""Tokens of the prompt that are shown: the question. The schemas of the tools before it would fill the screen."""
 
 
 def demo(
@@ -61,7 +61,7 @@ def demo(
         console.note(f"starting Redis, API, {workers} workers and Flower")
         with pool, _scripted_trainer(pool, loading, callback_port) as (app, callback):
             if keep:
-                # It shows what happens while it runs, and nothing of before.
+                # Flower shows only what happens while it runs.
                 pool.wait_flower()
             ports = ", ".join(map(str, callback.ports))
             console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
@@ -117,7 +117,7 @@ def _scripted_trainer(
 def _rollouts(
     pool: "LocalPool", callback: "ServedCallback", rollouts: int, group_size: int, begun: float
 ) -> "tuple[list[FinishedRollout], float]":
-    """The batch's results, and the seconds from submission to the last."""
+    """Run the batch; returns its results, and the seconds from submission to the last."""
     from rolloutpool_trainer.cli import console
 
     results: list[FinishedRollout] = []
@@ -134,7 +134,7 @@ def _rollouts(
 
 
 def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
-    """One item per group; the last group takes what is left."""
+    """Make one item per group; the last group takes what is left."""
     from rolloutpool_trainer.testing import calculator_prompts
 
     sizes = [min(group_size, rollouts - done) for done in range(0, rollouts, group_size)]
@@ -145,7 +145,7 @@ def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
 
 
 def _print_table(results: Sequence["FinishedRollout"], seconds: float) -> None:
-    """A row per worker, and one for all."""
+    """Print a row per worker, and one for all."""
     from rolloutpool_trainer.cli import console
 
     workers = sorted({result.worker or "" for result in results})
@@ -172,7 +172,7 @@ def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[objec
 
 
 def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokenizer") -> None:
-    """The rollout with the most turns, as tokens."""
+    """Print the tokens of the rollout with the most turns."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.viewer.runs import view_samples
     from rolloutpool_trainer.viewer.terminal import legend, token_view

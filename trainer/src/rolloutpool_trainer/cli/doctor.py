@@ -1,4 +1,4 @@
-"""`rolloutpool doctor`: whether a pool can do its work, seen from this machine, and what to do where it can't."""
+"""`rolloutpool doctor`: checks from this machine whether a pool can do its work, and says what to do if it can't."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import typer
 
 from rolloutpool_trainer.cli import options
-from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.errors import ErrorDetail
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
 
 CALLBACK_PORTS = range(8080, 8131)
-"""What firewalls between pools and trainers usually let through."""
+"""Ports that firewalls between pools and trainers usually let through."""
 SILENT_SECONDS = 3.0
 """Workers send a heartbeat every half second, so six in a row are missing by then."""
 
 
 class DoctorVerdict(StrEnum):
-    """What a check says."""
+    """The verdict of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -49,7 +48,7 @@ def doctor(
     callback: Annotated[
         list[str] | None, typer.Option(help="A trainer's callback URL to check; may be repeated.")
     ] = None,
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
     """Check API, Redis, workers, tokenizers and callback ports."""
@@ -69,7 +68,7 @@ def doctor(
 
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
-    """Each check's outcome; what depends on a failed one is left out."""
+    """Yield the outcome of each check. A check that depends on a failed one is left out."""
     from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
 
@@ -132,14 +131,18 @@ def _tokenizers(alive: "list[Worker]") -> Iterator[DoctorFinding]:
         for name, fingerprint in worker.tokenizers.items():
             prints.setdefault(name, set()).add(str(fingerprint))
     if not prints:
-        hint = "none is loaded; the first rollout of each waits for that. ROLLOUTPOOL_TOKENIZERS loads them at start"
+        hint = (
+            "none is loaded, so the first rollout of each waits until it is. ROLLOUTPOOL_TOKENIZERS loads them at start"
+        )
         yield DoctorFinding("tokenizers", DoctorVerdict.WARNING, hint)
     for name, seen in prints.items():
         if len(seen) > 1:
             detail = f"{name} is not the same everywhere: {len(seen)} fingerprints; install one version on all workers"
             yield DoctorFinding("tokenizers", DoctorVerdict.FAILED, detail)
         else:
-            yield DoctorFinding("tokenizers", DoctorVerdict.OK, f"{name} is loaded, the same wherever it is")
+            yield DoctorFinding(
+                "tokenizers", DoctorVerdict.OK, f"{name} is loaded, and the same on all workers that have it"
+            )
 
 
 def _callback(url: str) -> DoctorFinding:

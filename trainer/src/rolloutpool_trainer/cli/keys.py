@@ -1,6 +1,6 @@
-"""`make-key` and `make-secrets-key`: what an operator makes before a pool listens beyond its own machine.
+"""`make-key` and `make-secrets-key`: an operator needs both before a pool listens beyond its own machine.
 
-Neither talks to a pool: an API key is known to the API by its hash alone, and printed here once.
+Neither command talks to a pool. An API key is printed here once; the API knows only its hash.
 """
 
 from typing import Annotated
@@ -13,10 +13,10 @@ __all__ = ["make_api_key", "make_secrets_key"]
 
 
 def make_api_key(
-    name: Annotated[str, typer.Argument(help="Whose batches it sees; a second key of the same name sees the same.")],
+    name: Annotated[str, typer.Argument(help="Owner of the batches; a second key of this name sees the same ones.")],
     scopes: Annotated[str, typer.Option(help="Some of submit, read, admin, separated by commas.")] = "submit,read",
 ) -> None:
-    """Make an API key: the key, which is shown once, and the entry by which the API knows it."""
+    """Make an API key: the key, which is shown once, and its entry for the API."""
     from rolloutpool_trainer.cli import console
 
     try:
@@ -25,13 +25,13 @@ def make_api_key(
         raise typer.BadParameter(str(error)) from None
     console.pairs({"key": key, "entry": made.entry()})
     console.note(
-        "key: for whoever submits, as ROLLOUTPOOL_API_KEY; it is kept nowhere. "
+        "key: for the callers, as ROLLOUTPOOL_API_KEY; it is kept nowhere. "
         "entry: for the API, in ROLLOUTPOOL_API_KEYS or a line of ROLLOUTPOOL_API_KEYS_FILE"
     )
 
 
 def make_secrets_key() -> None:
-    """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers keep callers' secrets in Redis."""
+    """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers encrypt callers' secrets in Redis."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.local.state import new_secrets_key
 

@@ -1,4 +1,4 @@
-"""Commands for who runs a pool: can it reach its trainers, and what was given up."""
+"""Commands for operators: whether a pool reaches its trainers, and what it has given up."""
 
 from typing import Annotated
 
@@ -8,14 +8,12 @@ from rolloutpool_trainer.cli import options
 
 __all__ = ["dead_letters", "preflight", "requeue"]
 
-DEFAULT_URL = "http://127.0.0.1:9000"
-
 Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.")]
 
 
 def preflight(
     server_urls: Annotated[list[str], typer.Argument(help="Callback endpoints, e.g. http://trainer:8081")],
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
     """Ask a worker whether it reaches these callback ports."""
@@ -29,7 +27,7 @@ def preflight(
         raise typer.Exit(1)
 
 
-def dead_letters(url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def dead_letters(url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
     """List rollouts that killed their workers, and pushes that were given up."""
     from rolloutpool_trainer.cli import console
 
@@ -43,7 +41,7 @@ def dead_letters(url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None)
         console.line("none")
 
 
-def requeue(uid: Uid, url: options.Url = DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def requeue(uid: Uid, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
     """Run a dead rollout once more, as a batch of its own."""
     from rolloutpool_trainer.cli import console
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "DEFAULT_URL",
     "ApiKey",
     "BatchId",
     "FlowerPort",
@@ -17,12 +18,14 @@ __all__ = [
     "Url",
 ]
 
+DEFAULT_URL = "http://127.0.0.1:9000"
+
 Url = Annotated[str, typer.Option("--url", envvar="ROLLOUTPOOL_URL", help="Where the pool's API is.")]
 ApiKey = Annotated[
     str | None,
     typer.Option("--api-key", envvar="ROLLOUTPOOL_API_KEY", show_envvar=True, help="Bearer key of the pool's API."),
 ]
-BatchId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
+BatchId = Annotated[str, typer.Argument(help="The id that `submit` printed.")]
 Host = Annotated[str, typer.Option("--host", envvar="ROLLOUTPOOL_API_HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", envvar="ROLLOUT_SERVER_PORT", min=1, max=65535, help="Port of the API.")]
 FlowerPort = Annotated[

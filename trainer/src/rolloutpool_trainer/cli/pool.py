@@ -21,8 +21,8 @@ def up(
 ) -> None:
     """Start a pool on this machine: Redis (unless --redis names one), API, workers and Flower.
 
-    Runs until Ctrl-C or SIGTERM; workers then give back what they cannot finish. Accepted work goes on when it is
-    started again on the same state.
+    Runs until Ctrl-C or SIGTERM; workers then put back what they can't finish. Accepted work goes on when the pool is
+    started again with the same state directory.
     """
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.stopping import stop_on_signals

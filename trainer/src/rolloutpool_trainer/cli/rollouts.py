@@ -1,4 +1,4 @@
-"""Single rollouts from the command line: `show`, and `cancel`, which takes batches too."""
+"""Single rollouts from the command line: `show`, and `cancel`, which also takes batches."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,6 @@ import typer
 
 from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_trainer.cli import options
-from rolloutpool_trainer.cli.batches import DEFAULT_URL
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
@@ -19,13 +18,13 @@ __all__ = ["cancel", "show"]
 def show(
     rollout_id: Annotated[str, typer.Argument(help="The pool's uid, or the caller's own id.")],
     tokenizer: Annotated[
-        str | None, typer.Option(help="Shows tokens as text; needs the extra `callback`. Ids where absent.")
+        str | None, typer.Option(help="Shows tokens as text, not as ids; needs the extra `callback`.")
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="Writes one self-contained page to this file instead of the terminal."),
     ] = None,
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
     """Show one rollout: how it went, and which of its tokens are trained."""
@@ -61,10 +60,10 @@ def show(
 
 def cancel(
     identity: Annotated[str, typer.Argument(metavar="ID", help="A batch or a rollout.")],
-    url: options.Url = DEFAULT_URL,
+    url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
 ) -> None:
-    """End a batch or one rollout; what has ended before keeps its result."""
+    """End a batch or one rollout. Rollouts that had ended before keep their result."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
@@ -76,7 +75,7 @@ def cancel(
     if known:
         console.line(f"cancelled {identity}")
     else:
-        console.line(f"nobody has submitted {identity}; if it comes within 10 minutes, it is cancelled")
+        console.line(f"{identity} was not submitted yet; if it comes within 10 minutes, it is cancelled")
 
 
 def _show_outcome(result: "RolloutResult") -> None:
@@ -152,7 +151,7 @@ def _write_page(result: "RolloutResult", tokenizer: str | None, file: Path) -> N
 
 
 def _decoder(tokenizer: str | None, result: "RolloutResult") -> "tuple[Decode | None, str | None]":
-    """How to turn ids into text, None where this installation cannot, and what a reader has to know about it."""
+    """Return how to turn ids into text, None if this installation can't, and what a reader has to know about it."""
     from rolloutpool_trainer.cli import tokenizers
     from rolloutpool_trainer.errors import MissingExtra
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP for commands that run until then: the first stops in order, the second at once."""
+"""Ctrl-C, SIGTERM and SIGHUP end a command that runs until then. The first stops it in order, the second at once."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -11,12 +11,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(BaseException):
-    """Raised in the main thread by the first signal. Not an Exception: nothing may take it for an error."""
+    """Raised in the main thread by the first signal. It is no Exception, so that nothing handles it as an error."""
 
 
 @contextmanager
 def stop_on_signals(at_once: Callable[[], None], stopping: Callable[[], None]) -> Iterator[None]:
-    """Within the block, the first signal raises `StopRequested`; it ends with the block, quietly.
+    """Within the block, let the first signal raise `StopRequested`, which ends the block without an error.
 
     Args:
         at_once: Called by each further signal, while the block's own `finally` clauses run.
@@ -30,7 +30,7 @@ def stop_on_signals(at_once: Callable[[], None], stopping: Callable[[], None]) -
             at_once()
             return
         requested = True
-        # It may come in the middle of a line that is being printed, and Python's streams refuse a second one then.
+        # The signal may interrupt a print, and Python's streams then refuse to print another line.
         with suppress(RuntimeError):
             stopping()
         raise StopRequested

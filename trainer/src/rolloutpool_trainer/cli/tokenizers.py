@@ -1,6 +1,6 @@
-"""`rolloutpool check-tokenizer` and `rolloutpool conformance`: what a tokenizer will do, before training finds out.
+"""`rolloutpool check-tokenizer` and `rolloutpool conformance`: find out before training what a tokenizer does.
 
-Also loads tokenizers for other commands, without advice about libraries that rolloutpool has no use for.
+Also loads tokenizers for other commands, without the advice that transformers prints when PyTorch is missing.
 """
 
 import json
@@ -81,11 +81,11 @@ def conformance(
 
 
 def load(name: str, revision: str | None = None) -> "ChatTokenizer":
-    """The tokenizer; takes seconds the first time.
+    """Load a tokenizer, which takes seconds the first time.
 
     Raises:
-        MissingExtra: The libraries for it are not installed.
-        TokenizerLoadFailed: It cannot be loaded.
+        MissingExtra: The libraries that it needs are not installed.
+        TokenizerLoadFailed: It can't be loaded.
     """
     _import()
     from rolloutpool_common.rendering import load_tokenizer
@@ -94,7 +94,7 @@ def load(name: str, revision: str | None = None) -> "ChatTokenizer":
 
 
 def _import() -> None:
-    # Read once, when transformers is first imported: it misses PyTorch, which models would need.
+    # transformers reads this once, when it is imported. It warns that PyTorch is missing, which only models need.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         import rolloutpool_common.rendering  # noqa: F401

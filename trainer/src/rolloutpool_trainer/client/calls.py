@@ -1,7 +1,7 @@
-"""What the pool can be asked, without any network: each function makes a `Call`, which knows how to read its answer.
+"""Every call of the pool's API, without any network: each function makes a `Call`, which can also read its answer.
 
-Both clients send these, so that they differ in nothing but `await`. Every call may be sent again: a submission
-carries an Idempotency-Key, protocol v1 joins a rollout by its id, and the rest changes nothing when repeated.
+Both clients send these. Every call may be sent again after a failure: a submission carries an Idempotency-Key,
+protocol v1 joins a rollout by its id, and the other calls change nothing when they are repeated.
 """
 
 import json
@@ -41,15 +41,15 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 READ_SECONDS = 60.0
 """Longest wait for an answer that needs no rollout to end."""
 V1_SECONDS = 660.0
-"""Longest wait for `POST /rollout`: the pool's own 600 s and some to write the answer. Asking again joins."""
+"""Longest wait for `POST /rollout`: the pool's own 600 s, and time to write the answer. A second request joins."""
 LONG_POLL_SECONDS = 25.0
-"""How long the pool holds a request for results; below the minute after which proxies cut idle connections."""
+"""How long the pool holds a request for results. Proxies cut connections that are idle for a minute."""
 AWAITED = 202
-"""A cancel that came before its submit."""
+"""Status of a cancel that came before its submit."""
 PAGE = 200
-"""Results per page: some megabytes, so that the first ones of a large batch come soon."""
+"""Results per page: some megabytes, so that the first results of a large batch come soon."""
 UNAVAILABLE = frozenset({429, 502, 503, 504})
-"""Statuses that mean: later."""
+"""Statuses after which the same call is sent again later."""
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -64,16 +64,16 @@ class Call(Generic[T]):
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    """JSON; encoded once, so that a repeated request is the same to the byte."""
+    """JSON, encoded once, so that a repeated request is equal to the byte."""
     read_seconds: float = READ_SECONDS
     answers: frozenset[int] = frozenset()
-    """Error statuses whose body is the answer all the same."""
+    """Error statuses whose body is an answer, not an error."""
 
     def result(self, response: httpx.Response) -> T:
-        """What was asked for.
+        """Read the answer.
 
         Raises:
-            ClientError: The answer is an error, or is not readable; the class says which.
+            ClientError: The answer is an error, or can't be read; the class says which.
         """
         good = response.is_success or response.status_code in self.answers
         if not good:
@@ -93,7 +93,7 @@ def _where(response: httpx.Response) -> str:
 
 
 def _detail(detail: Any) -> str:
-    """FastAPI's error text; of a list only place and reason, because each entry repeats the input."""
+    """Return FastAPI's error text. Of a list only place and reason, because each entry repeats the input."""
     if isinstance(detail, list):
         parts = [
             f"{'.'.join(map(str, entry.get('loc', ())))}: {entry.get('msg', '')}"
@@ -159,7 +159,7 @@ def submit(
     weight: int = 1,
     group: GroupPolicy | Mapping[str, Any] | None = None,
 ) -> Call[BatchAccepted]:
-    """`POST /v1/batches`. Nothing is checked here: the pool lists every fault at once, with its path."""
+    """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path."""
     if isinstance(trainer, str):
         trainer = [trainer]
     if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
@@ -211,7 +211,7 @@ def rollout_view(rollout_id: str) -> Call[RolloutView]:
 
 
 def cancel_rollout(rollout_id: str) -> Call[bool]:
-    """`DELETE /v1/rollouts/{id}`; whether it was submitted already."""
+    """`DELETE /v1/rollouts/{id}`; the answer tells whether the rollout was submitted already."""
     return Call(
         method="DELETE", path=_path("rollouts", rollout_id), read=lambda response: response.status_code != AWAITED
     )
@@ -292,7 +292,7 @@ def _json(document: Any) -> bytes:
 
 
 def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON: of a model only what was set, so that defaults stay the pool's."""
+    """Write a value as JSON; of a model only what was set, so that the pool's defaults hold for the rest."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     return dict(value)

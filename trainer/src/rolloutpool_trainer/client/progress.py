@@ -1,4 +1,4 @@
-"""The progress bar of a batch: on a terminal only, and on stderr, so that it never mixes with results."""
+"""The progress bar of a batch. It is shown on a terminal only, and on stderr, so that it never mixes with results."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,7 +12,7 @@ __all__ = ["BatchProgress"]
 
 
 class BatchProgress:
-    """Counts finished rollouts of `total` as they are read; shows nothing where nobody could see it."""
+    """Counts finished rollouts as they are read, and shows them if stderr is a terminal."""
 
     def __init__(self, total: int, *, shown: bool) -> None:
         self._ended = 0
@@ -48,7 +48,7 @@ class BatchProgress:
             self._progress.stop()
 
     def add(self, result: "RolloutResult") -> None:
-        """One more rollout has been read."""
+        """Count one more rollout."""
         self._ended += 1
         self._failed += result.status is not RolloutStatus.COMPLETED
         self._tokens += result.response_tokens

@@ -1,7 +1,8 @@
 """Reading a batch's results: each rollout once, in the order in which they ended, from any cursor on.
 
-The pool delivers at least once; what comes again is dropped here by uid. The cursor of a finished rollout is
-where reading goes on after it, in this process or in the next.
+1. `call` asks for the page after the cursor; the pool holds the request until there is a result.
+2. `take` yields what is new in the page. The pool delivers at least once, so a uid that came before is dropped.
+3. Each result carries its cursor. Another process can go on after it, by passing that cursor.
 """
 
 from collections.abc import Iterator
@@ -16,25 +17,25 @@ class FinishedRollout(RolloutResult):
     """A rollout's result with its place in the batch's stream of results."""
 
     cursor: str
-    """Pass it to `results` to read on after this one."""
+    """Pass it to `results` to go on after this rollout."""
 
 
 class ResultStream:
-    """Where one reading of a batch stands."""
+    """One reading of a batch: its cursor, and the uids that were read."""
 
     def __init__(self, batch_id: str, cursor: str) -> None:
         self._batch_id = batch_id
         self._cursor = cursor
         self._seen: set[str] = set()
         self.complete = False
-        """All rollouts of the batch have ended, and all of them were read."""
+        """Whether all rollouts of the batch have ended and were read."""
 
     def call(self) -> calls.Call[ResultPage]:
-        """The request for what comes next."""
+        """Make the call for the next page."""
         return calls.results(self._batch_id, self._cursor, wait=calls.LONG_POLL_SECONDS)
 
     def take(self, page: ResultPage) -> Iterator[FinishedRollout]:
-        """What is new in the answer to `call`."""
+        """Yield the rollouts of a page that were not read before."""
         self._cursor = page.next_cursor
         self.complete = page.complete
         for item in page.items:

@@ -1,7 +1,9 @@
-"""How long a client goes on asking a pool that does not answer.
+"""When a client asks a pool again that does not answer, and when it gives up.
 
-RetryPolicy runs out `seconds` after the first failure in a row; every answer renews it, so that a client lives
-through any number of restarts of the API, each shorter than that.
+1. A lost connection, or a status of `calls.UNAVAILABLE`, is a failure; the call is sent again after a pause.
+2. The pause doubles from 0.1 s to 5 s, with jitter. It is at least as long as the pool's `Retry-After`.
+3. The client gives up `seconds` after the first failure of a call. Each call begins anew, so a client survives any
+   number of restarts of the API that are shorter than that.
 """
 
 import time
@@ -20,7 +22,7 @@ BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
 
 
 class RetryPolicy:
-    """The failures in a row of one call."""
+    """The failures of one call."""
 
     def __init__(self, call: Call[T], base_url: str, seconds: float) -> None:
         self._name = f"{call.method} {base_url}{call.path}"
@@ -30,16 +32,16 @@ class RetryPolicy:
         self._failures = 0
 
     def after_error(self, error: httpx.TransportError) -> float:
-        """Seconds to wait before asking again.
+        """Count a failure; returns the seconds to wait before the next attempt.
 
         Raises:
-            PoolUnavailable: RetryPolicy has run out.
+            PoolUnavailable: The time for this call is over.
         """
         reason = str(error) or type(error).__name__
         return self._next(f"{self._name}: no answer ({reason})", None, 0.0)
 
     def after_answer(self, response: httpx.Response) -> float | None:
-        """As `after_error`; None when the answer is one to read."""
+        """Count a failure if the answer is one, as `after_error` does; None means that the answer can be read."""
         status = response.status_code
         if status not in UNAVAILABLE or status in self._answers:
             return None
@@ -64,7 +66,7 @@ class RetryPolicy:
 
 
 def status_delays() -> Iterator[float]:
-    """Seconds between two looks at a batch's state: quick for short batches, easy on the pool for long ones."""
+    """Yield the seconds between two looks at a batch's state: from 50 ms for short batches to 1 s for long ones."""
     delay = 0.05
     while True:
         yield delay

@@ -1,4 +1,4 @@
-"""For receivers of pushed results: never trust a push before `verify_push` has returned its event."""
+"""For receivers of pushed results: `verify_push` checks that a push is from the pool. Do not read a push before."""
 
 import time
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ __all__ = ["SignatureInvalid", "verify_push"]
 
 
 def verify_push(secret: str, headers: Mapping[str, str], body: bytes) -> PushEvent:
-    """The event in a pushed request.
+    """Check the signature of a pushed request and return its event.
 
     Args:
-        secret: What the batch was submitted with as `delivery.secret`.
+        secret: The `delivery.secret` that the batch was submitted with.
         headers: Of the request; names in any case.
         body: Of the request, byte by byte as it came. A push may come twice: drop by `event.data.uid`.
 
     Raises:
-        SignatureInvalid: It was not signed with this secret, or more than five minutes ago.
+        SignatureInvalid: The push was not signed with this secret, or more than five minutes ago.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     push.verify(
