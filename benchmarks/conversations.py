@@ -81,7 +81,7 @@ def conversation(turns: int, variant: int, result_characters: int = 0, tokenizer
             name = message["tool_calls"][0]["function"]["name"]
             result = {"role": "tool", "content": content, "tool_call_id": f"call_{turn}", "name": name}
             known = len(prompt) + len(sampled)
-            delta = tokenizer.render_delta([result], last_sampled_id=sampled[-1], tools=tools)
+            delta = tokenizer.render_delta([result], sampled=[sampled[-1]], tools=tools)
             prompt = [*prompt, *sampled, *delta.close_ids, *delta.glue_ids]
     return replies
 

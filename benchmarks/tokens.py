@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import Plot, Row, emit, parser
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, RerenderCounter, load_tokenizer, rerender
+from rolloutpool_common.rendering import SAMPLED_TAIL, TINY, ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 
@@ -71,7 +71,7 @@ class Conversation:
         return {"role": "tool", "name": "read_sensors", "tool_call_id": CALL_ID, "content": readings}
 
     def append(self, ledger: TokenLedger, new: Message, turn: int) -> None:
-        delta = self.tokenizer.render_delta([new], last_sampled_id=ledger.last_sampled_id)
+        delta = self.tokenizer.render_delta([new], sampled=ledger.last_sampled(SAMPLED_TAIL))
         ledger.append_close(delta.close_ids, turn=turn)
         ledger.append_glue(delta.glue_ids, turn=turn)
 

@@ -31,7 +31,7 @@ _ENDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "llama3_1": (("<|eot_id|>",),) * 2,
     "llama3_2": (("<|eot_id|>",),) * 2,
     "mistral_nemo": (("</s>",),) * 2,
-    "template:cohere2": (("<|END_RESPONSE|>",),) * 2,
+    "template:cohere2": (("<|END_OF_TURN_TOKEN|>",),) * 2,
     "template:deepseekv3": (("<\uff5cend▁of▁sentence\uff5c>",),) * 2,
     "template:gemma4_v2": (("<turn|>",),) * 2,
     "template:gemma4_v5": (("<turn|>",), ("<|tool_response>",)),

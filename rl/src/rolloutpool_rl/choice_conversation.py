@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.rendering import SAMPLED_TAIL
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_rl.errors import ChoiceRefused
 from rolloutpool_rl.inference_context import InferenceContext, Rollout
@@ -45,7 +46,10 @@ class ChoiceConversation:
         self._ledger = TokenLedger(context.tokenizer.fingerprint)
         self._ledger.seed(context.tokenize_prompt(prompt, tools=tools).tolist())
         self._turn = 0
-        self._last_id: int | None = None
+        self._history: list[Mapping[str, Any]] | None = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
+        """All messages so far; None as soon as a reply came without its message."""
         self._echoed = 0
         self._open = True
 
@@ -78,7 +82,8 @@ class ChoiceConversation:
             self._echoed += 1
         self._turn += 1
         self._ledger.append_sampled(ids.tolist(), logprobs.tolist(), turn=self._turn)
-        self._last_id = int(ids[-1])
+        message = _message(field(choice, "message"))
+        self._history = None if message is None or self._history is None else [*self._history, message]
         self._open = False
 
     def add_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -92,12 +97,15 @@ class ChoiceConversation:
             raise ChoiceRefused("Messages follow a reply; those of the first prompt belong in the constructor.")
         delta = self._context.tokenizer.render_delta(
             messages,
-            last_sampled_id=self._last_id,
+            sampled=self._ledger.last_sampled(SAMPLED_TAIL),
+            history=self._history,
             tools=self._tools,
             template_kwargs=self._context.template_kwargs,
         )
         self._ledger.append_close(delta.close_ids, turn=self._turn)
         self._ledger.append_glue(delta.glue_ids, turn=self._turn)
+        if self._history is not None:
+            self._history += messages
         self._open = True
 
     def rollouts(self, env_name: str, env_example_id: str, reward: float) -> tuple[Rollout, ...]:
@@ -135,3 +143,11 @@ class ChoiceConversation:
                 )
             )
         return tuple(records)
+
+
+def _message(message: Any) -> Mapping[str, Any] | None:
+    """The reply's message as a mapping; None where there is none."""
+    if message is None or isinstance(message, Mapping):
+        return message
+    dumped: Mapping[str, Any] = message.model_dump(exclude_none=True)
+    return dumped

@@ -2,8 +2,8 @@
 
 - `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
 - `template` renders text; `control_tokens` marks what must not become a control token; `codec` and `vocabulary` encode.
-- `delta` renders only what is new, after a `dummy_conversation` that ends by one of the `turn_ends`; `deepseek` is the
-  one exception.
+- `delta` renders only what is new: after a `sentinel` turn, in the context that a `shape` needs, cut at the `turn_end`;
+  `written` tries out which headers a template builds; `deepseek` is the one exception.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
 - `checks` finds out what a tokenizer's template does.
 
@@ -33,9 +33,11 @@ from rolloutpool_common.rendering.errors import (
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
 from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
+from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = [
+    "SAMPLED_TAIL",
     "TINY",
     "AssistantAppended",
     "ChatTokenizer",

@@ -31,8 +31,11 @@ class Codec:
         """Control string to id."""
         self.escaper = ControlTokenEscaper(self.control_ids, self.vocabulary.special)
         """Marks typed control strings."""
-        self._control = frozenset(self.control_ids.values())
-        self._pattern = self.escaper.pattern
+        self.control_strings = {token_id: text for text, token_id in self.control_ids.items()}
+        """Control id to string."""
+        self.pattern = self.escaper.pattern
+        """Matches the longest control string at a place."""
+        self._control = frozenset(self.control_strings)
 
     def encode(self, text: str, *, control: bool = True) -> list[int]:
         """Encodes a text, without adding special tokens.
@@ -45,12 +48,13 @@ class Codec:
             return self._encode(text)
         return self.encode_rendered(self.escaper.value(text))
 
-    def encode_rendered(self, text: str, *, after: str = "") -> list[int]:
+    def encode_rendered(self, text: str, *, after: str = "", inside: bool = False) -> list[int]:
         """Encodes a rendered text in which typed control strings are marked.
 
         Args:
             text: The text with its marks.
-            after: The control string that the text continues; empty where it continues nothing.
+            after: The control string that the text continues; empty where it continues none.
+            inside: Whether the text continues other text, so that nothing may be added that belongs to a beginning.
 
         Raises:
             ContentUnsafe: There are more control ids than the template wrote control strings.
@@ -59,8 +63,9 @@ class Codec:
         meant = 0
         for index, (piece, control) in enumerate(split_marks(text)):
             if control:
-                meant += sum(1 for _ in self._pattern.finditer(piece))
-                ids += self._continue(piece, after if index == 0 else self.vocabulary.anchor)
+                meant += sum(1 for _ in self.pattern.finditer(piece))
+                first = after or (self.vocabulary.anchor if inside else "")
+                ids += self._continue(piece, first if index == 0 else self.vocabulary.anchor)
             else:
                 ids += self._encode_plain(piece)
         if sum(map(self._control.__contains__, ids)) > meant:
@@ -101,7 +106,7 @@ class Codec:
 
     def count_control(self, pieces: Sequence[tuple[str, bool]]) -> int:
         """Counts the control strings that the template wrote, in the pieces of `split_marks`."""
-        return sum(1 for piece, control in pieces if control for _ in self._pattern.finditer(piece))
+        return sum(1 for piece, control in pieces if control for _ in self.pattern.finditer(piece))
 
     def _encode(self, text: str) -> list[int]:
         if len(text) < _LONG:
@@ -123,6 +128,6 @@ class Codec:
         spelled = self.vocabulary.spelled
         if piece in spelled:
             return spelled[piece]
-        if self._pattern.search(piece) is None:
+        if self.pattern.search(piece) is None:
             return self._continue(piece, self.vocabulary.anchor)
         return self.encode_rendered(self.escaper.value(piece))

@@ -8,11 +8,12 @@ not by its name.
 
 from collections.abc import Sequence
 
+from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.errors import HistoryRewritten
-from rolloutpool_common.rendering.template import Message
+from rolloutpool_common.rendering.errors import HistoryRewritten, TemplateRefused
+from rolloutpool_common.rendering.template import Message, Template
 
-__all__ = ["applies", "outputs_block"]
+__all__ = ["applies", "is_broken", "outputs_block"]
 
 _BLOCK = ("<\uff5ctool▁outputs▁begin\uff5c>", "<\uff5ctool▁outputs▁end\uff5c>")
 _OUTPUT = ("<\uff5ctool▁output▁begin\uff5c>", "<\uff5ctool▁output▁end\uff5c>")
@@ -21,6 +22,22 @@ _OUTPUT = ("<\uff5ctool▁output▁begin\uff5c>", "<\uff5ctool▁output▁end\uf
 def applies(codec: Codec) -> bool:
     """Whether this tokenizer's template writes outputs blocks."""
     return codec.control_ids.keys() >= {*_BLOCK, *_OUTPUT}
+
+
+def is_broken(template: Template) -> bool:
+    """Whether the template itself fails at a tool result: an output opened and closed once each, then a header."""
+    result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
+    for as_text, silent in ((False, True), (True, True), (False, False), (True, False)):
+        turn = sentinel.turn([("call00000", "f")], arguments_as_text=as_text, silent=silent)
+        conversation = [{"role": "user", "content": "x"}, turn, result]
+        try:
+            prompt = sentinel.behind(template.render(conversation))
+            bare = sentinel.behind(template.render(conversation, generation_prompt=False))
+        except TemplateRefused:
+            continue
+        if prompt is not None and bare is not None and prompt != bare:
+            return any(prompt.count(text) != 1 for text in (*_BLOCK, *_OUTPUT))
+    return True
 
 
 def outputs_block(results: Sequence[Message], codec: Codec, *, after: str) -> list[int]:

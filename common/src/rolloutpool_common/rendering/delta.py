@@ -1,47 +1,33 @@
-"""Renders only the messages that are new, so that history is never tokenised again.
+"""Renders only what is new, so that history is never tokenised again.
 
-What the policy sampled is kept as ids; rendering its text again could split it differently. So only the *delta* is
-rendered: what stands between the last sampled id and the point where the policy speaks next.
+1. A **sentinel turn** stands for the policy's last turn (`sentinel`). After it come the real new messages, their
+   typed control strings marked.
+2. Before it stands the smallest context that the shape's probe has shown to be enough (`shape`): one dummy user
+   message, the real system message, or the real history.
+3. All that the template writes after the sentinel is the end of the turn, the new messages and the generation prompt.
+   What the policy sampled of the end itself is cut off (`turn_end`); the rest is the **delta**, and only that is
+   tokenised.
 
-1. **Dummy.** The new messages are put after a dummy conversation of two short turns, in which the policy says a
-   sentinel (`dummy_conversation.py`). It has the same size at any length of the real history.
-2. **Render.** The chat template renders dummy and new messages as one conversation.
-3. **Cut.** The text is cut where the policy's turn ends (`turn_ends.py`). What follows is the delta. Nothing is
-   subtracted, so it does not matter how the template writes the dummy.
-4. **Encode.** The delta is encoded as the continuation of the token that ends the turn.
-5. **Close.** If the policy was cut by length and did not sample that token, one is put in front.
+Example, on ChatML. The render ends with `SENTINEL<|im_end|>⏎<|im_start|>tool⏎38<|im_end|>⏎<|im_start|>assistant⏎`. The
+policy sampled `… is 38<|im_end|>`, so the delta is all that follows the sentinel's own `<|im_end|>`.
 
-For example, the policy said "4", and a user asks "and 3+3?". ChatML renders
-
-    …<|im_start|>assistant\nSENTINEL<|im_end|>\n<|im_start|>user\nand 3+3?<|im_end|>\n<|im_start|>assistant\n
-                                              └── the delta
-
-This is exact only if the template appends: some move, merge or drop messages instead. That is probed once per *shape*
-(roles, keys and kinds of content of the new messages), with numbered markers as content. Each marker must stand after
-the cut, once and in order; otherwise the template is refused for this shape, and so is every rollout that needs it.
-
-Not covered: a template whose delta depends on what the history contains. The probe cannot see that.
+A probe is a promise about other conversations, so it is checked: where history is short, a shape's first deltas, and
+later every second, fourth, eighth … one, are rendered after the real history too. A difference makes the shape depend
+on history from then on. A shape that depends on history without being given one is refused.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache
 
+from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import split_marks
-from rolloutpool_common.rendering.dummy_conversation import (
-    NAMELESS,
-    SENTINEL,
-    DummyForm,
-    forms_for,
-    has_results,
-    markers_in,
-    with_markers,
-)
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
     HistoryRewritten,
@@ -49,13 +35,17 @@ from rolloutpool_common.rendering.errors import (
     TemplateRefused,
     TurnEndNotFound,
 )
+from rolloutpool_common.rendering.shape import USER, Dependence, Prober, Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.rendering.turn_ends import DummyRender, TurnEnd
+from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
 
-__all__ = ["Delta", "DeltaRenderer"]
+__all__ = ["Delta", "DeltaRenderer", "find_close"]
 
 _SHAPES = 512
-"""Shapes remembered per template; one takes a few hundred bytes."""
+"""Verdicts kept; a shape is some hundred bytes."""
+CHECKED_CHARACTERS = 16_000
+CHECKED_MESSAGES = 64
+"""A history up to here is short enough to check a shape against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,153 +53,214 @@ class Delta:
     """What lies between the last sampled id and the next generation point."""
 
     close_ids: tuple[int, ...]
-    """The token that closes the policy's turn, where the policy did not sample it: none or one."""
+    """What ends the policy's turn, as far as the policy did not sample it."""
     glue_ids: tuple[int, ...]
     """[n]; the new messages as the template writes them, and the generation prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How a template continues a turn with messages of certain roles: what the probe found out."""
+class _Known:
+    """A shape with what use has taught about it."""
 
-    form: DummyForm
-    end: TurnEnd
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.uses = 0
+
+    def due(self) -> bool:
+        """Whether this use is the first, second, fourth, eighth, and so on."""
+        self.uses += 1
+        return self.uses & (self.uses - 1) == 0
 
 
 class DeltaRenderer:
     """Renders deltas with one template. Thread-safe."""
 
-    def __init__(self, template: Template, codec: Codec, close: str | None, stop_ids: frozenset[int]) -> None:
-        """Prepares a renderer; templates are probed when they are first used.
-
-        Args:
-            template: Renders the conversations.
-            codec: Encodes them.
-            close: The control string after an assistant message, if the template writes one.
-            stop_ids: All ids that end a turn when the policy samples them.
-        """
-        self._template = template
+    def __init__(self, template: Template, codec: Codec, stops: frozenset[str]) -> None:
+        """`stops` are the control strings that policies of this family stop at."""
+        self._prober = Prober(template)
         self._codec = codec
-        self._control = codec.escaper.pattern
-        self._close = close
-        self._stop_ids = stop_ids
-        self._shapes: LRUCache[tuple[object, str], _Shape | TemplateRefused] = LRUCache(_SHAPES)
+        answer = _answer_end(template) or ""
+        self._end = TurnEnd(codec.pattern, stops, codec.pattern.search(answer) is not None)
+        self._shapes: LRUCache[object, _Known | TemplateRefused] = LRUCache(_SHAPES)
         # cachetools is not thread-safe: even a lookup reorders the cache.
         self._lock = Lock()
+        self.reads_history = False
+        """Whether a shape that was found so far depends on history."""
 
     def render(
-        self, new_messages: Sequence[Message], last_sampled_id: int | None, template_kwargs: Mapping[str, Any] | None
+        self,
+        new_messages: Sequence[Message],
+        sampled: Sequence[int],
+        *,
+        history: Sequence[Message] | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
-        """Renders what the messages add to a turn.
-
-        Args:
-            new_messages: What follows the turn; no assistant messages.
-            last_sampled_id: The id that the turn ended with; None where the policy sampled nothing.
-            template_kwargs: For the template.
-
-        Raises:
-            TemplateRefused: One of its kinds: what the template writes is no exact continuation.
-        """
+        """The delta of the messages behind a turn that ended with the ids `sampled`. Raises TemplateRefused."""
         kwargs = dict(template_kwargs or {})
-        messages = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
-        _check(messages)
-        shape = self._shape(messages, kwargs)
-        glue = self._codec.encode_rendered(self._escaped_text(shape, messages, kwargs), after=shape.end.close)
-        return Delta(*shape.end.append(glue, last_sampled_id, self._codec.control_ids, self._stop_ids))
-
-    def _escaped_text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
-        """The delta's text with typed control strings marked; see `control_tokens` for the edges of content."""
-        escaper = self._codec.escaper
-        text = self._text(shape, escaper.messages(messages), kwargs)
-        if not escaper.has_edges([message["content"] for message in messages]):
-            return text
-        marked = self._text(shape, escaper.messages(messages, edges=True), kwargs)
-        same = self._codec.count_control(split_marks(text)) == self._codec.count_control(split_marks(marked))
-        return text if same else marked
-
-    def _text(self, shape: _Shape, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> str:
-        """Steps 1 to 3: the text after the cut."""
-        text = self._template.render([*shape.form.conversation(messages), *messages], template_kwargs=kwargs)
-        cut = self._cut(text, shape.end)
-        if cut is None:
-            raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
-        if NAMELESS in text[cut:]:
+        new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
+        _check(new)
+        past = normalise(history[-1:]) if history else []
+        calls = sentinel.calls_of(past, new)
+        silent = bool(calls and past and not past[-1]["content"])
+        known = self._known(new, calls, silent, kwargs, tools)
+        shape = known.shape
+        shown = tools if shape.reads_tools else None
+        turn = sentinel.turn(calls, arguments_as_text=shape.arguments_as_text, silent=shape.silent)
+        context = self._context(shape, history)
+        text = self._text(context, turn, new, kwargs, shown)
+        if shape.depends_on is not Dependence.HISTORY and history and known.due() and _is_short(history):
+            whole = self._context(replace(shape, depends_on=Dependence.HISTORY), history)
+            # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
+            with suppress(RenderFailed):
+                found = self._text(whole, turn, new, kwargs, shown)
+                if found != text:
+                    known.shape = replace(shape, depends_on=Dependence.HISTORY)
+                    self.reads_history = True
+                    context, text = whole, found
+        start, end = shape.start, shape.end
+        if not text.startswith(start):
+            # Something printed there is this conversation's own, such as an id of a call.
+            start, end = self._prober.start_and_end(context, turn, new, kwargs, shown)
+        if sentinel.NAMELESS in text:
             raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
-        return text[cut:]
+        return self._delta(text, start, end, sampled, calls=bool(calls))
 
-    def _cut(self, text: str, end: TurnEnd) -> int | None:
-        """Where the delta begins; the last sentinel counts, because a call's arguments contain it as well."""
-        start = text.rfind(SENTINEL)
-        return None if start < 0 else end.cut(text, start + len(SENTINEL), self._control)
-
-    def _shape(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
-        """Probes a shape once; a template that refuses a shape refuses it every time."""
-        signature = tuple((m["role"], _content_kind(m["content"]), *sorted(m)) for m in messages)
-        key = signature, json.dumps(kwargs, sort_keys=True, default=repr) if kwargs else ""
-        with self._lock:
-            found = self._shapes.get(key)
-        if found is None:
-            try:
-                found = self._probe(messages, kwargs)
-            except TemplateRefused as refusal:
-                found = refusal
-            with self._lock:
-                self._shapes[key] = found
-        if isinstance(found, TemplateRefused):
-            # A new error each time: one that is raised again would collect the tracebacks of all rollouts.
-            raise type(found)(found.message)
-        return found
-
-    def _probe(self, messages: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> _Shape:
-        """Tries the forms of the dummy and the rules for the turn's end until one keeps all markers in order."""
-        probes = with_markers(messages)
-        refusal: TemplateRefused | None = None
-        for form in forms_for(probes):
-            dummy = form.conversation(probes)
-            try:
-                text = self._template.render(dummy + probes, template_kwargs=kwargs)
-            except TemplateRefused as error:
-                refusal = refusal or error
-                continue
-            render = DummyRender(text, self._alone(dummy, kwargs))
-            for end in render.ends(self._close, self._control, has_results=has_results(probes)):
-                try:
-                    _check_markers(text, self._cut(text, end), probes)
-                except TemplateRefused as error:
-                    refusal = refusal or error
-                else:
-                    return _Shape(form, end)
-        raise refusal or TurnEndNotFound()
-
-    def _alone(self, dummy: Sequence[Message], kwargs: Mapping[str, Any]) -> str | None:
-        """What follows the sentinel in the dummy without new messages; None where the template refuses that."""
+    def reads_tools(self, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a tool's result is written otherwise where there are tools."""
+        result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
         try:
-            text = self._template.render(dummy, template_kwargs=kwargs, generation_prompt=False)
-        except RenderFailed:
-            return None
-        _, sentinel, rest = text.rpartition(SENTINEL)
-        return rest if sentinel else None
+            return self._known([result], [("call00000", "f")], True, kwargs, tools).shape.reads_tools
+        except TemplateRefused:
+            return True
+
+    def _delta(self, text: str, start: str, end: str | None, sampled: Sequence[int], *, calls: bool) -> Delta:
+        tail = sampled_tail(sampled, self._codec)
+        taken, over = self._end.taken(text, start, end, tail, calls=calls)
+        before = tail.control if tail.control and not tail.space and taken else ""
+        if tail.control and not tail.space and not taken and not text.startswith(tuple(self._codec.control_ids)):
+            before = tail.control
+        close: list[int] = []
+        if over > taken:
+            close = self._codec.encode_rendered(text[taken:over], after=before, inside=bool(sampled))
+            before = self._last_control(text[:over])
+        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before, inside=bool(sampled))
+        return Delta(tuple(close), tuple(glue))
+
+    def _last_control(self, text: str) -> str:
+        found = [m for m in self._codec.pattern.finditer(text) if m.end() == len(text)]
+        return found[-1].group() if found else ""
+
+    def _text(
+        self,
+        context: Sequence[Message],
+        turn: Message,
+        new: Sequence[Message],
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> str:
+        escaper = self._codec.escaper
+
+        def text(edges: bool) -> str:
+            marked = escaper.messages(new, edges=edges)
+            _, found = self._prober.render(context, turn, marked, kwargs=kwargs, tools=tools)
+            if found is None:
+                raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
+            return found
+
+        rendered = text(edges=False)
+        if escaper.has_edges([m["content"] for m in new]):
+            safe = text(edges=True)
+            if self._codec.count_control(split_marks(rendered)) != self._codec.count_control(split_marks(safe)):
+                return safe
+        return rendered
+
+    def _context(self, shape: Shape, history: Sequence[Message] | None) -> list[Message]:
+        if shape.depends_on is Dependence.NOTHING:
+            return [USER]
+        if history is None:
+            raise HistoryRewritten(
+                f"What the template writes here depends on the {shape.depends_on}, which is not given."
+            )
+        if shape.depends_on is Dependence.SYSTEM:
+            first = next((i for i, m in enumerate(history) if m["role"] not in ("system", "developer")), len(history))
+            return [*normalise(history[:first]), USER]
+        past: list[Message] = list(normalise(history))
+        if past and past[-1]["role"] == "assistant":
+            past.pop()
+        return [_with_text_arguments(m) for m in past] if shape.arguments_as_text else past
+
+    def _known(
+        self,
+        new: Sequence[dict[str, Any]],
+        calls: Sequence[tuple[str, str]],
+        silent: bool,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> _Known:
+        """The cached verdict. It is about a shape, never about values: the probe's own ids and names are harmless."""
+        signature = tuple((m["role"], sentinel.content_kind(m["content"]), *sorted(m)) for m in new)
+        named = tuple(name != sentinel.NAMELESS for _, name in calls)
+        given = json.dumps([kwargs, list(tools or ())], sort_keys=True, default=repr) if kwargs or tools else ""
+        key = signature, named, silent, given
+        with self._lock:
+            verdict = self._shapes.get(key)
+        if verdict is None:
+            ids = [f"call{i:05d}" for i in range(max(len(calls), len(new)))]
+            harmless = [(ids[i], name if name == sentinel.NAMELESS else "f") for i, (_, name) in enumerate(calls)]
+            try:
+                verdict = _Known(self._prober.probe(_answering(new, ids), harmless, silent, kwargs, tools or None))
+            except TemplateRefused as refusal:
+                verdict = refusal
+            else:
+                self.reads_history = self.reads_history or verdict.shape.depends_on is Dependence.HISTORY
+            with self._lock:
+                self._shapes[key] = verdict
+        if isinstance(verdict, TemplateRefused):
+            raise type(verdict)(verdict.message)
+        return verdict
 
 
-def _check_markers(text: str, cut: int | None, probes: Sequence[Message]) -> None:
-    """Raises HistoryRewritten unless each marker stands after the cut, once and in order."""
-    found, appended = markers_in(text), markers_in(text[cut or 0 :])
-    if cut is not None and found == appended == list(range(len(probes))):
-        return
-    left_out = sorted({probes[i]["role"] for i in range(len(probes)) if i not in found})
-    moved = sorted({probes[i]["role"] for i in found if i not in appended})
-    did = (
-        f"leaves out {' and '.join(left_out)} messages"
-        if left_out
-        else f"writes {' and '.join(moved)} messages in front of the policy's turn instead of after it"
-        if moved
-        else "repeats or reorders the new messages"
-    )
-    raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")
+def find_close(template: Template, codec: Codec, stops: frozenset[str]) -> str | None:
+    """The control string that ends an answer; None if there is none.
+
+    Where an end has several, a known stop; where none of them is one, the last.
+    """
+    found = [match.group() for match in codec.pattern.finditer(_answer_end(template) or "")]
+    return next((text for text in found if text in stops), found[-1] if found else None)
+
+
+def _answer_end(template: Template) -> str | None:
+    """What the template writes behind an answer: in front of a user message, or at the end of the conversation."""
+    prober = Prober(template)
+    turn = sentinel.turn([])
+    with suppress(TemplateRefused):
+        _, end = prober.start_and_end([USER], turn, [USER], {}, None)
+        if end is not None:
+            return end
+    with suppress(TemplateRefused):
+        return prober.render([USER], turn, [], kwargs={}, tools=None, generation_prompt=False)[1]
+    return None
+
+
+def _answering(new: Sequence[dict[str, Any]], ids: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages with ids and names that every template takes."""
+    found, at = [], 0
+    for message in new:
+        if message["role"] in sentinel.RESULT_ROLES:
+            changed = {**message}
+            if "tool_call_id" in message:
+                changed["tool_call_id"] = ids[at]
+            if "name" in message:
+                changed["name"] = "f"
+            found.append(changed)
+            at += 1
+        else:
+            found.append(message)
+    return found
 
 
 def _identified(message: dict[str, Any], index: int) -> dict[str, Any]:
-    """Gives a tool result a call id where it has none: templates that check ids want nine letters or digits."""
+    """Templates that print or check call ids want nine letters or digits."""
     if message.get("role") == "tool" and "tool_call_id" not in message:
         return {**message, "tool_call_id": f"call{index:05d}"}
     return message
@@ -222,7 +273,19 @@ def _check(messages: Sequence[Message]) -> None:
         raise AssistantAppended()
 
 
-def _content_kind(content: Any) -> str:
-    if isinstance(content, list | tuple):
-        return "list:" + ",".join(str(part.get("type")) if isinstance(part, Mapping) else "" for part in content)
-    return type(content).__name__
+def _is_short(history: Sequence[Message]) -> bool:
+    if len(history) > CHECKED_MESSAGES:
+        return False
+    return sum(len(m["content"]) for m in history if isinstance(m.get("content"), str)) <= CHECKED_CHARACTERS
+
+
+def _with_text_arguments(message: Message) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    changed = []
+    for call in calls:
+        arguments = call["function"].get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        changed.append({**call, "function": {**call["function"], "arguments": text}})
+    return {**message, "tool_calls": changed}

@@ -11,6 +11,7 @@ mirrors are those of huggingface_hub, set by its environment variables.
 """
 
 import hashlib
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from rolloutpool_common.rendering.errors import TemplateMissing, TokenizerLoadError
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
-from rolloutpool_common.rendering.transformers_compat import backend_of, tokenizer_json
+from rolloutpool_common.rendering.transformers_compat import backend_of, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -73,7 +74,7 @@ def load_tokenizer(
     where = str(directory) if directory.is_dir() else source
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        path = tokenizer_json(where, revision)
+        path = repository_file(where, "tokenizer.json", revision)
         chat, backend = _agreeing(name, where, path, options)
     except TokenizerLoadError:
         raise
@@ -91,7 +92,17 @@ def load_tokenizer(
         template_sha256=hashlib.sha256(text.encode()).hexdigest(),
         transformers_version=transformers.__version__,
     )
-    return ChatTokenizer(name, revision, fingerprint, backend, chat)
+    return ChatTokenizer(name, revision, fingerprint, backend, chat, _stop_ids(where, revision))
+
+
+def _stop_ids(where: str, revision: str | None) -> tuple[int, ...]:
+    """The ids that the model itself stops at, by its generation_config.json; none where that cannot be read."""
+    try:
+        found = repository_file(where, "generation_config.json", revision)
+        ids = json.loads(found.read_text(encoding="utf-8")).get("eos_token_id") if found else None
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return tuple(i for i in (ids if isinstance(ids, list) else [ids]) if isinstance(i, int))
 
 
 def _agreeing(

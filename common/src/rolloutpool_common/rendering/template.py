@@ -7,8 +7,11 @@ an object, and an empty list of calls is left out.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
+from jinja2 import Environment, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
 from rolloutpool_common.rendering.errors import RenderFailed
@@ -27,6 +30,11 @@ class Template:
         """Takes the Jinja text `source`; the tokenizer supplies the special tokens and the filters."""
         self.source = source
         self._tokenizer = tokenizer
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Literals that the template looks for in texts, such as `/no_think`: a message that says one may switch it."""
+        return _tested_words(self.source)
 
     def render(
         self,
@@ -85,7 +93,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = None
         function["arguments"] = parsed if isinstance(parsed, dict) else arguments
     return {
@@ -93,3 +101,30 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in call.items() if value is not None},
         "function": function,
     }
+
+
+_TESTS = frozenset({"startswith", "endswith", "split", "rsplit", "find", "index", "replace", "partition", "rpartition"})
+_LONGEST_WORD = 80
+_MOST_WORDS = 16
+
+
+def _tested_words(source: str) -> tuple[str, ...]:
+    """Literals in front of `in` and in calls of a string's tests, in order of appearance."""
+    try:
+        tokens = [
+            (kind, value) for _, kind, value in Environment().lex(source) if kind in ("string", "name", "operator")
+        ]
+    except TemplateSyntaxError:
+        return ()
+    found: dict[str, None] = {}
+    open_test = False
+    for (kind, value), (next_kind, next_value) in pairwise([*tokens, ("operator", ")")]):
+        if kind == "name" and value in _TESTS and next_value == "(":
+            open_test = True
+        elif kind == "operator" and value == ")":
+            open_test = False
+        elif kind == "string" and (open_test or (next_kind, next_value) in (("name", "in"), ("name", "not"))):
+            word = value[1:-1].encode().decode("unicode_escape", "replace") if value.isascii() else value[1:-1]
+            if word.strip() and len(word) <= _LONGEST_WORD:
+                found[word.strip()] = None
+    return tuple(found)[:_MOST_WORDS]

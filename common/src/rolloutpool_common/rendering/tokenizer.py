@@ -22,10 +22,10 @@ from transformers import PreTrainedTokenizerBase
 from rolloutpool_common.rendering import deepseek
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
-from rolloutpool_common.rendering.delta import Delta, DeltaRenderer
+from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.rendering.turn_ends import find_close
+from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = ["ChatTokenizer", "RenderedConversation"]
@@ -67,27 +67,30 @@ class ChatTokenizer:
         fingerprint: TokenizerFingerprint,
         backend: Tokenizer,
         chat: PreTrainedTokenizerBase,
+        stop_ids: Iterable[int] = (),
     ) -> None:
-        """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes."""
+        """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes; `stop_ids` are the model's own."""
         self.name = name
         self.revision = revision
         self.fingerprint = fingerprint
         self._chat = chat
         templates = chat.chat_template
         sources = list(templates.values()) if isinstance(templates, dict) else [templates]
-        self._codec = Codec(backend, "\n".join(sources))
-        self.close_token = find_close(self._template(None), self._codec.escaper.pattern)
-        """The control string that ends an assistant message; None where the template writes none."""
+        written = "\n".join(text for source in sources for text in (source, *written_texts(Template(chat, source))))
+        self._codec = Codec(backend, written)
         control = self._codec.control_ids
+        own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
+        stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
+        self.close_token = find_close(self._template(None), self._codec, stops)
+        """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
         """Its id."""
-        self.stop_ids = frozenset(control[s] for s in (*_STOPS, self.close_token, chat.eos_token) if s in control)
+        stops |= {self.close_token} if self.close_token else frozenset()
+        self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
+        self._outputs_by_hand: dict[str, bool] = {}
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
-        self._deltas = {
-            source: DeltaRenderer(Template(chat, source), self._codec, self.close_token, self.stop_ids)
-            for source in sources
-        }
+        self._deltas = {source: DeltaRenderer(Template(chat, source), self._codec, stops) for source in sources}
 
     @property
     def vocab_size(self) -> int:
@@ -116,9 +119,9 @@ class ChatTokenizer:
         return self._codec.vocabulary.added_are_borders
 
     @property
-    def tools_choose_template(self) -> bool:
-        """Whether there are several templates, one of them for conversations with tools."""
-        return len(self._deltas) > 1
+    def closing(self) -> tuple[int, ...]:
+        """The ids by which a turn ends that was sampled whole; empty where the template writes none."""
+        return () if self.close_id is None else (self.close_id,)
 
     @property
     def reads_clock(self) -> bool:
@@ -204,11 +207,27 @@ class ChatTokenizer:
         """The id of a piece as the vocabulary spells it (`\u0120hello`, `<|im_end|>`); None if there is none."""
         return self._codec.token_id(piece)
 
+    def deltas_read_tools(
+        self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
+    ) -> bool:
+        """Whether deltas depend on the tools that the policy was shown, so that it matters which these are."""
+        if not tools:
+            return False
+        if len(self._deltas) > 1:
+            return True
+        return self._deltas[self._template(tools).source].reads_tools(tools, dict(template_kwargs or {}))
+
+    @property
+    def deltas_read_history(self) -> bool:
+        """Whether any delta so far had to be rendered after all of its history: then a long history takes long."""
+        return any(renderer.reads_history for renderer in self._deltas.values())
+
     def render_delta(
         self,
         new_messages: Sequence[Message],
         *,
-        last_sampled_id: int | None,
+        sampled: Sequence[int],
+        history: Sequence[Message] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Delta:
@@ -216,26 +235,40 @@ class ChatTokenizer:
 
         Args:
             new_messages: What follows the turn; no assistant messages.
-            last_sampled_id: The id that the turn ended with; None where the policy sampled nothing.
-            tools: Choose the template where there are several. They stand before the history and are not rendered here.
+            sampled: The ids of the turn, or the last `SAMPLED_TAIL` of them; empty where the policy sampled nothing.
+            history: All messages up to the policy's turn, that turn included; None where they are not known. Most
+                templates need none of it.
+            tools: What the policy was shown that it may call.
             template_kwargs: Further variables of the template.
 
         Raises:
-            TemplateRefused: The template does not append these messages, so their ids cannot be exact.
+            TemplateRefused: The template does not append these messages, or what it writes depends on a history that
+                is not given; their ids cannot be exact.
         """
-        renderer = self._deltas[self._template(tools).source]
+        template = self._template(tools)
+
+        def delta(new: Sequence[Message], ids: Sequence[int], past: Sequence[Message] | None) -> Delta:
+            renderer = self._deltas[template.source]
+            return renderer.render(new, ids, history=past, tools=tools, template_kwargs=template_kwargs)
+
         results = 0
-        if deepseek.applies(self._codec) and self.close_token:
+        if self.close_id is not None and self._writes_outputs_by_hand(template):
             normal = normalise(new_messages)
             results = next((i for i, m in enumerate(normal) if m.get("role") != "tool"), len(normal))
-        if not results:
-            return renderer.render(new_messages, last_sampled_id, template_kwargs)
+        if not results or self.close_id is None:
+            return delta(new_messages, sampled, history)
         block = deepseek.outputs_block(normal[:results], self._codec, after=self.close_token or "")
-        rest = (
-            renderer.render(new_messages[results:], self.close_id, template_kwargs).glue_ids if normal[results:] else ()
-        )
-        closed = last_sampled_id in self.stop_ids or self.close_id is None
-        return Delta(() if closed or self.close_id is None else (self.close_id,), (*block, *rest))
+        rest = delta(new_messages[results:], [self.close_id], None).glue_ids if normal[results:] else ()
+        closed = bool(sampled) and sampled[-1] in self.stop_ids
+        return Delta(() if closed else (self.close_id,), (*block, *rest))
+
+    def _writes_outputs_by_hand(self, template: Template) -> bool:
+        """Whether this is a template of DeepSeek's that cannot write tool results itself; tried once."""
+        if not deepseek.applies(self._codec):
+            return False
+        if template.source not in self._outputs_by_hand:
+            self._outputs_by_hand[template.source] = deepseek.is_broken(template)
+        return self._outputs_by_hand[template.source]
 
     def _render(
         self,

@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-__all__ = ["backend_of", "tokenizer_json"]
+__all__ = ["backend_of", "repository_file"]
 
 
-def tokenizer_json(where: str, revision: str | None) -> Path | None:
-    """Finds the tokenizer.json of a hub name or a directory; None where there is none."""
-    found = cached_file(where, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+def repository_file(where: str, name: str, revision: str | None) -> Path | None:
+    """Finds a file of a hub name or a directory; None where there is none. Raises OSError where the hub is away."""
+    found = cached_file(where, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 
 

@@ -73,7 +73,6 @@ class TokenLedger:
         self._head = 0
         # The last sampled turn, and the id that ended it.
         self._turn: int | None = None
-        self._last: int | None = None
         self._hash = id_hash()
         self._head_hash = self._hash.copy()
 
@@ -121,10 +120,13 @@ class TokenLedger:
         """Where the context ended when the policy's last turn was appended; 0 before that."""
         return self._head
 
-    @property
-    def last_sampled_id(self) -> int | None:
-        """The id that ended the policy's last turn; None if that turn had none, or before the first."""
-        return self._last
+    def last_sampled(self, most: int) -> Sequence[int]:
+        """Up to `most` of the last ids that the policy sampled in its last turn; empty if it sampled none."""
+        for segment in reversed(self._segments):
+            if segment.kind is SegmentKind.SAMPLED:
+                found = self._ids[max(segment.start, segment.end - most) : segment.end]
+                return found if segment.turn == self._turn else ()
+        return ()
 
     @property
     def pending_glue(self) -> int:
@@ -305,10 +307,6 @@ class TokenLedger:
             SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs), entry.policy_version, entry.train
         )
         self._extend(segment, ids)
-        if ids:
-            self._last = ids[-1]
-        elif turn != self._turn:
-            self._last = None
         self._head, self._head_hash, self._turn = len(self), self._hash.copy(), turn
 
     def _apply_tail(self, entry: TailEntry, ids: "array[int]") -> None:

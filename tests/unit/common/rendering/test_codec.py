@@ -30,8 +30,8 @@ def assert_harmless(tokenizer: ChatTokenizer, content: object) -> None:
     message, plain = {"role": "user", "content": content}, {"role": "user", "content": "x"}
     prompt = tokenizer.render_prompt([message])
     assert controls(tokenizer, prompt) == controls(tokenizer, tokenizer.render_prompt([plain]))
-    delta = tokenizer.render_delta([message], last_sampled_id=tokenizer.close_id)
-    expected = tokenizer.render_delta([plain], last_sampled_id=tokenizer.close_id)
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing)
+    expected = tokenizer.render_delta([plain], sampled=tokenizer.closing)
     assert controls(tokenizer, list(delta.glue_ids)) == controls(tokenizer, list(expected.glue_ids))
 
 

@@ -22,8 +22,8 @@ USER = {"role": "user", "content": "go on"}
 
 def text(tokenizer: ChatTokenizer, *messages: dict[str, Any], last: str | None = None, **kwargs: Any) -> str:
     """The delta as text, a synthesised close token in brackets."""
-    last_id = tokenizer.close_id if last is None else tokenizer.encode(last)[-1]
-    delta = tokenizer.render_delta(messages, last_sampled_id=last_id, template_kwargs=kwargs)
+    sampled = tokenizer.closing if last is None else tokenizer.encode(last)
+    delta = tokenizer.render_delta(messages, sampled=sampled, template_kwargs=kwargs)
     return (f"[{tokenizer.decode(delta.close_ids)}]" if delta.close_ids else "") + tokenizer.decode(delta.glue_ids)
 
 
@@ -46,7 +46,7 @@ def test_a_turn_without_its_stop_token_is_closed(tiny: ChatTokenizer, last: str)
 
 
 def test_a_turn_without_any_token_is_closed(tiny: ChatTokenizer) -> None:
-    assert tiny.render_delta([USER], last_sampled_id=None).close_ids == (tiny.close_id,)
+    assert tiny.render_delta([USER], sampled=()).close_ids == (tiny.close_id,)
 
 
 def test_null_and_wire_forms_are_normalised(tiny: ChatTokenizer) -> None:
@@ -58,7 +58,7 @@ def test_delta_continues_the_whole_prompt(tiny: ChatTokenizer) -> None:
     history = [USER, {"role": "assistant", "content": "sure"}]
     whole = tiny.render_prompt([*history, RESULT])
     before = tiny.render_prompt(history)
-    delta = tiny.render_delta([RESULT], last_sampled_id=tiny.close_id)
+    delta = tiny.render_delta([RESULT], sampled=tiny.closing)
     close = len(before) - 1 - before[::-1].index(tiny.close_id or 0)
     assert whole == [*before[: close + 1], *delta.glue_ids]
 
@@ -153,8 +153,8 @@ TWO_CLOSES = (
     ("last", "expected"),
     [
         ("<|end_turn|>", "<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
-        ("<|end_text|>", "<|end_turn|><|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
-        ("word", "[<|end_text|>]<|end_turn|><|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
+        ("<|end_text|>", "[<|end_turn|>]<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
+        ("word", "[<|end_text|><|end_turn|>]<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
     ],
 )
 def test_two_closing_tokens_are_each_written_once(make_tokenizer: MakeTokenizer, last: str, expected: str) -> None:
@@ -195,7 +195,7 @@ def test_a_printed_tool_name_must_be_known(make_tokenizer: MakeTokenizer) -> Non
     template = LOOP.replace("m.content", "(m.name or messages[1].tool_calls[0].function.name) + m.content")
     tokenizer = make_tokenizer("{% set x = namespace(n='') %}" + template.replace(
         "m.name or messages[1].tool_calls[0].function.name",
-        "messages[1].tool_calls[0].function.name if m.role == 'tool' else ''",
+        "messages[loop.index0 - 1].tool_calls[0].function.name if m.role == 'tool' else ''",
     ) + GENERATION)  # fmt: skip
     assert "add38" in text(tokenizer, RESULT)
     with pytest.raises(HistoryRewritten, match="name"):
@@ -204,7 +204,7 @@ def test_a_printed_tool_name_must_be_known(make_tokenizer: MakeTokenizer) -> Non
 
 def test_white_space_behind_the_close_token_is_swallowed_as_in_history(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(LOOP + GENERATION)
-    delta = tokenizer.render_delta([USER], last_sampled_id=tokenizer.close_id)
+    delta = tokenizer.render_delta([USER], sampled=tokenizer.closing)
     whole = tokenizer.encode("<|im_end|>" + tokenizer.decode(delta.glue_ids))
     assert whole == [tokenizer.close_id, *delta.glue_ids]
 
@@ -214,8 +214,8 @@ def test_named_templates_are_chosen_by_the_presence_of_tools(make_tokenizer: Mak
         {"default": LOOP + GENERATION, "tool_use": LOOP.replace("m.content", "'T' + m.content") + GENERATION}
     )
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-    plain = tokenizer.render_delta([USER], last_sampled_id=tokenizer.close_id)
-    with_tools = tokenizer.render_delta([USER], last_sampled_id=tokenizer.close_id, tools=tools)
+    plain = tokenizer.render_delta([USER], sampled=tokenizer.closing)
+    with_tools = tokenizer.render_delta([USER], sampled=tokenizer.closing, tools=tools)
     assert "Tgo on" not in tokenizer.decode(plain.glue_ids)
     assert "Tgo on" in tokenizer.decode(with_tools.glue_ids)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rolloutpool_common.rendering.transformers_compat import backend_of, tokenizer_json
+from rolloutpool_common.rendering.transformers_compat import backend_of, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 
 def test_a_directorys_tokenizer_json_is_found(tmp_path: Path) -> None:
-    assert tokenizer_json(str(TINY_TOKENIZER), None) == TINY_TOKENIZER / "tokenizer.json"
+    assert repository_file(str(TINY_TOKENIZER), "tokenizer.json", None) == TINY_TOKENIZER / "tokenizer.json"
 
 
 def test_a_directory_without_one_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert tokenizer_json(str(tmp_path), None) is None
+    assert repository_file(str(tmp_path), "tokenizer.json", None) is None
 
 
 def test_a_fast_tokenizer_has_a_backend() -> None:

@@ -53,7 +53,7 @@ def test_export_ends_at_the_last_sampled_token() -> None:
     ledger = two_turns()
     ledger.append_glue([30, 31, 32], turn=2)
     assert ledger.pending_glue == 3
-    assert ledger.last_sampled_id == 12
+    assert list(ledger.last_sampled(1)) == [12]
     assert ledger.samples()[0].response_ids[-1] == 12
 
 
@@ -162,7 +162,7 @@ def test_a_turn_of_no_ids_still_moves_the_head() -> None:
     ledger.append_sampled([], [], turn=3)
     ledger.append_close([99], turn=3)
     assert ledger.pending_glue == 1
-    assert ledger.last_sampled_id is None
+    assert list(ledger.last_sampled(1)) == []
     assert ledger.accept_echo([*ledger.ids[:-2], 31, 99]).kind is EchoKind.FORK
 
 

@@ -109,7 +109,7 @@ async def test_scripted_rollouts_of_both_kinds_of_trainer(tokenizer: ChatTokeniz
                 if not results:
                     break
                 last = reply["token_ids"][-1]
-                delta = tokenizer.render_delta(results, last_sampled_id=last, tools=TOOLS)
+                delta = tokenizer.render_delta(results, sampled=[last], tools=TOOLS)
                 mask = [0] * (len(delta.close_ids) + len(delta.glue_ids))
             session = app.get_session(f"r{index}")
             trained = [
@@ -189,7 +189,7 @@ async def test_long_bodies_render_alike(tokenizer: ChatTokenizer) -> None:
     async with client_of(app) as client:
         message = message_of(await ask(client, body([QUESTION])))
         message_of(await ask(client, body([QUESTION, message, long])))
-    delta = tokenizer.render_delta([long], last_sampled_id=tokenizer.close_id)
+    delta = tokenizer.render_delta([long], sampled=tokenizer.closing)
     assert policy.prompts[1] == policy.prompts[0] + tokenizer.encode(ANSWER) + list(delta.glue_ids)
 
 

@@ -34,7 +34,7 @@ def one_turn(tokenizer: ChatTokenizer, glue: list[int] | None = None, prompt: li
     ledger.seed(prompt or tokenizer.render_prompt(QUESTION))
     ids = tokenizer.encode("It is 38.<|im_end|>")
     ledger.append_sampled(ids, [-0.5] * len(ids), turn=1)
-    ledger.append_glue(glue or tokenizer.render_delta(QUESTION, last_sampled_id=ids[-1]).glue_ids, turn=1)
+    ledger.append_glue(glue or tokenizer.render_delta(QUESTION, sampled=ids).glue_ids, turn=1)
     return ledger
 
 
@@ -121,7 +121,7 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
     tokenizer: ChatTokenizer, on_injection: OnInjection
 ) -> None:
     last = tokenizer.encode("<|im_end|>")[-1]
-    glue = list(tokenizer.render_delta(TYPED, last_sampled_id=last).glue_ids)
+    glue = list(tokenizer.render_delta(TYPED, sampled=[last]).glue_ids)
     ledger = one_turn(tokenizer, glue)
     injected = [*ledger.ids[: ledger.head], *tokenizer.encode(tokenizer.decode(glue))]
     verifier = EchoVerifier(spec_of(on_injection=on_injection), tokenizer, ledger, "uid")

@@ -76,7 +76,7 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
     tokens = track(tokenizer, **options)
     first = reply(tokenizer.render_prompt(messages), said(tokenizer))
     assert await tokens.ingest_reply(first, messages, AskedTurn(1), train=True) == "none"
-    await tokens.append(MORE, 1)
+    await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     return tokens
 
 
@@ -154,7 +154,7 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     shown = hidden or None
     prompt = rerender(tokenizer, QUESTION, tools=shown)
     await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, AskedTurn(1), train=True)
-    await tokens.append(MORE, 1)
+    await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     history = [*QUESTION, ANSWER, *MORE]
     theirs = rerender(tokenizer, history, tools=shown)
     plan = await tokens.plan_mask(history, 2)
@@ -193,7 +193,7 @@ async def test_messages_that_come_later_are_rendered_with_those_before_them(toke
         ids = said(tokenizer)[:-1]  # without its stop token, so that one is put in
         await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, AskedTurn(1), train=True)
         for part in parts:
-            await tokens.append(part, 1)
+            await tokens.append(part, [*QUESTION, ANSWER], 1)
     assert once.ledger.ids == twice.ledger.ids
     assert once.ledger.pending_glue == twice.ledger.pending_glue
     assert TokenLedger.replay(twice.ledger.entries, fingerprint=tokenizer.fingerprint) == twice.ledger
@@ -202,7 +202,7 @@ async def test_messages_that_come_later_are_rendered_with_those_before_them(toke
 async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(tokenizer: ChatTokenizer) -> None:
     tokens = await opened(tokenizer)
     with pytest.raises(TemplateRefusedTurn, match="turn 1"):
-        await tokens.append([ANSWER], 1)
+        await tokens.append([ANSWER], [*QUESTION, ANSWER], 1)
 
 
 @pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
@@ -211,7 +211,7 @@ async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, siz
     await tokens.ingest_reply(
         reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
     )
-    task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], 1))
+    task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], [*QUESTION, ANSWER], 1))
     await asyncio.sleep(0)
     # Without a thread it has nothing to wait for.
     assert task.done() is not in_thread
@@ -249,7 +249,7 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
     tokens = track(tokenizer)
     first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
     await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
-    await tokens.append(MORE, 1)
+    await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
     assert plan.exact == tokens.ledger.pending_glue
     assert counted == lengths

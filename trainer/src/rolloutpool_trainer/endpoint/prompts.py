@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_common.rendering import ChatTokenizer, Delta, rerender
+from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Prompt", "Prompter"]
@@ -66,7 +66,8 @@ class Prompter:
         context = ledger.ids
         delta = self.tokenizer.render_delta(
             messages[len(messages) - appended :],
-            last_sampled_id=context[-1],
+            sampled=ledger.last_sampled(SAMPLED_TAIL),
+            history=messages[: len(messages) - appended],
             tools=tools,
             template_kwargs=self.template_kwargs,
         )

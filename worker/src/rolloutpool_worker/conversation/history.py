@@ -42,8 +42,15 @@ class History:
 
     def since_last_turn(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """All messages after the policy's last one, then `messages`; tool messages with the names of their tools."""
-        since = list(takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))[::-1]
-        return self._with_tool_names([*since, *messages])
+        return self._with_tool_names([*self.messages[self._turn_end() :], *messages])
+
+    def through_last_turn(self) -> list[dict[str, Any]]:
+        """All messages up to the policy's last one, that one included."""
+        return self.messages[: self._turn_end()]
+
+    def _turn_end(self) -> int:
+        after = sum(1 for _ in takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))
+        return len(self.messages) - after
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         # Some templates print the name of the tool that was called; protocol v1's messages do not have it.

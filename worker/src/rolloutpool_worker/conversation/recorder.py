@@ -129,7 +129,7 @@ class Recorder:
             tool_calls: How many of them are results of tools.
         """
         history = self._history
-        await self._tokens.append(history.since_last_turn(messages), turn)
+        await self._tokens.append(history.since_last_turn(messages), history.through_last_turn(), turn)
         record = ObservationRecord(
             messages=messages,
             entries=self._new_entries(),

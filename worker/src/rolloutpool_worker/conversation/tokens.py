@@ -12,7 +12,7 @@ from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
-from rolloutpool_common.rendering import ChatTokenizer, Delta, TemplateRefused
+from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
@@ -47,6 +47,8 @@ class TokenTrack:
         self._spec = spec
         self._tokenizer = tokenizer
         self._tools = tools
+        self._reads_tools: bool | None = None
+        """Whether deltas depend on the tools; None before the first delta."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
 
@@ -153,28 +155,40 @@ class TokenTrack:
 
     # --- new messages -------------------------------------------------------------------------------------------
 
-    async def append(self, messages: list[dict[str, Any]], turn: int) -> None:
+    async def append(self, messages: list[dict[str, Any]], past: Sequence[dict[str, Any]], turn: int) -> None:
         """Renders what follows the last sampled turn; replaces the earlier render of a prefix of these messages.
 
         Args:
             messages: All messages after the policy's last one: some templates merge them into one turn.
+            past: All messages up to the policy's last one, that one included.
             turn: The turn that they follow.
         """
-        tools = await self._shown_tools() if self._tokenizer.tools_choose_template else None
-        delta = await off_loop(characters(messages), self._render, messages, turn, tools)
+        if self._reads_tools is None:
+            self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
+        tools = await self._shown_tools() if self._reads_tools else None
+        size = characters(messages) + (characters(past) if self._tokenizer.deltas_read_history else 0)
+        delta = await off_loop(size, self._render, messages, past, turn, tools)
         if self.ledger.pending_glue:
             self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
             return
         self.ledger.append_close(delta.close_ids, turn=turn)
         self.ledger.append_glue(delta.glue_ids, turn=turn)
 
-    def _render(self, messages: list[dict[str, Any]], turn: int, tools: list[dict[str, Any]] | None) -> Delta:
-        last, kwargs = self.ledger.last_sampled_id, self._spec.template_kwargs
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        past: Sequence[dict[str, Any]],
+        turn: int,
+        tools: list[dict[str, Any]] | None,
+    ) -> Delta:
+        sampled, kwargs = self.ledger.last_sampled(SAMPLED_TAIL), self._spec.template_kwargs
         try:
-            return self._tokenizer.render_delta(messages, last_sampled_id=last, tools=tools, template_kwargs=kwargs)
+            return self._tokenizer.render_delta(
+                messages, sampled=sampled, history=past, tools=tools, template_kwargs=kwargs
+            )
         except TemplateRefused as refused:
             try:
-                self._tokenizer.render_delta(PLAIN_RESULT, last_sampled_id=last, tools=tools, template_kwargs=kwargs)
+                self._tokenizer.render_delta(PLAIN_RESULT, sampled=sampled, tools=tools, template_kwargs=kwargs)
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.

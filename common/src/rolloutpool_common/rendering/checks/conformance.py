@@ -21,6 +21,7 @@ from rolloutpool_common.rendering.drift import classify
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Outcome", "case_faults", "conversation_faults", "run", "tokenizer_name"]
@@ -186,7 +187,7 @@ def _append(
 ) -> None:
     delta = tokenizer.render_delta(
         messages,
-        last_sampled_id=ledger.last_sampled_id,
+        sampled=ledger.last_sampled(SAMPLED_TAIL),
         tools=case.get("tools"),
         template_kwargs=case.get("template_kwargs"),
     )

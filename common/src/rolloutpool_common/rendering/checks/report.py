@@ -118,7 +118,7 @@ def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
 def _appended(tokenizer: ChatTokenizer, messages: Sequence[Mapping[str, Any]]) -> str:
     """Says why the messages cannot be appended; empty if they can."""
     try:
-        tokenizer.render_delta(messages, last_sampled_id=tokenizer.close_id)
+        tokenizer.render_delta(messages, sampled=tokenizer.closing)
     except TemplateRefused as refusal:
         return refusal.reason
     return ""
@@ -141,7 +141,7 @@ def _unsafe(tokenizer: ChatTokenizer) -> str:
 
 
 def _control_ids(tokenizer: ChatTokenizer, message: Mapping[str, Any]) -> list[int]:
-    delta = tokenizer.render_delta([message], last_sampled_id=tokenizer.close_id)
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing)
     return [i for i in delta.glue_ids if i in tokenizer.control_ids]
 
 

@@ -1,0 +1,285 @@
+"""What a delta depends on: probed once per shape of the new messages, never guessed from a template's name.
+
+1. Render `[user] + sentinel turn + numbered markers`. All that stands behind the sentinel is the **base**. Each marker
+   must stand in it once, in order, and nowhere in front: else the template hoists, moves or drops, and is refused.
+2. Render with and without tools. Equal: deltas need no tools. Tools that move behind the turn (they stand in the first
+   prompt, but no longer in front): deltas are rendered without them, because the policy has seen them already.
+3. Render behind other histories: one, two and three rounds, parallel calls, thinking, answers, and each word that the
+   template tests for, first and last in a message. A base that changes with the system message makes the shape
+   depend on it (`Dependence.SYSTEM`), one that changes with anything else on all of history (`Dependence.HISTORY`).
+   Earlier content that shows up in the base is a history that moves: refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rolloutpool_common.rendering import sentinel
+from rolloutpool_common.rendering.control_tokens import NONCE
+from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused, TurnEndNotFound
+from rolloutpool_common.rendering.template import Message, Template
+
+__all__ = ["USER", "Dependence", "Prober", "Shape"]
+
+USER: dict[str, Any] = {"role": "user", "content": "x"}
+_TOOL = NONCE + "t"
+_EARLIER = 1_000_000
+"""Markers of earlier messages are counted from here."""
+
+
+class Dependence(StrEnum):
+    """What, of the messages before a turn, the text behind it depends on."""
+
+    NOTHING = "nothing"
+    SYSTEM = "system"
+    """The system message, such as a switch that turns thinking off."""
+    HISTORY = "history"
+    """Anything in it, such as the number of a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a template continues a turn with messages of certain roles and keys."""
+
+    arguments_as_text: bool
+    silent: bool
+    """Whether the sentinel turn makes its calls without saying anything."""
+    reads_tools: bool
+    """Whether deltas are rendered with the tools."""
+    depends_on: Dependence
+    start: str
+    """What the template writes behind the sentinel and in front of the first new message."""
+    end: str | None
+    """The part of `start` that ends the policy's turn; None where it can't be told from the next header."""
+
+
+class Prober:
+    """Finds shapes of one template."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+
+    def render(
+        self,
+        context: Sequence[Message],
+        turn: Message,
+        new: Sequence[Message],
+        *,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+        generation_prompt: bool = True,
+    ) -> tuple[str, str | None]:
+        """The whole text, and what of it stands behind the sentinel. Raises RenderFailed."""
+        text = self._template.render(
+            [*context, turn, *new], tools=tools, template_kwargs=kwargs, generation_prompt=generation_prompt
+        )
+        return text, sentinel.behind(text)
+
+    def probe(
+        self,
+        new: Sequence[Message],
+        calls: Sequence[tuple[str, str]],
+        silent: bool,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> Shape:
+        """The shape of such messages behind such a turn. Raises TemplateRefused with the reason of the first form."""
+        marks = sentinel.marked(new)
+        refusal: TemplateRefused | None = None
+        quiet = (silent, not silent) if calls else (False,)
+        # Where the shape fits, the form that the real turn has; a template may write what a turn says elsewhere.
+        for as_text, form in [(as_text, form) for form in quiet for as_text in ((False, True) if calls else (False,))]:
+            turn = sentinel.turn(calls, arguments_as_text=as_text, silent=form)
+            try:
+                return self._shape(turn, marks, as_text, form, kwargs, tools)
+            except TemplateRefused as error:
+                refusal = refusal or error
+        raise refusal or TurnEndNotFound()
+
+    def start_and_end(
+        self,
+        context: Sequence[Message],
+        turn: Message,
+        new: Sequence[Message],
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> tuple[str, str | None]:
+        """`Shape.start` and `Shape.end` behind this very context. Raises TemplateRefused."""
+        marks = sentinel.marked(new)
+        text, base = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
+        if base is None:
+            raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
+        _check_markers(text, base, marks)
+        return base[: sentinel.first_marker(base)], self._end(context, turn, base, kwargs, tools)
+
+    def _shape(
+        self,
+        turn: Message,
+        marks: Sequence[Message],
+        as_text: bool,
+        silent: bool,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> Shape:
+        text, base = self.render([USER], turn, marks, kwargs=kwargs, tools=tools)
+        if base is None:
+            raise TurnEndNotFound()
+        shown = tools if tools and self._reads_tools(turn, marks, base, kwargs, tools) else None
+        if tools and shown is None:
+            text, base = self.render([USER], turn, marks, kwargs=kwargs, tools=None)
+            if base is None:
+                raise TurnEndNotFound()
+        _check_markers(text, base, marks)
+        return Shape(
+            arguments_as_text=as_text,
+            silent=silent,
+            reads_tools=shown is not None,
+            depends_on=self._depends_on(turn, marks, base, kwargs, shown),
+            start=base[: sentinel.first_marker(base)],
+            end=self._end([USER], turn, base, kwargs, shown),
+        )
+
+    def _end(
+        self,
+        context: Sequence[Message],
+        turn: Message,
+        base: str,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> str | None:
+        try:
+            _, alone = self.render(context, turn, (), kwargs=kwargs, tools=tools, generation_prompt=False)
+        except RenderFailed:
+            return None
+        # Some templates write the end only in front of a follower, some another one, some always a generation prompt.
+        return alone if alone is not None and base.startswith(alone) else None
+
+    def _reads_tools(
+        self,
+        turn: Message,
+        marks: Sequence[Message],
+        base: str,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> bool:
+        try:
+            _, bare = self.render([USER], turn, marks, kwargs=kwargs, tools=None)
+        except RenderFailed:
+            return True  # the template counts on tools
+        if bare == base:
+            return False
+        named = [_named(tool, f"{_TOOL}{i}e") for i, tool in enumerate(tools)]
+        try:
+            text, found = self.render([USER], turn, marks, kwargs=kwargs, tools=named)
+            first = self._template.render([USER], tools=named, template_kwargs=kwargs)
+        except RenderFailed:
+            return True
+        moved = found is not None and _TOOL in first and _TOOL in found and _TOOL not in text[: len(text) - len(found)]
+        return not moved
+
+    def _depends_on(
+        self,
+        turn: Message,
+        marks: Sequence[Message],
+        base: str,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> Dependence:
+        def differs(context: Sequence[Message]) -> bool:
+            try:
+                text, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
+            except RenderFailed:
+                return False  # such a history cannot be, with this template
+            if found is None:
+                raise TurnEndNotFound("The template drops the policy's turn behind a longer history.")
+            if any(number >= _EARLIER for number in sentinel.markers_in(found)):
+                raise HistoryRewritten("The template writes earlier messages behind the policy's turn.")
+            _check_markers(text, found, marks)
+            return found != base
+
+        words = self._template.words
+        depends = Dependence.NOTHING
+        if not self._moves_system(turn, marks, kwargs, tools):
+            systems = ["x", *(text for word in words for text in (f"{word} x", f"x {word}"))]
+            if any(differs([{"role": "system", "content": text}, USER]) for text in systems):
+                depends = Dependence.SYSTEM
+        return Dependence.HISTORY if any(map(differs, _histories(words))) else depends
+
+    def _moves_system(
+        self,
+        turn: Message,
+        marks: Sequence[Message],
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> bool:
+        """Whether a system message is written behind the turn, though it stood in the first prompt: not twice."""
+        context = [*sentinel.marked([{"role": "system", "content": "x"}], _EARLIER), USER]
+        try:
+            _, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
+        except RenderFailed:
+            return True
+        return found is None or _EARLIER in sentinel.markers_in(found)
+
+
+def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
+    """Histories in front of a turn, with markers as content where the text does not matter."""
+    said: dict[str, Any] = {"role": "assistant", "content": "y"}
+
+    def rounds(n: int, calls: int) -> list[Message]:
+        found: list[Message] = [USER]
+        for i in range(n):
+            ids = [f"past{i:02d}{j:03d}" for j in range(calls)]
+            made = [{"id": c, "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}} for c in ids]
+            results = [{"role": "tool", "tool_call_id": c, "name": "f", "content": "r"} for c in ids]
+            found += [{**said, "content": "", "tool_calls": made}, *results]
+        return found
+
+    answered = [USER, said, USER]
+    for history in (
+        answered,
+        [*answered, said, USER],
+        rounds(1, 1),
+        rounds(2, 1),
+        rounds(3, 1),
+        rounds(1, 2),
+        [*rounds(1, 1), said, USER],
+        [USER, {**said, "content": "<think>\ny\n</think>\n\ny"}, USER],
+        [USER, {**said, "reasoning_content": "y"}, USER],
+    ):
+        yield _earlier(history)
+    for word in words:
+        for text in (f"{word} x", f"x {word}"):
+            yield [{**USER, "content": text}]
+            yield [USER, {**said, "content": text}, USER]
+
+
+def _earlier(history: Sequence[Message]) -> list[Message]:
+    """Markers for content that is plain text and no word of a test."""
+    marks = sentinel.marked(history, _EARLIER)
+    return [
+        mark if message["content"] in ("x", "y", "r") else message for message, mark in zip(history, marks, strict=True)
+    ]
+
+
+def _named(tool: Mapping[str, Any], name: str) -> dict[str, Any]:
+    function = tool.get("function")
+    return {**tool, "function": {**function, "name": name}} if isinstance(function, Mapping) else {**tool, "name": name}
+
+
+def _check_markers(text: str, base: str, marks: Sequence[Message]) -> None:
+    """Raises HistoryRewritten unless each of the new messages is written once, in order, behind the turn."""
+    found = [n for n in sentinel.markers_in(text) if n < _EARLIER]
+    behind = [n for n in sentinel.markers_in(base) if n < _EARLIER]
+    if found == behind == list(range(len(marks))):
+        return
+    left_out = sorted({marks[i]["role"] for i in range(len(marks)) if i not in found})
+    moved = sorted({marks[i]["role"] for i in found if i not in behind})
+    did = (
+        f"leaves out {' and '.join(left_out)} messages"
+        if left_out
+        else f"writes {' and '.join(moved)} messages in front of the policy's turn instead of behind it"
+        if moved
+        else "repeats or reorders the new messages"
+    )
+    raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")

@@ -1,0 +1,118 @@
+"""How much of a turn's end the policy has sampled itself: the rest is written for it, nothing is written twice.
+
+`text` is what the template writes behind the sentinel; it begins with the end of the policy's turn. Where the policy's
+last ids are a control token (and white space), that token is looked for in the end. Where it sampled none, because the
+turn was cut or its stop was withheld, the end is written whole behind an answer, and from its stop on behind a call:
+what the template writes in front of it belongs to the call, which the policy has spelled in its own way.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.errors import TurnEndNotFound
+
+__all__ = ["SAMPLED_TAIL", "Sampled", "TurnEnd", "sampled_tail"]
+
+SAMPLED_TAIL = 48
+"""Sampled ids that are looked at; no family ends a turn with more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The end of what the policy sampled."""
+
+    control: str
+    """The last control string, if nothing but white space follows it; else empty."""
+    before: str
+    """The text in front of it."""
+    space: str
+    """The white space behind it."""
+    any: bool
+    """Whether the policy sampled anything at all."""
+
+
+def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
+    """Reads the last ids of a turn."""
+    tail = list(ids[-SAMPLED_TAIL:])
+    control = codec.control_strings
+    at = next((i for i in range(len(tail) - 1, -1, -1) if tail[i] in control), None)
+    if at is None:
+        return Sampled("", codec.decode(tail), "", bool(tail))
+    space = codec.decode(tail[at + 1 :])
+    if space.strip():
+        return Sampled("", codec.decode(tail), "", True)
+    return Sampled(control[tail[at]], codec.decode(tail[:at]), space, True)
+
+
+class TurnEnd:
+    """Cuts the end of a turn."""
+
+    def __init__(self, pattern: re.Pattern[str], stops: frozenset[str], answers_close: bool) -> None:
+        """`stops` are the control strings that policies stop at; `answers_close`: whether an answer ends with one."""
+        self._pattern = pattern
+        self._stops = stops
+        self._answers_close = answers_close
+
+    def taken(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> tuple[int, int]:
+        """Two offsets in `text`: where what the policy has not sampled begins, and where the turn's end is over.
+
+        Args:
+            text: what the template writes behind the sentinel.
+            start: the part of it in front of the first new message.
+            end: the part of `start` that ends the turn, if that is known.
+            sampled: the end of what was sampled.
+            calls: whether the turn makes calls.
+
+        Raises:
+            TurnEndNotFound: the turn was cut in a call, and nothing tells where its end begins.
+        """
+        region = end if end is not None else start
+        controls = list(self._pattern.finditer(region))
+        stop = next((match for match in controls if match.group() in self._stops), None)
+        over = self._over(end, controls, stop)
+        if sampled.control:
+            found = self._found(start, end, controls, sampled)
+            if found is not None:
+                taken = found + _common(start[found:], sampled.space)
+                return taken, max(over, taken)
+            if sampled.control in self._stops:
+                taken = stop.end() if stop else over
+                return taken, max(over, taken)
+        if not calls:
+            return 0, over
+        if stop is not None:
+            return stop.start(), max(over, stop.end())
+        if end is None:
+            raise TurnEndNotFound("The turn was cut in a call, and the template does not show where a call ends.")
+        if not self._answers_close or not controls:
+            return len(end), len(end)
+        return controls[-1].start(), over
+
+    def _found(self, start: str, end: str | None, controls: Sequence[re.Match[str]], sampled: Sampled) -> int | None:
+        """Behind the place of the end at which the policy has arrived; None where it is nowhere in it."""
+        places = [m for m in controls if m.group() == sampled.control]
+        if places:
+            return max(places, key=lambda m: (_agreement(start[: m.start()], sampled.before), -m.start())).end()
+        if end is not None and not self._answers_close:
+            header = self._pattern.match(start, len(end))
+            if header is not None and header.group() == sampled.control:
+                return header.end()
+        return None
+
+    def _over(self, end: str | None, controls: Sequence[re.Match[str]], stop: re.Match[str] | None) -> int:
+        if end is not None:
+            return controls[-1].end() if controls else 0
+        first = stop or next((match for match in controls if not match.start()), None)
+        return first.end() if first else 0
+
+
+def _agreement(ours: str, theirs: str) -> int:
+    """Length of the longest text that both end with."""
+    return _common(ours[::-1], theirs[::-1])
+
+
+def _common(one: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

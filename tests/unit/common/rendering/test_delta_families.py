@@ -1,0 +1,251 @@
+"""Constructs of strangers' templates, the smallest family for each: exact, or refused with the right reason.
+
+Each of them was once rendered wrong without anybody noticing, because trainer and pool share the renderer. The expected
+text is the template's own: a full render of the real conversation, cut behind what the policy sampled.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, load_tokenizer
+
+Message = dict[str, Any]
+
+USER: Message = {"role": "user", "content": "go on"}
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {}}}]
+GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+
+
+def said(text: str = "I said") -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def calling(call_id: str = "abcdefghi") -> Message:
+    call = {"id": call_id, "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def result(call_id: str = "abcdefghi", content: str = "38") -> Message:
+    return {"role": "tool", "name": "add", "tool_call_id": call_id, "content": content}
+
+
+def delta(tokenizer: ChatTokenizer, history: list[Message], new: list[Message], sampled: str, **options: Any) -> str:
+    found = tokenizer.render_delta(new, sampled=tokenizer.encode(sampled), history=history, **options)
+    return tokenizer.decode([*found.close_ids, *found.glue_ids])
+
+
+def behind(tokenizer: ChatTokenizer, messages: list[Message], sampled: str, **options: Any) -> str:
+    """The full render, behind the last place where it says what was sampled."""
+    whole = tokenizer.render_text(messages, **options)
+    return whole[whole.rindex(sampled) + len(sampled) :]
+
+
+ENDS_TWICE = (
+    "{% for m in messages %}{{ '<|turn|>' + m.role + '<|text|>' + m.content + '<|end_text|><|end_turn|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn|>assistant<|text|>' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("sampled", ["I said", "I said<|end_text|>", "I said<|end_text|><|end_turn|>"])
+def test_an_end_of_several_control_strings_is_written_once(make_tokenizer: MakeTokenizer, sampled: str) -> None:
+    control = ("<|turn|>", "<|text|>", "<|end_text|>", "<|end_turn|>")
+    tokenizer = make_tokenizer(ENDS_TWICE, control, eos="<|endoftext|>")
+    history = [USER, said()]
+    assert tokenizer.close_token == "<|end_turn|>"
+    assert delta(tokenizer, history, [USER], sampled) == behind(tokenizer, [*history, USER], sampled)
+
+
+NO_THINK = (
+    "{% set quiet = messages[0].role == 'system' and '/no_think' in messages[0].content %}"
+    + LOOP
+    + GENERATION
+    + "{% if add_generation_prompt %}{{ '<think></think>' if quiet else '<think>\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("system", ["Be kind.", "/no_think", "Be kind. /no_think", "/no_think Be kind."])
+def test_a_switch_in_the_system_message_reaches_the_generation_prompt(
+    make_tokenizer: MakeTokenizer, system: str
+) -> None:
+    tokenizer = make_tokenizer(NO_THINK)
+    history = [{"role": "system", "content": system}, USER, said()]
+    found = delta(tokenizer, history, [USER], "I said<|im_end|>")
+    assert found == behind(tokenizer, [*history, USER], "I said<|im_end|>")
+    assert found.endswith("<think></think>" if "/no_think" in system else "<think>\n")
+
+
+def test_a_delta_that_depends_on_what_is_not_given_is_refused(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(NO_THINK)
+    with pytest.raises(HistoryRewritten, match="depends on the system"):
+        tokenizer.render_delta([USER], sampled=tokenizer.closing)
+
+
+ROUNDS = (
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}"
+    "{{ '[Round ' ~ ns.n ~ ']' }}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}" + GENERATION
+)
+CALL_IDS = (
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{% if m.role == 'tool' %}{{ '{\"id\": ' ~ ns.n ~ '}' }}{% set ns.n = ns.n + 1 %}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_numbers_over_history_are_the_real_ones(make_tokenizer: MakeTokenizer, rounds: int) -> None:
+    tokenizer = make_tokenizer(ROUNDS)
+    history = [message for _ in range(rounds) for message in (USER, said())]
+    found = delta(tokenizer, history, [USER], "I said<|im_end|>")
+    assert found == behind(tokenizer, [*history, USER], "I said<|im_end|>")
+    assert f"[Round {rounds + 1}]" in found
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_results_that_are_counted_have_their_own_number(make_tokenizer: MakeTokenizer, rounds: int) -> None:
+    tokenizer = make_tokenizer(CALL_IDS)
+    history = [USER, *(message for _ in range(rounds - 1) for message in (calling(), result())), calling()]
+    found = delta(tokenizer, history, [result()], '{"a": 1}<|im_end|>')
+    assert f'{{"id": {rounds - 1}}}38' in found
+
+
+WRAPPED = LOOP.replace("m.content", "('<tool_response>' + m.content if tools and m.role == 'tool' else m.content)")
+NEEDS_TOOLS = "{% for t in tools %}{{ t.function.name }}{% endfor %}" + LOOP + GENERATION
+
+
+def test_glue_that_depends_on_tools_is_rendered_with_them(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(WRAPPED + GENERATION)
+    assert tokenizer.deltas_read_tools(TOOLS, None)
+    history = [USER, calling()]
+    assert "<tool_response>38" in delta(tokenizer, history, [result()], "x<|im_end|>", tools=TOOLS)
+    assert "<tool_response>" not in delta(tokenizer, history, [result()], "x<|im_end|>")
+
+
+def test_a_template_that_loops_over_tools_is_rendered_with_them(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(NEEDS_TOOLS)
+    assert "38<|im_end|>" in delta(tokenizer, [USER, calling()], [result()], "x<|im_end|>", tools=TOOLS)
+
+
+TOOLS_LAST = (  # as Mistral's: the definitions stand in front of the last user message
+    "{% for m in messages %}{% if loop.last and m.role == 'user' and tools %}{{ tools[0].function.name }}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+def test_tools_that_move_to_the_last_message_are_not_shown_twice(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(TOOLS_LAST)
+    assert "add" not in delta(tokenizer, [USER, said()], [USER], "I said<|im_end|>", tools=TOOLS)
+
+
+PLAIN_HEADERS = (
+    "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content }}"
+    "{{ eos_token + '\n\n' if m.role == 'assistant' else '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### assistant:\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("sampled", ["I said", "I said<|endoftext|>", "I said<|endoftext|>\n"])
+def test_a_separator_behind_the_end_is_kept(make_tokenizer: MakeTokenizer, sampled: str) -> None:
+    tokenizer = make_tokenizer(PLAIN_HEADERS, eos="<|endoftext|>")
+    history = [USER, said()]
+    assert delta(tokenizer, history, [USER], sampled) == behind(tokenizer, [*history, USER], sampled)
+
+
+BUILT_HEADERS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def test_a_header_that_is_built_is_control_and_cannot_be_typed(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, BUILT_HEADERS, ("<|tool|>", "<|user|>", "<|assistant|>"))
+    # Not special: only what the template writes makes them control.
+    tokenizer_json = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in tokenizer_json["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in ("<|tool|>", "<|user|>", "<|assistant|>")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json), encoding="utf-8")
+    tokenizer = load_tokenizer(str(tmp_path))
+    header = tokenizer.token_id("<|tool|>")
+    assert header is not None
+    found = tokenizer.render_delta([result(content="38<|tool|>")], sampled=tokenizer.closing, history=[USER, calling()])
+    assert [*found.close_ids, *found.glue_ids].count(header) == 1
+    assert "38<|tool|>" in tokenizer.decode(found.glue_ids)
+
+
+CALL_MARKUP = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' + '<|call_end|>' }}{% endfor %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+@pytest.mark.parametrize(
+    "sampled", ['[{"a": 1}]<|call_end|><|im_end|>', '[{"a": 1}]<|call_end|>', '[{"a": 1}]', '[{"a"']
+)
+def test_a_call_whose_stop_was_withheld_is_closed(make_tokenizer: MakeTokenizer, sampled: str) -> None:
+    tokenizer = make_tokenizer(CALL_MARKUP, ("<|call_end|>",))
+    found = delta(tokenizer, [USER, calling()], [result()], sampled)
+    closed = sampled + found
+    assert closed.count("<|im_end|>\n<|im_start|>tool\n38<|im_end|>") == 1
+    assert closed.count("<|call_end|>") <= 1
+
+
+def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, LOOP + GENERATION, ("<|stop|>",))
+    stop = load_tokenizer(str(tmp_path)).token_id("<|stop|>")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [stop, 2]}), encoding="utf-8")
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert stop in tokenizer.stop_ids
+    assert delta(tokenizer, [USER, said()], [USER], "I said<|stop|>").startswith("\n<|im_start|>user")
+
+
+@pytest.mark.parametrize(
+    ("sampled", "begins"), [("I said<|im_end|>\n", "<|im_start|>user"), ("I said<|im_end|>", "\n<|im_start|>user")]
+)
+def test_white_space_behind_a_sampled_end_is_not_written_again(
+    make_tokenizer: MakeTokenizer, sampled: str, begins: str
+) -> None:
+    assert delta(make_tokenizer(LOOP + GENERATION), [USER, said()], [USER], sampled).startswith(begins)
+
+
+CHECKED_IDS = (
+    "{% for m in messages %}{% if m.role == 'tool' and m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('ids have nine characters') }}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+def test_a_refused_value_does_not_refuse_the_next_one(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHECKED_IDS)
+    for _ in range(2):
+        with pytest.raises(RenderFailed, match="nine characters"):
+            delta(tokenizer, [USER, calling("call_1")], [result("call_1")], "x<|im_end|>")
+        assert "38" in delta(tokenizer, [USER, calling()], [result()], "x<|im_end|>")
+
+
+OUTPUTS = (  # as DeepSeek's tokens, in a template that works
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"
+    "{% elif m.role == 'assistant' %}{{ '<\uff5cAssistant\uff5c>' + m.content + '<\uff5cend▁of▁sentence\uff5c>' }}"
+    "{% else %}{{ '<\uff5ctool▁outputs▁begin\uff5c><\uff5ctool▁output▁begin\uff5c>' + m.content }}"
+    "{{ '<\uff5ctool▁output▁end\uff5c><\uff5ctool▁outputs▁end\uff5c>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<\uff5cAssistant\uff5c><think>\n' }}{% endif %}"
+)
+
+
+def test_a_template_of_deepseeks_that_works_is_used(make_tokenizer: MakeTokenizer) -> None:
+    names = ("User", "Assistant", "tool▁outputs▁begin", "tool▁outputs▁end", "tool▁output▁begin", "tool▁output▁end")
+    end = "<\uff5cend▁of▁sentence\uff5c>"
+    tokenizer = make_tokenizer(OUTPUTS, [*(f"<\uff5c{name}\uff5c>" for name in names), end], eos=end)
+    assert delta(tokenizer, [USER, calling()], [result()], f"x{end}").endswith("<\uff5cAssistant\uff5c><think>\n")
+
+
+def test_earlier_messages_behind_the_turn_are_refused(make_tokenizer: MakeTokenizer) -> None:
+    reminded = LOOP.replace("m.content", "m.content + (messages[0].content if loop.last else '')") + GENERATION
+    with pytest.raises(HistoryRewritten, match="earlier messages"):
+        delta(make_tokenizer(reminded), [{"role": "user", "content": "first"}, said()], [USER], "I said<|im_end|>")
