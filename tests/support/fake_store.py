@@ -6,20 +6,20 @@ a connection is not read and the reconciler does not run; it knows no outage, no
 
 from typing import Any
 
-import fakeredis
+from fakeredis import FakeServer
 from fakeredis.aioredis import FakeRedis
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["FakeConnection", "fake_store"]
+__all__ = ["FakeConnection", "FakeServer", "fake_store"]
 
 
 class FakeConnection(Connection):
-    """Connections to a fake server."""
+    """Connections to a fake server. `_client` is the seam: it makes every client that a store uses."""
 
-    def __init__(self, server: fakeredis.FakeServer) -> None:
+    def __init__(self, server: FakeServer) -> None:
         self._server = server
         super().__init__("redis://fake")
 
@@ -27,6 +27,6 @@ class FakeConnection(Connection):
         return FakeRedis(server=self._server, version=(7, 4))
 
 
-def fake_store(server: fakeredis.FakeServer | None = None) -> Store:
+def fake_store(server: FakeServer | None = None) -> Store:
     """An empty store, or another process' view of the same server."""
-    return Store(FakeConnection(server or fakeredis.FakeServer()), SECRETS)
+    return Store(FakeConnection(server or FakeServer()), SECRETS)

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-import fakeredis
 import pytest
-from tests.support.fake_store import fake_store
+from tests.support.fake_store import FakeServer, fake_store
 from tests.support.inside_worker import InsideWorker, inside_worker
 
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
@@ -28,7 +27,7 @@ def tokenizers() -> TokenizerCache:
 @pytest.fixture
 def fake_redis(monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty fakeredis: every store that the test opens has its data there."""
-    server = fakeredis.FakeServer()
+    server = FakeServer()
 
     def opened(url: str, **_: object) -> Store:
         assert url == FAKE_URL

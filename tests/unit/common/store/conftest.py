@@ -2,28 +2,27 @@
 
 from collections.abc import AsyncIterator
 
-import fakeredis
 import pytest
-from tests.support.fake_store import fake_store
+from tests.support.fake_store import FakeServer, fake_store
 
 from rolloutpool_common.store import Store
 
 
 @pytest.fixture
-def server() -> fakeredis.FakeServer:
+def server() -> FakeServer:
     """A Redis that holds nothing yet."""
-    return fakeredis.FakeServer()
+    return FakeServer()
 
 
 @pytest.fixture
-async def store(server: fakeredis.FakeServer) -> AsyncIterator[Store]:
+async def store(server: FakeServer) -> AsyncIterator[Store]:
     opened = fake_store(server)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def other(server: fakeredis.FakeServer) -> AsyncIterator[Store]:
+async def other(server: FakeServer) -> AsyncIterator[Store]:
     """The same Redis, as another process sees it."""
     opened = fake_store(server)
     yield opened

@@ -1,0 +1,128 @@
+"""tests/unit mirrors the modules: what a module does is tested in `tests/unit/<distribution>/<path>/test_<module>.py`.
+
+A module needs no test module of its own if it does nothing (it only declares types, constants and fields), or if it is
+listed below with the test module that covers it, for one of these reasons:
+
+- it is a part of another module's mechanism, and only the whole can be tested;
+- it needs a real Redis: fakeredis has no `INFO`, no outages and no blocking reads over several connections;
+- it is what a process does, or what goes over a socket, and has no behaviour without it.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
+
+PARTS = {
+    "common/protocol/operations": "integration/api/test_operations",
+    "common/protocol/options": "unit/api/test_validation",
+    "common/rendering/control_tokens": "unit/common/rendering/test_codec",
+    "common/rendering/deepseek": "unit/common/rendering/test_delta",
+    "common/rendering/dummy_conversation": "unit/common/rendering/test_delta",
+    "common/rendering/errors": "unit/common/rendering/test_delta",
+    "common/rendering/template": "unit/common/rendering/test_delta",
+    "common/rendering/tokenizer": "unit/common/rendering/test_codec",
+    "common/rendering/turn_ends": "unit/common/rendering/test_delta",
+    "common/rendering/vocabulary": "unit/common/rendering/test_codec",
+    "api/checks": "unit/api/test_validation",
+    "rl/arrays": "unit/rl/test_losses",
+    "rl/openai_choices": "unit/rl/test_choice_conversation",
+    "rl/padded_batch": "unit/rl/test_export",
+    "rl/role_spans": "unit/rl/test_role_masks",
+    "trainer/cli/actors": "unit/trainer/cli/test_cli",
+    "trainer/cli/batches": "unit/trainer/cli/test_cli",
+    "trainer/cli/console": "unit/trainer/cli/test_cli",
+    "trainer/cli/operations": "unit/trainer/cli/test_cli",
+    "trainer/cli/rollouts": "unit/trainer/cli/test_cli",
+    "trainer/client/calls": "unit/trainer/client/test_sync",
+    "trainer/client/progress": "unit/trainer/client/test_sync",
+    "trainer/client/results": "unit/trainer/client/test_sync",
+    "trainer/client/transport": "unit/trainer/client/test_sync",
+    "trainer/endpoint/errors": "unit/trainer/endpoint/test_request",
+    "trainer/endpoint/prompts": "unit/trainer/endpoint/test_app_tokens",
+    "trainer/errors": "unit/trainer/client/test_sync",
+    "trainer/local/child": "unit/trainer/local/test_supervisor",
+}
+"""Parts of a mechanism that is tested as a whole."""
+NEEDS_REDIS = {
+    "common/queue/celery_app": "integration/store/test_publishing",
+    "common/queue/publisher": "integration/store/test_publishing",
+    "common/store/connection": "integration/store/test_connection",
+    "common/store/reconciliation": "integration/store/test_reconciliation",
+    "common/store/scripting": "integration/store/test_scripting",
+    "common/store/signals": "integration/store/test_signals",
+}
+PROCESSES_AND_SOCKETS = {
+    "api/__main__": "integration/api/test_process",
+    "api/access": "integration/api/test_access",
+    "api/app": "integration/api/test_v1_wire",
+    "api/events": "integration/api/test_events",
+    "api/routes/batches": "integration/api/test_batches",
+    "api/routes/health": "integration/api/test_process",
+    "api/routes/metrics": "integration/api/test_metrics",
+    "api/routes/openapi_errors": "integration/api/test_fuzz",
+    "api/routes/operations": "integration/api/test_operations",
+    "api/routes/rollouts": "integration/api/test_v1_wire",
+    "api/routes/tools": "integration/api/test_pool",
+    "api/services": "integration/api/test_process",
+    "api/synchronous": "integration/api/test_synchronous",
+    "worker/__main__": "integration/worker/test_tools",
+    "worker/policy/transport": "integration/worker/test_transport",
+    "worker/queue/app": "integration/worker/test_drain",
+    "worker/queue/flower": "acceptance/test_security",
+    "trainer/cli/demo": "acceptance/test_demo",
+    "trainer/cli/pool": "acceptance/test_up",
+    "trainer/local/launch": "acceptance/test_local_pool",
+    "trainer/local/pool": "acceptance/test_local_pool",
+    "trainer/local/redis_server": "integration/trainer/test_embedded_redis",
+}
+ELSEWHERE = {**PARTS, **NEEDS_REDIS, **PROCESSES_AND_SOCKETS}
+
+
+def does_something(module: Path) -> bool:
+    """Whether a function of the module has a body; declarations of types, constants and fields have none."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return any(
+        not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for function in functions
+        for statement in function.body
+    )
+
+
+def modules() -> dict[str, Path]:
+    """Each module that does something, by distribution and path."""
+    found = {}
+    for distribution in DISTRIBUTIONS:
+        package = ROOT / distribution / "src" / f"rolloutpool_{distribution}"
+        for module in sorted(package.rglob("*.py")):
+            if module.name != "__init__.py" and does_something(module):
+                found[f"{distribution}/{module.relative_to(package).with_suffix('')}"] = module
+    return found
+
+
+def own_test(name: str) -> Path:
+    """Where the module's own tests are."""
+    path = ROOT / "tests" / "unit" / name
+    return path.with_name(f"test_{path.name.strip('_')}.py")
+
+
+MODULES = modules()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_module_is_tested_where_its_name_says(name: str) -> None:
+    place = f"tests/{ELSEWHERE[name]}.py" if name in ELSEWHERE else own_test(name).relative_to(ROOT)
+    assert (ROOT / place).exists(), f"there is no {place}: write it, or list the module here with its tests"
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_list_of_exceptions_names_modules_that_need_it(name: str) -> None:
+    assert name in MODULES, "there is no such module any more, or it does nothing: take it out of the list"
+    assert not own_test(name).exists(), "the module has tests of its own now: take it out of the list"
