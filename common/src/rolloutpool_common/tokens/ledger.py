@@ -4,7 +4,7 @@ A ledger is written in the order in which things happen; mask, log-probabilities
 written. Nothing is inferred from roles, texts or lengths.
 
 1. `seed` opens it with the first prompt.
-2. `append_sampled` adds what the policy sampled, verbatim: mask 1. Here ends the *head*, which no later call changes.
+2. `append_sampled` adds what the policy sampled, verbatim: mask 1. Here ends the *head*: what was seen or sampled.
 3. `append_close` and `append_glue` add what stands between two turns of the policy, as we predict it: mask 0.
 4. The trainer reports the prompt of the next turn (its *echo*). `accept_echo` makes the context what the policy saw:
    - it equals the context: nothing changes;

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.protocol.journal import (
@@ -58,6 +60,29 @@ def test_the_order_of_a_message_s_keys_is_kept() -> None:
     again = parse_record(encode_record(record))
     assert isinstance(again, ObservationRecord)
     assert orjson.dumps(again.messages) == orjson.dumps([message])
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.text(st.characters(codec="utf-8")), st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON))
+def test_a_message_is_sent_again_with_the_same_bytes(content: str, arguments: dict[str, Any]) -> None:
+    """A resumed turn is asked with messages that went through the journal, and its body must be the same."""
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    message = {"role": "assistant", "content": content, "tool_calls": [call], "tool_call_id": None, "vendor": arguments}
+    again = parse_record(encode_record(replace(TURN, message=message)))
+    assert isinstance(again, TurnRecord)
+    assert orjson.dumps(again.message) == orjson.dumps(message)
 
 
 def test_entries_come_back_as_what_a_ledger_absorbs() -> None:

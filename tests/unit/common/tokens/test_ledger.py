@@ -31,6 +31,24 @@ def two_turns() -> TokenLedger:
     return ledger
 
 
+def test_the_example_at_the_top_of_the_module() -> None:
+    ledger = TokenLedger()
+    ledger.seed([1, 2, 3])
+    ledger.append_sampled([10, 11], [-0.5, -0.2], turn=1)
+    assert (ledger.ids, ledger.mask) == ([1, 2, 3, 10, 11], [0, 0, 0, 1, 1])
+    ledger.append_glue([20], turn=1)
+    assert (ledger.ids, ledger.mask) == ([1, 2, 3, 10, 11, 20], [0, 0, 0, 1, 1, 0])
+    assert ledger.accept_echo([1, 2, 3, 10, 11, 21]).kind is EchoKind.TAIL
+    assert (ledger.ids, ledger.mask) == ([1, 2, 3, 10, 11, 21], [0, 0, 0, 1, 1, 0])
+    assert ledger.accept_echo([1, 2, 3, 7, 21]).kind is EchoKind.FORK
+    assert (ledger.ids, ledger.mask) == ([1, 2, 3, 7, 21], [0, 0, 0, 0, 0])
+    ledger.append_sampled([12], [-0.1], turn=2)
+    assert (ledger.ids, ledger.mask) == ([1, 2, 3, 7, 21, 12], [0, 0, 0, 0, 0, 1])
+    first, second = ledger.samples()
+    assert (first.prompt_ids, first.response_ids, first.response_mask) == ([1, 2, 3], [10, 11], [1, 1])
+    assert (second.prompt_ids, second.response_ids, second.response_mask) == ([1, 2, 3, 7, 21], [12], [1])
+
+
 def test_mask_is_one_exactly_where_the_policy_sampled() -> None:
     ledger = two_turns()
     assert ledger.ids == [1, 2, 3, 10, 11, 99, 20, 21, 12]
