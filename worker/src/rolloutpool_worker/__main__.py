@@ -1,6 +1,6 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
-With `--isolated UID PARENT`, which only a worker says: suspected rollouts, one after the other, `UID` first.
+A worker starts the same module with `--isolated UID PARENT` to run suspects (`process.isolation`).
 """
 
 import asyncio
@@ -16,33 +16,33 @@ from rolloutpool_worker.settings import WorkerSettings
 
 
 def main() -> None:
-    """Runs a Celery worker; exits with a line that says what is wrong with the settings."""
+    """Runs a worker; where the settings are wrong, exits with a line that says what is wrong."""
     try:
         settings = WorkerSettings.from_environment()
     except SettingsInvalid as error:
         sys.exit(refuse_start("worker", error))
     settings.start_logging()
-    # Texts come one by one, and the other cores have workers of their own.
+    # Tokenizers would use all cores for a list of texts. Here texts come one by one, and each core has its own worker.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Imports transformers, which takes a second or two: only now that the settings hold.
+    # These import transformers, which takes a second or two, so wrong settings are reported before.
     from rolloutpool_worker.process.isolation import OPTION, serve
     from rolloutpool_worker.queue.app import CeleryWorker, load_plugins
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    asked = threading.Event()
+    signalled = threading.Event()
     try:
         if sys.argv[1:2] == [OPTION]:
             load_plugins(settings)
             asyncio.run(serve(settings, sys.argv[2], int(sys.argv[3])))
-        # In the middle of its start it would end without a word to those to whom it may be announced already.
-        signal.signal(signal.SIGTERM, lambda *_: asked.set())
+        # It may be announced already, so a SIGTERM during the start must not end it before it has left Redis' list.
+        signal.signal(signal.SIGTERM, lambda *_: signalled.set())
         process = CeleryWorker(settings)
     except RolloutPoolError as error:
         sys.exit(refuse_start("worker", error))
     try:
-        # Until Celery takes the signal over.
+        # Until Celery installs its own handler.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        if asked.is_set():
+        if signalled.is_set():
             sys.exit(0)
         worker = process.worker()
         collect_rarely()

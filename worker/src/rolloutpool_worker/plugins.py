@@ -1,8 +1,8 @@
 """Plug-ins: tools, agents and termination strategies, found by name.
 
-They come from entry points (`rolloutpool.tools`, `rolloutpool.agents`, `rolloutpool.termination`) of installed
-packages and from the modules that ROLLOUTPOOL_PLUGINS names, which call `register` on import. A name belongs to
-whoever took it first; taking it again is an error, because two workers would then run the same rollout differently.
+They come from two places: entry points of installed packages (`rolloutpool.tools`, `rolloutpool.agents`,
+`rolloutpool.termination`), and modules that ROLLOUTPOOL_PLUGINS names, which call `register` when they are imported.
+Two plug-ins of one name are an error: which of them runs would depend on the worker.
 """
 
 import importlib
@@ -33,29 +33,29 @@ class Registry(Generic[T]):
         self._things: dict[str, T] = {}
 
     def register(self, name: str, thing: T) -> T:
-        """Adds a thing; raises `NameTaken`."""
+        """Adds a thing under a name; raises `NameTaken` where another thing has that name."""
         if self._things.setdefault(name, thing) is not thing:
             raise NameTaken(f"{self.group}: the name {name!r} is taken twice; rename one of them")
         return thing
 
     def named(self, name: str) -> Callable[[T], T]:
-        """The same as a decorator."""
+        """Makes a decorator that registers what it decorates under this name."""
         return lambda thing: self.register(name, thing)
 
     def get(self, name: str) -> T | None:
-        """The thing of that name."""
+        """Returns the thing of that name, if there is one."""
         return self._things.get(name)
 
     def names(self) -> list[str]:
-        """All names, in the order of registration."""
+        """Returns all names, in the order of registration."""
         return list(self._things)
 
     def values(self) -> list[T]:
-        """All things, in the order of registration."""
+        """Returns all things, in the order of registration."""
         return list(self._things.values())
 
     def load_entry_points(self) -> None:
-        """Adds what installed packages offer."""
+        """Adds what installed packages offer; raises `NameTaken` or `PluginBroken`."""
         for entry in entry_points(group=self.group):
             try:
                 self.register(entry.name, entry.load())

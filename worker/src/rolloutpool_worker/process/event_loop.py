@@ -1,7 +1,7 @@
-"""The one asyncio loop of a worker process, in a thread of its own.
+"""The one asyncio loop of a worker process, in a thread of its own, and the watchdog of that loop.
 
-Celery's threads only wait; all rollouts run here as coroutines. A loop that does not tick for `WEDGED_SECONDS` ends
-its process: other workers then take over what it had, which a process that only looks alive would prevent.
+All rollouts run here as coroutines. A loop that has not run for `WEDGED_SECONDS` ends its process: other workers then
+take over its rollouts. Without that, a process that hangs but still exists would keep them.
 """
 
 import asyncio
@@ -21,12 +21,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WEDGED_SECONDS = 30.0
+"""A loop that has not run for so long hangs. A starved machine can stop a loop for seconds."""
 TICK_SECONDS = 0.5
+"""Between two looks at the loop."""
 EXIT_WEDGED = 70
+"""The process's exit code then."""
 
 
 def watch(loop: asyncio.AbstractEventLoop) -> None:
-    """Ends this process once the loop has not run for `WEDGED_SECONDS`; call it from the loop's own thread."""
+    """Watches the loop from another thread, and ends the process if it hangs; must be called in the loop's thread."""
     last_tick = time.monotonic()
 
     def tick() -> None:
@@ -37,9 +40,9 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
     def look() -> None:
         while not loop.is_closed():
             time.sleep(TICK_SECONDS)
-            behind = time.monotonic() - last_tick
-            if behind > WEDGED_SECONDS and loop.is_running():
-                _log.critical("the event loop has not run for %.0f s: this worker ends itself", behind)
+            silent = time.monotonic() - last_tick
+            if silent > WEDGED_SECONDS and loop.is_running():
+                _log.critical("the event loop has not run for %.0f s: this worker ends itself", silent)
                 os._exit(EXIT_WEDGED)
 
     tick()
@@ -47,7 +50,7 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class EventLoop:
-    """A running loop that other threads hand coroutines to."""
+    """A running event loop, to which other threads give coroutines."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -56,15 +59,15 @@ class EventLoop:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts the coroutine on the loop; the future can be waited for in any other thread."""
+        """Starts the coroutine on the loop; another thread can wait for the future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs the coroutine on the loop and waits for it."""
+        """Runs the coroutine on the loop, waits for it in this thread, and returns its result."""
         return self.submit(coroutine).result()
 
     def stop(self) -> None:
-        """Ends the loop; whatever still runs on it is cancelled."""
+        """Ends the loop; what still runs on it is cancelled."""
         if not self._stopped:
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,6 +1,6 @@
-"""Preflight: does this worker reach a trainer's callback ports? Found out before a batch, not by its failures.
+"""Preflight: whether this worker reaches a trainer's callback ports. A trainer asks before its first batch.
 
-Any HTTP answer shows that the port is reachable; what the endpoint thinks of `GET /health` is its own affair.
+Any HTTP answer shows that the port can be reached. What the endpoint answers to `GET /health` does not matter.
 """
 
 import asyncio
@@ -16,11 +16,13 @@ from rolloutpool_worker.rollout.services import Services
 __all__ = ["try_endpoints"]
 
 AT_ONCE = 32
+"""Endpoints that are tried at the same time."""
 SECONDS = 5.0
+"""For one endpoint."""
 
 
 async def try_endpoints(services: Services, request_id: str, urls: list[str]) -> None:
-    """Tries each endpoint once and leaves what was found for the API process that asked."""
+    """Tries each endpoint once, and stores what was found for the API process that asked."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def limited(url: str) -> EndpointCheck:

@@ -1,7 +1,8 @@
-"""WebhookSender: finished results to the trainer's webhook, at least once, until taken or given up.
+"""WebhookSender: pushes finished results to the trainer's webhook, at least once each.
 
-What is due lies in Redis, so a push outlives the worker that was about to make it. The trainer drops repeats by
-`webhook-id`; results stay readable by polling whatever happens here.
+What is due is kept in Redis (`store.pushes`), so a push outlives the worker that was about to make it. A push that
+fails is tried again later, by any worker. The trainer drops repeats by their `webhook-id`. Results can be read from the
+API all the same, also when a push is given up.
 """
 
 import asyncio
@@ -50,11 +51,11 @@ class WebhookSender:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Pushes under way are ended, nothing new is begun."""
+        """Begins no more pushes; those under way are completed."""
         self._stopped.set()
 
     async def run(self) -> None:
-        """Pushes what is due until stopped."""
+        """Pushes what is due, until `stop` is called."""
         while not self._stopped.is_set():
             taken = 0
             try:
@@ -64,7 +65,7 @@ class WebhookSender:
             except StoreError as error:
                 _log.warning("delivery: %s", error.message)
             except Exception:
-                # Of whatever kind: the pushes stay due, and nobody else would notice that this worker makes none.
+                # The pushes stay due. If this loop ended, nothing would notice that this worker pushes no more.
                 _log.exception("delivery: unexpected error")
             if taken < AT_ONCE:
                 with suppress(TimeoutError):
@@ -82,7 +83,7 @@ class WebhookSender:
             body = b'{"type":"rollout.finished","timestamp":"' + stamp.encode() + b'","data":' + result + b"}"
             fault = await self._post(target.callback_url, target.secret, push.uid, body)
         except (TargetRefused, SecretUnreadable) as error:
-            # Another worker may have the key, but none may call the host.
+            # Another worker may have the key that this one lacks. The host is refused by all of them.
             fault = REFUSED if isinstance(error, TargetRefused) else "SecretUnreadable"
             _log.error("push of %s: %s", push.uid, error.message)
         if fault is None:
@@ -97,7 +98,7 @@ class WebhookSender:
             await self._store.pushes.settle(push.uid, "retry", retry_in_s=wait)
 
     async def _post(self, url: str, secret: str, uid: str, body: bytes) -> str | None:
-        """None when it was taken, else what was wrong."""
+        """Makes one push; returns None when the receiver took it, else what was wrong."""
         now = int(time.time())
         headers = {
             "Content-Type": "application/json",
@@ -111,8 +112,8 @@ class WebhookSender:
                 asyncio.timeout(TIMEOUT),
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
-                # Nothing of the body is read: whatever it is, and however long, the status has said it.
+                # The status says it all, so nothing of the body is read, however long it is.
                 return None if 200 <= response.status_code < 300 else str(response.status_code)
         except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError, TimeoutError) as error:
-            # The third and fourth are what becomes of an impossible port or host name.
+            # OverflowError and UnicodeError are what an impossible port or host name raises.
             return type(error).__name__

@@ -1,7 +1,12 @@
-"""Celery's side of a worker: one thin task, and the process's life from its start to its last signal.
+"""Celery's side of a worker process: one thin task, and what the signals do.
 
-A task's rollouts run on the loop, and Celery is told when they end (`pool`). Its time limits, revoke and soft shutdown
-do nothing to them, so deadlines, cancel and drain are our own.
+1. Celery's consumer takes a message when there is a slot for each rollout that the message brings (`slots`).
+2. The task starts the rollouts as coroutines on the event loop and returns a future at once; no thread waits for them.
+   Celery hears when they have ended (`pool`).
+3. The first SIGTERM begins the drain, the second one the hurry (`rolloutpool_worker.drain`). Then Celery's pool waits
+   for its tickets, and the process stops.
+
+Celery's own time limits, revoke and soft shutdown have no effect on rollouts. Deadlines, cancel and drain are ours.
 """
 
 import asyncio
@@ -36,21 +41,22 @@ from rolloutpool_worker.tools import TOOLS, calculator
 __all__ = ["CeleryWorker", "load_plugins"]
 
 HURRY_SECONDS = 10
-"""After the second SIGTERM."""
+"""From the second SIGTERM until the process ends itself, whatever it still does."""
 
 
 class CeleryWorker:
     """Celery's app and worker, and the event loop with the process that runs the rollouts."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Loads plug-ins and tokenizers, and makes the worker known; raises `RolloutPoolError`."""
+        """Loads plug-ins and tokenizers, and announces the worker; raises `RolloutPoolError`."""
         load_plugins(settings)
         self._stopped = self._draining = False
         self._settings = settings
         self._slots = Slots(
             settings.worker_slots, most_per_message(settings.worker_slots, settings.rollouts_per_ticket)
         )
-        # For messages that bring more than there is room for: they were made when all workers were larger.
+        # A message can bring more rollouts than this worker has slots, if it was made when all workers were larger. The
+        # rest of its rollouts then waits here.
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
@@ -64,7 +70,7 @@ class CeleryWorker:
         @app.task(name=TASK_NAME, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> Future[list[TicketOutcome]]:
             uids = [uid_of(batch_id, index) for batch_id, index in refs]
-            # Given back one by one from here on, whatever happens.
+            # From here on `_run_one` gives back one slot for each rollout, however it ends.
             self._slots.take(len(uids))
             return self._loop.submit(self._run(uids))
 
@@ -78,7 +84,7 @@ class CeleryWorker:
 
     async def _run(self, uids: list[str]) -> list[TicketOutcome]:
         """Runs the rollouts of one ticket; returns what became of each."""
-        # Tasks of their own, because each can be cancelled alone.
+        # A task for each, because each can be cancelled alone.
         return await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
 
     async def _run_one(self, uid: str) -> TicketOutcome:
@@ -92,7 +98,7 @@ class CeleryWorker:
             self._slots.give()
 
     def worker(self) -> Worker:
-        """Celery's side, ready to start."""
+        """Makes Celery's worker, ready to start."""
         settings = self._settings
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = self.app.Worker(
@@ -108,15 +114,15 @@ class CeleryWorker:
         return worker
 
     def _drain(self, **_: Any) -> None:
-        """On each SIGTERM. Celery's pool waits for its tickets."""
+        """Handles each SIGTERM. Celery's pool waits until all tickets have ended."""
         if self._draining:
-            # Whatever does not even give back what it has, a wedged loop or a plug-in's thread, ends by this signal.
+            # If the loop or a plug-in's thread hangs, nothing is given back any more. This signal ends such a process.
             signal.alarm(HURRY_SECONDS)
         self._draining = True
         self._loop.submit(self._process.on_signal())
 
     def stop(self, **_: Any) -> None:
-        """After Celery's last thread has come back; a second time it does nothing."""
+        """Stops the process, after Celery's last thread has ended; does nothing the second time."""
         if self._stopped:
             return
         self._stopped = True
@@ -132,7 +138,7 @@ async def _started(settings: WorkerSettings) -> WorkerProcess:
 
 
 def load_plugins(settings: WorkerSettings) -> None:
-    """Makes this process know its tools, agents and termination strategies; raises `RolloutPoolError`."""
+    """Registers tools, agents and termination strategies of this process; raises `RolloutPoolError`."""
     calculator.set_delay(*settings.calculator_delay_ms)
     for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
         registry.load_entry_points()

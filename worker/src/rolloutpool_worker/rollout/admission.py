@@ -1,7 +1,8 @@
-"""The admission gate: what a result must be before it counts as completed.
+"""The admission check: what a result must be before it counts as completed.
 
-A broken trace that ends as a clean "completed" is worse than a failure, because nobody looks at it. So each result is
-held against itself and against the ledger once more; what fails is kept as evidence and never delivered as data.
+A broken trace that is delivered as "completed" is worse than a failure, because nothing draws attention to it. So each
+result is compared with itself and with the ledger once more. A result that fails is kept as evidence, and the rollout
+fails.
 """
 
 import math
@@ -18,7 +19,17 @@ __all__ = ["check_result"]
 
 
 def check_result(result: RolloutResult, ledger: TokenLedger, *, vocab_size: int, allow_untrained: bool) -> None:
-    """Raises `ResultQuarantined` with the first contradiction found."""
+    """Checks a result.
+
+    Args:
+        result: The result, completed.
+        ledger: The ledger that it was made from.
+        vocab_size: Ids of the tokenizer are below this.
+        allow_untrained: Whether a result without any token of mask 1 is accepted.
+
+    Raises:
+        ResultQuarantined: With the first contradiction found.
+    """
     for fault in _faults(result, ledger, vocab_size, allow_untrained):
         raise ResultQuarantined(f"{ResultQuarantined.__doc__} {fault}")
 
