@@ -17,7 +17,7 @@ __all__ = ["NOWHERE", "OWNER", "announce", "claim", "new_batch", "result_of", "s
 
 OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
-"""The discard port: nobody listens there."""
+"""The discard port. No server listens there."""
 
 
 def new_batch(

@@ -1,7 +1,7 @@
-"""A Redis that keeps its data on disk, is killed, and comes back without the end of it.
+"""A Redis that keeps its data on disk, is killed, and starts again without the end of its data.
 
-What a test calls lost is what came after `mark`: with `appendfsync everysec` a power cut takes about the last second,
-and here the test says which.
+With `appendfsync everysec`, a power cut loses about the last second of writes. Here the test decides which writes are
+lost: all that come after `mark`.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class DurableRedis:
 
 @contextlib.contextmanager
 def durable_redis() -> Iterator[DurableRedis]:
-    """A server that runs, and leaves nothing behind."""
+    """A running server, whose data is deleted when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="rolloutpool-redis-"))
     server = DurableRedis(folder)
     try:

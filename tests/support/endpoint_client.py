@@ -113,6 +113,6 @@ ANSWER = "The result is 38.<|im_end|>"
 
 
 async def second_turn(client: httpx.AsyncClient, headers: dict[str, str] | None = None) -> list[JSON]:
-    """The messages of turn 2, behind a first turn that called the tool."""
+    """The messages of turn 2, after a first turn that called the tool."""
     message = message_of(await ask(client, body([QUESTION]), headers))
     return [QUESTION, message, *tool_messages(message)]

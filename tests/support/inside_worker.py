@@ -1,7 +1,7 @@
-"""A worker inside the test's own process: real Redis, real sockets to the trainer, no Celery.
+"""A worker inside the test's own process: real sockets to the trainer, no Celery, and Redis or fakeredis.
 
-What happens is the same as in a worker process from the claim to the finished record, and a test can see inside:
-stop it behind any journal record, read its log, give it an agent of its own.
+From the claim to the finished record it does what a worker process does. A test can also stop it after any record of
+the journal, read its log, and give it an agent of the test's own.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class InsideWorker:
         assert status is not None
         return status
 
-    def stop_behind(self, records: int) -> None:
+    def stop_after(self, records: int) -> None:
         """Makes this worker drain as soon as a journal has so many records."""
         rollouts = self.services.store.rollouts
         journal = rollouts.journal
@@ -108,7 +108,7 @@ class InsideWorker:
         (uid,) = await self.submit(rollout)
         for records in range(1, 1000):
             async with inside_worker(self._redis_url, self.services.tokenizers, **self._settings) as worker:
-                worker.stop_behind(records)
+                worker.stop_after(records)
                 if await worker.take(uid) != "drained":
                     return await self.result(uid)
         raise AssertionError("it never ended")

@@ -10,7 +10,7 @@ announce = Workers.announce
 
 
 async def announce_and_signal(self: Workers, worker_id: str, **about: Any) -> None:
-    """As `announce`; the signal is there before it returns."""
+    """Announces the worker, and sends the signal before it returns."""
     await announce(self, worker_id, **about)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -23,46 +23,46 @@ async def hang(_: ToolContext) -> object:
 
 @tool("block_the_loop", "Lets nothing else run", NOTHING)
 async def block_the_loop(_: ToolContext) -> object:
-    """As a library does that waits in C; longer than any test lasts."""
+    """Blocks as a library does that waits in C, for longer than any test lasts."""
     time.sleep(600)  # noqa: ASYNC251  it is what this tool is for
     return None
 
 
 @tool("refuse", "Refuses", NOTHING)
 async def refuse(_: ToolContext) -> object:
-    """Says no in its own words."""
+    """Refuses with a message of its own."""
     raise ToolFailed("the shop is closed")
 
 
 @tool("crash", "Has a bug", NOTHING)
 async def crash(_: ToolContext) -> object:
-    """Fails with something that nobody should read."""
+    """Fails with a message that the policy must not read."""
     raise RuntimeError("secret detail")
 
 
 @tool("whoami", "Tells its context", NOTHING)
 async def whoami(context: ToolContext) -> object:
-    """Whom it runs for."""
+    """Tells for which rollout it runs."""
     return f"{context.rollout_id} {context.turn} {context.metadata.get('who')} {context.idempotency_key}"
 
 
 @AGENTS.named("deadly")
 async def deadly(conversation: Conversation) -> FinishReason:
-    """Takes its worker along, as a segmentation fault in a library would."""
+    """Ends its worker process, as a segmentation fault in a library would."""
     await conversation.sample()
     os._exit(9)
 
 
 @AGENTS.named("clumsy")
 async def clumsy(conversation: Conversation) -> FinishReason:
-    """Has a bug, with all that it knows in its local variables."""
+    """Has a bug, and secrets in its local variables."""
     spec, key = conversation.spec, conversation.spec.callback_api_key
     raise RuntimeError("a bug in an agent") from ValueError(len(spec.messages), bool(key))
 
 
 @TERMINATION.named("after_first_call")
 def after_first_call(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
-    """Over with the first turn, tools or not."""
+    """Ends the rollout after the first turn, whether it calls tools or not."""
     del turn, messages
     return TerminationDecision(end=True)
 

@@ -1,4 +1,4 @@
-"""A pool without its API: a store, a publisher, and rollouts that are run to their end."""
+"""A pool without its API: it submits batches, publishes their tickets, and waits for results."""
 
 import asyncio
 import contextlib

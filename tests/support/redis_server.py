@@ -36,7 +36,7 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """A loopback TCP port that nobody listened on a moment ago."""
+    """A loopback TCP port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -44,13 +44,13 @@ def free_port() -> int:
 
 
 def drain(log: IO[str]) -> None:
-    """Read to the end: a server whose log nobody reads blocks once the pipe is full."""
+    """Reads the log to its end, because a server blocks when the pipe of its log is full."""
     with log:
         collections.deque(log, maxlen=0)
 
 
 def start_redis(directory: str) -> RedisServer:
-    """Start the bundled server and return once it accepts connections.
+    """Starts the bundled server and returns when it accepts connections.
 
     Raises:
         RuntimeError: It ended instead, several times; the message ends with its last log lines.

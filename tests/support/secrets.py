@@ -1,4 +1,4 @@
-"""One key for the secrets of all tests, so that whatever a test stores through one process, another can read."""
+"""One key for the secrets of all tests, so that each process can read the secrets that another one has stored."""
 
 import atexit
 import functools

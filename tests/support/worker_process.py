@@ -18,7 +18,7 @@ from rolloutpool_common.store import Store
 __all__ = ["ROOT", "Worker", "started_worker"]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+LONGEST_WAIT = 60.0
 """Seconds for a start or an end: importing transformers takes several on a loaded machine."""
 
 
@@ -56,7 +56,7 @@ class Worker:
             assert self.process.poll() is None, self.log()
             return next((w for w in await store.workers.known() if w.pid == self.process.pid), None)
 
-        return await until(look, PATIENCE)
+        return await until(look, LONGEST_WAIT)
 
     def terminate(self) -> None:
         """Asks it to drain."""
@@ -68,7 +68,7 @@ class Worker:
         async def look() -> bool:
             return self.process.poll() is not None
 
-        await until(look, PATIENCE)
+        await until(look, LONGEST_WAIT)
         return int(self.process.returncode)
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""One worker process and one honest trainer for all tests here, over a Redis that nobody empties."""
+"""One worker process and one honest trainer for all tests here, over a Redis that is not emptied between tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -25,7 +25,7 @@ def tokenizer() -> ChatTokenizer:
 
 @pytest.fixture(scope="session")
 def pool_url() -> Iterator[str]:
-    """A Redis of its own: `redis_url` empties the shared one under a worker's feet."""
+    """A Redis of its own: `redis_url` empties the shared one, which would break a running worker."""
     with running_redis() as server:
         yield server.url
 

@@ -24,7 +24,7 @@ TURN_AND_OBS = 2
 async def drained_before_turn_2(redis_url: str, tokenizers: TokenizerCache, trainer: ScriptedTrainer) -> str:
     """The uid of a rollout whose first attempt ended behind its first observation."""
     async with inside_worker(redis_url, tokenizers) as first:
-        first.stop_behind(TURN_AND_OBS)
+        first.stop_after(TURN_AND_OBS)
         (uid,) = await first.submit(ASK, server_url=trainer.url)
         assert await first.take(uid) == "drained"
         assert len(trainer.of(uid)) == 1

@@ -108,7 +108,7 @@ async def test_a_drain_gives_the_rollout_back_with_its_journal_and_another_worke
     script = (say(calls=[call("add", {"a": 5, "b": 3})]), say("8"))
     async with scripted_trainer(tokenizer, *script) as trainer:
         (uid,) = await inside.submit(server_url=trainer.url)
-        inside.stop_behind(1)
+        inside.stop_after(1)
         assert await inside.take(uid) == "drained"
         assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
         async with inside_worker(fake_redis, tokenizers) as another:
