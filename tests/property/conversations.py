@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
+from tests.support.journals import parse_entry
 
 from rolloutpool_common.rendering import (
     SAMPLED_TAIL,
@@ -21,7 +22,6 @@ from rolloutpool_common.rendering import (
     rerender,
 )
 from rolloutpool_common.tokens.comparison import EchoKind
-from rolloutpool_common.tokens.entries import parse_entry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Tally", "WrongMask", "play"]

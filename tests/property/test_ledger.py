@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.journals import parse_entry
 
 from rolloutpool_common.tokens.comparison import EchoKind
-from rolloutpool_common.tokens.entries import parse_entry
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.segments import SegmentKind
 

