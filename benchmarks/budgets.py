@@ -68,7 +68,7 @@ class Budget:
         return Verdict.MISSED if self.absolute else Verdict.BROKEN
 
     def limit(self) -> str:
-        """As people read it."""
+        """Returns the limit as people read it."""
         return f"≤ {self.most:g}" if self.least == 0.0 else f"≥ {self.least:g}"
 
 

@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 TIMEOUT_SECONDS = 600.0
 KEPT_ALIVE = 20
-"""As documented of the pattern; keeping all of 100 connections costs it twice as much, since httpcore polls each."""
+"""The pattern documents this number. To keep all of 100 connections costs it twice as much: httpcore polls each."""
 _TOOLS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "subtract": operator.sub,

@@ -41,7 +41,7 @@ class Point:
     slow_ms: int | None = None
     workers: int = 2
     tickets_of: int = 8
-    """As shipped."""
+    """Rollouts per message; the default of the settings."""
     systems: tuple[System, ...] = ALL
     rollouts: int | None = None
     """How many; None: by how long they take."""

@@ -18,7 +18,7 @@ from benchmarks.report import FOLDER, Report, table
 __all__ = ["main", "publish"]
 
 ORDER = ("throughput", "tokens", "submit", "results", "waiters", "memory", "loop_delay", "recovery", "demo")
-"""As a reader wants them; others follow by name."""
+"""The order of the sections; others follow by name."""
 _INTRODUCTION = """# Benchmarks
 
 Rendered by `python -m benchmarks.publish` from what `make bench` left in `build/bench`; not edited by hand. Ratios of

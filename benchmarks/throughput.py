@@ -156,12 +156,12 @@ def main() -> None:
         options,
         title="Throughput and CPU per rollout",
         measures=(
-            "Whole rollouts of a calculator's calls, or of calls whose results are as long as it says, real text "
-            "then; from the POST of a batch to the last result read by long-poll; rates by the wall clock, CPU time"
-            " per rollout from /proc: of the pool API, workers and Redis (appendfsync always, Celery events on, no "
-            "Flower), of the others their one process. Medians; ratios are taken within a repeat, with half of "
-            "their range behind them. `founding` renders history again each turn and keeps nothing; `ideal` makes "
-            "the same calls and does nothing else. Stragglers: the latency of one rollout in 20."
+            "Whole rollouts: of calculator calls, or of calls that return real text of a given length. The time runs "
+            "from the POST of a batch to the last result read by long-poll. Rates are by the wall clock. CPU time per "
+            "rollout is from /proc: of the pool its API, workers and Redis (appendfsync always, Celery events on, no "
+            "Flower), of the others their one process. Figures are medians; ratios are of one repeat, with half "
+            "of their range. `founding` renders the history again each turn and keeps nothing; `ideal` makes the same "
+            "calls and does nothing else. Stragglers: the latency of one rollout in 20."
         ),
         leaves_out=(
             "A model: the trainer answers from a table, and shares the cores with what is "

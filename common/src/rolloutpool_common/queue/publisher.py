@@ -1,7 +1,7 @@
 """Publisher: turns queued rollouts into Celery messages.
 
 Accepted rollouts wait in an outbox in Redis, in the order of the scheduler. The broker's queues are kept short, so that
-a more urgent batch that comes later does not wait behind a long queue. A rollout travels as follows:
+a more urgent batch that comes later need not wait until a long queue is empty. A rollout travels as follows:
 
 1. `pump` reserves tickets: one script takes rollouts out of the outbox, as many as the broker's window has room for,
    and writes each into `published` with the time on Redis' clock.

@@ -7,7 +7,7 @@ when it is connected to a moment later. The steps below leave no such moment:
    here. A name is checked against the list of permitted names; its addresses are not known yet.
 2. When a new connection is needed, aiohttp asks `resolve` for the addresses of the name.
 3. `resolve` asks the name server, and checks every address of the answer. If one of them may not be called, the call
-   fails with `TargetRefused`: an answer that mixes good and bad addresses comes from nobody who can be trusted.
+   fails with `TargetRefused`: a name server that mixes permitted and forbidden addresses is not trusted at all.
 4. aiohttp connects to one of the addresses that `resolve` returned. It does not resolve the name again. TLS still
    verifies the certificate against the name.
 
