@@ -19,7 +19,7 @@ from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 __all__ = ["Array", "add_at", "as_flags", "as_floats", "check_vector", "namespace"]
 
 Array: TypeAlias = Any
-"""A numpy array or a torch tensor; lists of numbers are taken wherever one is expected."""
+"""A numpy array or a torch tensor. Functions also take lists of numbers in its place."""
 
 
 def namespace(*values: Array) -> Any:
@@ -76,7 +76,7 @@ def as_flags(mask: Array, like: Array) -> Array:
     if flags.dtype == xp.bool:
         return flags
     if not bool(((flags == 0) | (flags == 1)).all()):
-        raise MaskInvalid("A mask holds 0 and 1 only; weights belong into the values.")
+        raise MaskInvalid("A mask holds 0 and 1 only; weights belong in the values.")
     return flags == 1
 
 
