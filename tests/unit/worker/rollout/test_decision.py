@@ -1,10 +1,9 @@
 """The table of what becomes of a rollout when an attempt has ended: one row, one test."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from tests.support.batches import NOWHERE
+from tests.support.claims import claim_of
 
 from rolloutpool_common.errors import (
     AmbiguousTurn,
@@ -15,10 +14,7 @@ from rolloutpool_common.errors import (
     TrainerStatusError,
 )
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
-from rolloutpool_common.protocol.sampling import BatchSamplingParams
-from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreUnavailable
 from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.policy import TrainerDown
@@ -28,37 +24,6 @@ from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, 
 QUIET = AttemptState(certain=True, calling=False)
 CALLING = AttemptState(certain=True, calling=True)
 UNCERTAIN = AttemptState(certain=False, calling=False)
-
-
-def claim_of(*, retries: int = 0, v1: bool = False) -> Claim:
-    messages: list[Any] = [{"role": "user", "content": "5 + 3"}]
-    spec = RolloutSpec(
-        rollout_id="r",
-        server_url=NOWHERE,
-        tokenizer_name="t",
-        messages=messages,
-        sampling_params=BatchSamplingParams(max_tokens=9),
-        v1=v1,
-    )
-    return Claim(
-        uid="b-0",
-        batch_id="b",
-        index=0,
-        worker_id="w",
-        role=WorkerRole.SHARED,
-        token="token",
-        attempt=1,
-        crashes=0,
-        retries=retries,
-        deferrals=0,
-        journal_length=0,
-        clean=True,
-        group=None,
-        deadline_in_s=None,
-        queued_ms=0.0,
-        spec=spec,
-        more_waiting=False,
-    )
 
 
 def result_with(status: RolloutStatus, error: RolloutError | None = None) -> RolloutResult:

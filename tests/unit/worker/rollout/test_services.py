@@ -1,50 +1,75 @@
-"""The register of claims: which tokens a process may hold, and which rollouts run there."""
+"""The register of claims: which tokens a process may hold, and which rollouts run under them."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from tests.support.batches import claim, submit
+from tests.support.claims import claim_of
 
-from rolloutpool_common.store import Store
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store import SecretsFileInvalid
 from rolloutpool_worker.rollout.services import ClaimRegister, Services
 from rolloutpool_worker.settings import WorkerSettings
 
 
-async def nothing_to_verify() -> None:
-    return
+async def verified() -> None:
+    """Stands for a claim that Redis still has."""
 
 
-async def test_a_token_is_known_from_before_the_claim_until_the_ticket_is_done() -> None:
+def test_a_token_is_known_from_before_its_claim_until_its_ticket_is_done() -> None:
     claims = ClaimRegister()
-    with claims.claiming() as token:
-        assert token in claims
+    with claims.claiming() as first, claims.claiming() as second:
+        assert first != second
+        assert first in claims
+        assert second in claims
         assert len(claims) == 0
-    assert token not in claims
+    assert first not in claims
 
 
-async def test_a_running_claim_can_be_stopped_by_its_token(store: Store) -> None:
+async def test_a_running_claim_is_stopped_by_its_token_and_no_other_is() -> None:
     claims = ClaimRegister()
-    (uid,) = await submit(store)
-    claimed = await claim(store, uid)
-    begun = asyncio.Event()
+    ended: list[str] = []
 
-    async def run() -> None:
-        with claims.running(claimed, nothing_to_verify):
-            begun.set()
-            await asyncio.Event().wait()
+    async def run(token: str) -> None:
+        with claims.running(claim_of(token=token), verified):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(token)
 
-    task = asyncio.create_task(run())
-    await begun.wait()
-    assert len(claims) == 1
-    claims.cancel("another token")
-    claims.cancel(claimed.token)
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    tasks = [asyncio.create_task(run(token)) for token in ("first", "second")]
+    await asyncio.sleep(0)
+    assert len(claims) == 2
+    assert {claim.task for claim in claims.current()} == set(tasks)
+    claims.cancel("unknown")
+    claims.cancel("first")
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert ended == ["first"]
+    assert [claim.task for claim in claims.current()] == tasks[1:]
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
     assert len(claims) == 0
 
 
-async def test_each_start_of_a_worker_has_an_id_of_its_own(fake_redis: str) -> None:
-    made = [Services(WorkerSettings(redis_url=fake_redis)) for _ in range(2)]
-    assert made[0].worker_id != made[1].worker_id
-    for services in made:
-        await services.close()
+async def test_a_claim_that_made_room_asks_for_more_tickets_only_where_some_wait() -> None:
+    services = Services(WorkerSettings(redis_url="redis://127.0.0.1:1/0"))
+    services.more_waiting(claim_of(more_waiting=False))
+    assert not services.refill.is_set()
+    services.more_waiting(claim_of(more_waiting=True))
+    assert services.refill.is_set()
+    await services.close()
+
+
+async def test_an_isolated_process_has_one_slot_and_each_start_a_name_of_its_own() -> None:
+    settings = WorkerSettings(redis_url="redis://127.0.0.1:1/0", worker_slots=9)
+    shared, isolated = Services(settings), Services(settings, role=WorkerRole.ISOLATED)
+    assert (shared.role, shared.settings.worker_slots) == (WorkerRole.SHARED, 9)
+    assert (isolated.role, isolated.settings.worker_slots) == (WorkerRole.ISOLATED, 1)
+    assert shared.worker_id != isolated.worker_id
+    await shared.close()
+    await isolated.close()
+
+
+def test_a_key_file_that_is_not_there_keeps_a_process_from_starting(tmp_path: Path) -> None:
+    with pytest.raises(SecretsFileInvalid):
+        Services(WorkerSettings(redis_url="redis://127.0.0.1:1/0", secrets_file=tmp_path / "missing"))
