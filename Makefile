@@ -57,7 +57,7 @@ test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the networ
 	$(BIN)/pytest -n auto -m "not acceptance" $(ARGS)
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
-test-unit: $(STAMP) ## Run the tests that need no server
+test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n auto tests/unit tests/property $(ARGS)
 
 test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to start)
