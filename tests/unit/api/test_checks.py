@@ -1,0 +1,43 @@
+"""What a document is checked for beyond its models is seen rollout by rollout."""
+
+from tests.support.api_documents import worker
+
+from rolloutpool_api.checks import Catalog, CompleteCheck, IdCheck, NameCheck, expanded_ids
+from rolloutpool_common.protocol.batch import RolloutItem
+from rolloutpool_common.protocol.workers import Worker
+
+
+def test_a_catalog_holds_what_live_workers_announce() -> None:
+    live = Worker.model_validate(worker())
+    dead = Worker.model_validate(worker(alive=False, agents=["other"]))
+    found = Catalog.of([live, dead])
+    assert found == Catalog(frozenset({"add"}), frozenset({"tool_calls"}), frozenset({"task_completion"}))
+    assert Catalog.of([dead]) is None
+
+
+def test_ids_are_compared_over_all_rollouts() -> None:
+    check = IdCheck()
+    item = RolloutItem.model_validate({"messages": [{"role": "user"}], "rollout_id": "a", "n": 2})
+    check.see_rollout(0, {"rollout_id": "a"}, item)
+    check.see_rollout(1, {"rollout_id": "a-1"}, None)
+    check.see_end()
+    assert [fault.path for fault in check.faults.listed] == ["rollouts[1].rollout_id"]
+    assert expanded_ids("a", 2) == ["a-0", "a-1"]
+
+
+def test_a_default_gives_every_rollout_its_tokenizer_and_endpoint() -> None:
+    given, missing = CompleteCheck(), CompleteCheck()
+    given.see_document({"defaults": {"tokenizer_name": "t", "server_url": "http://t"}})
+    missing.see_document({})
+    for check in (given, missing):
+        check.see_rollout(0, {}, None)
+    assert given.faults.total == 0
+    assert [fault.path for fault in missing.faults.listed] == ["rollouts[0].tokenizer_name", "rollouts[0].server_url"]
+
+
+def test_values_of_a_wrong_type_are_left_to_the_models() -> None:
+    check = NameCheck(Catalog(frozenset(), frozenset(), frozenset()))
+    check.see_document({"defaults": 5})
+    check.see_rollout(0, "x", None)
+    check.see_rollout(1, {"agent": 5, "tools": "add", "metadata": []}, None)
+    assert check.faults.total == 0
