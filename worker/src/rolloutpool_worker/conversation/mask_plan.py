@@ -4,8 +4,8 @@ The mask on the wire is a list of zeros, one for each prompt token that the trai
 be right, and they differ when a trainer that renders history again gets other ids than were sampled:
 
 - `exact` is what the ledger adds after the last sampled id. A trainer that keeps sampled ids counts this.
-- `rerender` is the difference between two renders of the history, the whole one and the one that was asked last.
-  A trainer that renders all messages again counts this.
+- `rerender` is the length of the whole history, rendered again, without what the trainer had before: the last prompt
+  and its sampled ids. A trainer that renders all messages again counts this.
 
 Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind decides:
 
@@ -13,10 +13,13 @@ Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind 
 2. It renders again: send `rerender`.
 3. Unknown and both are equal: send it; nothing can be learned from the reply.
 4. Unknown and they differ: send `rerender` first. A trainer that keeps ids refuses it with 422; then send `exact`.
+   If `rerender` is negative, or the template refuses the history, there is only `exact` to send.
 5. The echo must have as many new tokens as the mask that was accepted. If not, the trainer does not check masks, its
    session is wrong, and only the pool can notice: the rollout ends with `MaskDisproved`.
 
-    sampled ids   "a" " b"      rendered again   "a b"      exact 5 (glue)      rerender 4 (one id fewer, then glue)
+    had before    8 prompt ids and 2 sampled ones ("a", " b")
+    next prompt   kept: 8 + 2 + 5 = 15 ids       rendered again: "a b" becomes one id, so 8 + 1 + 5 = 14
+    the mask      exact: 15 - 10 = 5             rerender: 14 - 10 = 4
 
 What an echo teaches holds for the other rollouts of the batch (`TrainerKinds`).
 """
