@@ -68,7 +68,7 @@ class CeleryWorker:
         app = make_celery(settings.celery_url)
 
         @app.task(name=TASK_NAME, ignore_result=True)
-        def ticket(refs: list[list[Any]]) -> Future[list[TicketOutcome]]:
+        def ticket(refs: list[list[Any]]) -> Future[list[str]]:
             uids = [uid_of(batch_id, index) for batch_id, index in refs]
             # From here on `_run_one` gives back one slot for each rollout, however it ends.
             self._slots.take(len(uids))
@@ -82,10 +82,11 @@ class CeleryWorker:
         worker_shutdown.connect(self.stop, weak=False)
         return app
 
-    async def _run(self, uids: list[str]) -> list[TicketOutcome]:
-        """Runs the rollouts of one ticket; returns what became of each."""
+    async def _run(self, uids: list[str]) -> list[str]:
+        """Runs the rollouts of one ticket; returns what became of each, as Flower shows it."""
         # A task for each, because each can be cancelled alone.
-        return await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
+        outcomes = await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
+        return [outcome.value for outcome in outcomes]
 
     async def _run_one(self, uid: str) -> TicketOutcome:
         try:
