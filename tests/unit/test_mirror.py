@@ -29,7 +29,6 @@ PARTS = {
     "common/rendering/turn_end": "unit/common/rendering/test_delta",
     "common/rendering/vocabulary": "unit/common/rendering/test_codec",
     "common/rendering/written": "unit/common/rendering/test_delta",
-    "api/checks": "unit/api/test_validation",
     "rl/arrays": "unit/rl/test_losses",
     "rl/openai_choices": "unit/rl/test_choice_conversation",
     "rl/padded_batch": "unit/rl/test_export",
