@@ -31,8 +31,8 @@ def is_broken(template: Template) -> bool:
         turn = sentinel.turn([("call00000", "f")], arguments_as_text=as_text, silent=silent)
         conversation = [{"role": "user", "content": "x"}, turn, result]
         try:
-            prompt = sentinel.behind(template.render(conversation))
-            bare = sentinel.behind(template.render(conversation, generation_prompt=False))
+            prompt = sentinel.after_sentinel(template.render(conversation))
+            bare = sentinel.after_sentinel(template.render(conversation, generation_prompt=False))
         except TemplateRefused:
             continue
         if prompt is not None and bare is not None and prompt != bare:

@@ -95,7 +95,7 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
-        """The delta of the messages behind a turn that ended with the ids `sampled`. Raises TemplateRefused."""
+        """Renders the delta of messages after a turn that ended with the ids `sampled`; raises TemplateRefused."""
         kwargs = dict(template_kwargs or {})
         new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
         _check(new)
@@ -230,7 +230,7 @@ def find_close(template: Template, codec: Codec, stops: frozenset[str]) -> str |
 
 
 def _answer_end(template: Template) -> str | None:
-    """What the template writes behind an answer: in front of a user message, or at the end of the conversation."""
+    """What the template writes after an answer: before a user message, or at the end of the conversation."""
     prober = Prober(template)
     turn = sentinel.turn([])
     with suppress(TemplateRefused):

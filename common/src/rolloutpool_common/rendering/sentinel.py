@@ -13,7 +13,17 @@ from typing import Any
 from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.template import Message
 
-__all__ = ["NAMELESS", "RESULT_ROLES", "SENTINEL", "behind", "calls_of", "content_kind", "marked", "markers_in", "turn"]
+__all__ = [
+    "NAMELESS",
+    "RESULT_ROLES",
+    "SENTINEL",
+    "after_sentinel",
+    "calls_of",
+    "content_kind",
+    "marked",
+    "markers_in",
+    "turn",
+]
 
 SENTINEL = NONCE + "s"
 NAMELESS = NONCE + "n"
@@ -52,8 +62,8 @@ def turn(calls: Sequence[tuple[str, str]], *, arguments_as_text: bool = False, s
     return message
 
 
-def behind(text: str) -> str | None:
-    """What the template wrote behind the last sentinel; None where it left the policy's turn out."""
+def after_sentinel(text: str) -> str | None:
+    """Returns what the template wrote after the last sentinel; None where it left the policy's turn out."""
     at = text.rfind(SENTINEL)
     return None if at < 0 else text[at + len(SENTINEL) :]
 

@@ -1,13 +1,21 @@
 """What a delta depends on: probed once per shape of the new messages, never guessed from a template's name.
 
-1. Render `[user] + sentinel turn + numbered markers`. All that stands behind the sentinel is the **base**. Each marker
-   must stand in it once, in order, and nowhere in front: else the template hoists, moves or drops, and is refused.
-2. Render with and without tools. Equal: deltas need no tools. Tools that move behind the turn (they stand in the first
-   prompt, but no longer in front): deltas are rendered without them, because the policy has seen them already.
-3. Render behind other histories: one, two and three rounds, parallel calls, thinking, answers, and each word that the
-   template tests for, first and last in a message. A base that changes with the system message makes the shape
-   depend on it (`Dependence.SYSTEM`), one that changes with anything else on all of history (`Dependence.HISTORY`).
-   Earlier content that shows up in the base is a history that moves: refused.
+A shape is what a template can tell about messages beside their text: roles, keys, kinds of content, the number of calls
+in the turn before them, tools and template arguments.
+
+1. Render `[user] + sentinel turn + numbered markers`. All that follows the sentinel is the **base**. Each marker must
+   stand in it once and in order, and nowhere else: otherwise the template hoists, moves or drops messages, and the
+   shape is refused.
+2. Render with and without tools. If the bases are equal, deltas need no tools. Tools that move to the end (they are in
+   the first prompt, but then only after the turn) are left out of deltas, because the policy has seen them already.
+3. Render after other histories: one, two and three rounds, parallel calls, thinking, answers, and each word that the
+   template tests for, first and last in a message. If the base changes with the system message, the shape depends on it
+   (`Dependence.SYSTEM`). If it changes with anything else, the shape depends on all of history (`Dependence.HISTORY`).
+   If earlier content shows up in the base, history moves, and the shape is refused.
+
+Example: a template ends its prompt with `<think></think>` instead of `<think>` where the system message says
+`/no_think`. The source tests for that literal, so step 3 tries it, the base changes, and deltas are rendered with the
+real system message from then on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +37,7 @@ _EARLIER = 1_000_000
 
 
 class Dependence(StrEnum):
-    """What, of the messages before a turn, the text behind it depends on."""
+    """What, of the messages before a turn, the text after it depends on."""
 
     NOTHING = "nothing"
     SYSTEM = "system"
@@ -49,7 +57,7 @@ class Shape:
     """Whether deltas are rendered with the tools."""
     depends_on: Dependence
     start: str
-    """What the template writes behind the sentinel and in front of the first new message."""
+    """What the template writes after the sentinel and before the first new message."""
     end: str | None
     """The part of `start` that ends the policy's turn; None where it can't be told from the next header."""
 
@@ -70,11 +78,11 @@ class Prober:
         tools: Sequence[Mapping[str, Any]] | None,
         generation_prompt: bool = True,
     ) -> tuple[str, str | None]:
-        """The whole text, and what of it stands behind the sentinel. Raises RenderFailed."""
+        """The whole text, and what of it follows the sentinel. Raises RenderFailed."""
         text = self._template.render(
             [*context, turn, *new], tools=tools, template_kwargs=kwargs, generation_prompt=generation_prompt
         )
-        return text, sentinel.behind(text)
+        return text, sentinel.after_sentinel(text)
 
     def probe(
         self,
@@ -84,7 +92,7 @@ class Prober:
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> Shape:
-        """The shape of such messages behind such a turn. Raises TemplateRefused with the reason of the first form."""
+        """Finds the shape of such messages after such a turn; raises TemplateRefused with the first reason."""
         marks = sentinel.marked(new)
         refusal: TemplateRefused | None = None
         quiet = (silent, not silent) if calls else (False,)
@@ -105,7 +113,7 @@ class Prober:
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> tuple[str, str | None]:
-        """`Shape.start` and `Shape.end` behind this very context. Raises TemplateRefused."""
+        """Finds `Shape.start` and `Shape.end` after this very context; raises TemplateRefused."""
         marks = sentinel.marked(new)
         text, base = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
         if base is None:
@@ -152,7 +160,8 @@ class Prober:
             _, alone = self.render(context, turn, (), kwargs=kwargs, tools=tools, generation_prompt=False)
         except RenderFailed:
             return None
-        # Some templates write the end only in front of a follower, some another one, some always a generation prompt.
+        # Some templates write an end only before another message, some write another one then, and some always add a
+        # generation prompt.
         return alone if alone is not None and base.startswith(alone) else None
 
     def _reads_tools(
@@ -192,9 +201,9 @@ class Prober:
             except RenderFailed:
                 return False  # such a history cannot be, with this template
             if found is None:
-                raise TurnEndNotFound("The template drops the policy's turn behind a longer history.")
+                raise TurnEndNotFound("The template drops the policy's turn after a longer history.")
             if any(number >= _EARLIER for number in sentinel.markers_in(found)):
-                raise HistoryRewritten("The template writes earlier messages behind the policy's turn.")
+                raise HistoryRewritten("The template writes earlier messages after the policy's turn.")
             _check_markers(text, found, marks)
             return found != base
 
@@ -213,7 +222,7 @@ class Prober:
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> bool:
-        """Whether a system message is written behind the turn, though it stood in the first prompt: not twice."""
+        """Whether a system message moves to the end. The policy has seen it in the first prompt, so it is left out."""
         context = [*sentinel.marked([{"role": "system", "content": "x"}], _EARLIER), USER]
         try:
             _, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
@@ -223,7 +232,7 @@ class Prober:
 
 
 def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
-    """Histories in front of a turn, with markers as content where the text does not matter."""
+    """Histories before a turn, with markers as content where the text does not matter."""
     said: dict[str, Any] = {"role": "assistant", "content": "y"}
 
     def rounds(n: int, calls: int) -> list[Message]:
@@ -268,13 +277,13 @@ def _named(tool: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_markers(text: str, base: str, marks: Sequence[Message]) -> None:
-    """Raises HistoryRewritten unless each of the new messages is written once, in order, behind the turn."""
+    """Raises HistoryRewritten unless each of the new messages is written once, in order, after the turn."""
     found = [n for n in sentinel.markers_in(text) if n < _EARLIER]
-    behind = [n for n in sentinel.markers_in(base) if n < _EARLIER]
-    if found == behind == list(range(len(marks))):
+    after = [n for n in sentinel.markers_in(base) if n < _EARLIER]
+    if found == after == list(range(len(marks))):
         return
     left_out = sorted({marks[i]["role"] for i in range(len(marks)) if i not in found})
-    moved = sorted({marks[i]["role"] for i in found if i not in behind})
+    moved = sorted({marks[i]["role"] for i in found if i not in after})
     did = (
         f"leaves out {' and '.join(left_out)} messages"
         if left_out

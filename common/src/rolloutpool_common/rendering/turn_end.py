@@ -1,13 +1,19 @@
-"""How much of a turn's end the policy has sampled itself: the rest is written for it, nothing is written twice.
+"""How much of a turn's end the policy has sampled itself. The rest is written for it; nothing is written twice.
 
-`text` is what the template writes behind the sentinel; it begins with the end of the policy's turn. Where the policy's
-last ids are a control token (and white space), that token is looked for in the end. Where it sampled none, because the
-turn was cut or its stop was withheld, the end is written whole behind an answer, and from its stop on behind a call:
-what the template writes in front of it belongs to the call, which the policy has spelled in its own way.
+`text` is what the template writes after the sentinel, so it begins with the end of the policy's turn.
+
+1. If the policy's last ids are a control token (and white space), that token is looked up in the end. All up to that
+   place was sampled. Where an end repeats a control token, the place counts whose text before it agrees best.
+2. If the policy stopped at another stop token of its family, that token takes the place of the end's own.
+3. If it sampled neither, because the turn was cut or its stop was withheld, nothing of the end was sampled. After an
+   answer the whole end is written. After a call only its stop is: what precedes the stop belongs to the call, and the
+   policy has spelled that in its own way.
+
+Example: an end `</call><|im_end|>`. The policy sampled `…</call>`, so `<|im_end|>` is written.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -26,10 +32,10 @@ class Sampled:
 
     control: str
     """The last control string, if nothing but white space follows it; else empty."""
-    before: str
-    """The text in front of it."""
+    before: Callable[[], str]
+    """The text before it; decoded only where an end writes its control string twice."""
     space: str
-    """The white space behind it."""
+    """The white space after it."""
     any: bool
     """Whether the policy sampled anything at all."""
 
@@ -40,11 +46,11 @@ def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
     control = codec.control_strings
     at = next((i for i in range(len(tail) - 1, -1, -1) if tail[i] in control), None)
     if at is None:
-        return Sampled("", codec.decode(tail), "", bool(tail))
-    space = codec.decode(tail[at + 1 :])
+        return Sampled("", lambda: codec.decode(tail), "", bool(tail))
+    space = codec.decode(tail[at + 1 :]) if at + 1 < len(tail) else ""
     if space.strip():
-        return Sampled("", codec.decode(tail), "", True)
-    return Sampled(control[tail[at]], codec.decode(tail[:at]), space, True)
+        return Sampled("", lambda: codec.decode(tail), "", True)
+    return Sampled(control[tail[at]], lambda: codec.decode(tail[:at]), space, True)
 
 
 class TurnEnd:
@@ -60,8 +66,8 @@ class TurnEnd:
         """Two offsets in `text`: where what the policy has not sampled begins, and where the turn's end is over.
 
         Args:
-            text: what the template writes behind the sentinel.
-            start: the part of it in front of the first new message.
+            text: what the template writes after the sentinel.
+            start: the part of it before the first new message.
             end: the part of `start` that ends the turn, if that is known.
             sampled: the end of what was sampled.
             calls: whether the turn makes calls.
@@ -92,10 +98,13 @@ class TurnEnd:
         return controls[-1].start(), over
 
     def _found(self, start: str, end: str | None, controls: Sequence[re.Match[str]], sampled: Sampled) -> int | None:
-        """Behind the place of the end at which the policy has arrived; None where it is nowhere in it."""
+        """The offset up to which the policy sampled the end; None where its control token is not in it."""
         places = [m for m in controls if m.group() == sampled.control]
+        if len(places) == 1:
+            return places[0].end()
         if places:
-            return max(places, key=lambda m: (_agreement(start[: m.start()], sampled.before), -m.start())).end()
+            before = sampled.before()
+            return max(places, key=lambda m: (_agreement(start[: m.start()], before), -m.start())).end()
         if end is not None and not self._answers_close:
             header = self._pattern.match(start, len(end))
             if header is not None and header.group() == sampled.control:
