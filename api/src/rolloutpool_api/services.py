@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
+import structlog
 from fastapi import Depends, Request
 
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
@@ -16,10 +17,16 @@ from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import NewBatch, SecretStore, Store, Submitted, TooManyOpen, Watch
+from rolloutpool_common.store import NewBatch, SecretStore, Store, StoreError, Submitted, TooManyOpen, Watch
 
 __all__ = ["ApiServices", "ServicesDep"]
+
+_log = structlog.stdlib.get_logger(__name__)
+
+ASK_REDIS_AGAIN_SECONDS = 5.0
+"""Until Redis' settings are looked at again, where it does not answer when the API starts."""
 
 
 class ApiServices:
@@ -32,6 +39,7 @@ class ApiServices:
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._reconciler = Reconciler(self.store, self._publisher)
+        self._redis_check = BackgroundTask("redis settings")
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
@@ -39,13 +47,27 @@ class ApiServices:
         """Run the background work while the context lasts. Needs no Redis to begin."""
         await self.store.signals.start()
         self._reconciler.start()
+        self._redis_check.start(self._log_redis_warnings())
         try:
             yield self
         finally:
             self.stop()
+            await self._redis_check.stop()
             await self._reconciler.stop()
             self._publisher.close()
             await self.store.close()
+
+    async def _log_redis_warnings(self) -> None:
+        """Log once which settings of Redis put accepted work at risk, as soon as Redis answers."""
+        while True:
+            try:
+                warnings = await self.store.warnings()
+            except StoreError:
+                await asyncio.sleep(ASK_REDIS_AGAIN_SECONDS)
+                continue
+            for warning in warnings:
+                _log.warning("redis setting", warning=warning)
+            return
 
     def stop(self) -> None:
         """Wake all waiting requests, which then answer 503. Call it before waiting for open requests to end."""

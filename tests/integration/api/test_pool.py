@@ -1,12 +1,17 @@
 """Tools, workers, health: what the API says of the pool behind it."""
 
 import asyncio
+from collections.abc import MutableMapping, Sequence
+from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
 from tests.support.api_requests import batch
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, calculator
+from tests.support.waiting import until
 
 from rolloutpool_api.routes import tools
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
@@ -61,6 +66,41 @@ async def test_readiness(client: httpx.AsyncClient, store: Store) -> None:
     assert ready.status_code == 200
     assert (ready.json()["status"], ready.json()["workers"]) == ("ready", 1)
     assert (await client.get("/livez")).json() == {"status": "alive"}
+
+
+async def test_settings_of_redis_that_risk_work_are_warnings(
+    redis_url: str, store: Store, worker: ScriptedWorker
+) -> None:
+    raw = Redis.from_url(redis_url)
+    await raw.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with capture_logs() as logged:
+            async with running_api(redis_url) as api, client_of(api) as client:
+                ready = await client.get("/readyz")
+
+                async def said() -> bool:
+                    return len(warned(logged)) == 3
+
+                await until(said)
+        assert ready.status_code == 200
+        assert ready.json()["status"] == "ready"
+        no_file, no_limit, evicts = ready.json()["warnings"]
+        assert "appendonly yes" in no_file
+        assert "maxmemory 0" in no_limit
+        assert "allkeys-lru" in evicts
+        assert warned(logged) == ready.json()["warnings"]
+
+        await raw.config_set("maxmemory-policy", "noeviction")
+        await raw.config_set("maxmemory", "1gb")
+        assert await store.warnings() == [no_file]
+    finally:
+        await raw.config_set("maxmemory-policy", "noeviction")
+        await raw.config_set("maxmemory", "0")
+        await raw.aclose()
+
+
+def warned(logged: Sequence[MutableMapping[str, Any]]) -> list[str]:
+    return [line["warning"] for line in logged if line["event"] == "redis setting"]
 
 
 async def test_without_redis_everything_answers() -> None:

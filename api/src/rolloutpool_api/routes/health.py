@@ -27,13 +27,17 @@ async def livez() -> Alive:
 
 @router.get("/readyz", tags=["pool"], summary="Whether the pool can run rollouts", responses=errors())
 async def readyz(services: ServicesDep) -> Ready:
-    """503 with the reasons while Redis does not answer, no worker is alive, or this process stops."""
+    """503 with the reasons while Redis does not answer, no worker is alive, or this process stops.
+
+    `warnings` name settings of Redis that put accepted work at risk; the pool is ready with them.
+    """
     services.raise_if_stopping()
     try:
         redis_ms = await services.store.ping()
+        warnings = await services.store.warnings()
         live = sum(worker.alive for worker in await services.store.workers.known())
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None
     if not live:
         raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`"])
-    return Ready(redis_ms=redis_ms, workers=live)
+    return Ready(redis_ms=redis_ms, workers=live, warnings=warnings)

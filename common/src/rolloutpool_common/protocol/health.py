@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from rolloutpool_common.protocol.answer import Answer
 
 __all__ = ["Alive", "Health", "Ready"]
@@ -28,3 +30,5 @@ class Ready(Answer):
     """One round trip to Redis."""
     workers: int
     """Live worker processes."""
+    warnings: list[str] = Field(default_factory=list)
+    """Settings of Redis that put accepted work at risk; empty if there are none."""

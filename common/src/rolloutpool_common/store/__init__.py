@@ -42,6 +42,7 @@ from rolloutpool_common.store.records import (
     Ticket,
     merge_spec,
 )
+from rolloutpool_common.store.redis_settings import find_warnings
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
@@ -115,6 +116,10 @@ class Store:
             start = time.perf_counter()
             await self._connection.redis.ping()
             return (time.perf_counter() - start) * 1000
+
+    async def warnings(self) -> list[str]:
+        """Says which settings of Redis put accepted work at risk; raises `StoreUnavailable`."""
+        return await find_warnings(self._connection.redis)
 
     async def check_schema(self) -> None:
         """Opens a connection if Redis answers within `SCHEMA_SECONDS`; raises `ForeignSchema` at a foreign version.

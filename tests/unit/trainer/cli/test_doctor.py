@@ -52,6 +52,15 @@ def test_not_ready_says_why(pool: StubPool) -> None:
     assert found["workers"].verdict is DoctorVerdict.FAILED
 
 
+def test_settings_of_redis_are_warnings(pool: StubPool) -> None:
+    ready = {"status": "ready", "redis_ms": 0.4, "workers": 1, "warnings": ["no file", "no limit"]}
+    pool.on("GET", "/readyz", Answer(body=ready))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker()]}))
+    with RolloutClient(pool.url, timeout=0) as client:
+        found = [(f.verdict, f.detail) for f in examine(client, ()) if f.check == "Redis"]
+    assert found == [(DoctorVerdict.WARNING, "no file"), (DoctorVerdict.WARNING, "no limit")]
+
+
 def test_a_silent_worker(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2", last_beat_age_s=4.0))
     assert found["workers"] == DoctorFinding("workers", DoctorVerdict.WARNING, "w2 on h has been silent for 4 s")

@@ -80,7 +80,7 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
     else:
         elapsed = (time.perf_counter() - started) * 1000
         yield DoctorFinding("API", DoctorVerdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
-        yield _readiness(client.ask(calls.readiness()))
+        yield from _readiness(client.ask(calls.readiness()))
         try:
             workers = client.workers()
         except Unauthorized as error:
@@ -95,12 +95,15 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         yield _callback(callback)
 
 
-def _readiness(answer: "Ready | ErrorDetail") -> DoctorFinding:
+def _readiness(answer: "Ready | ErrorDetail") -> Iterator[DoctorFinding]:
     from rolloutpool_common.protocol.health import Ready
 
     if not isinstance(answer, Ready):
-        return DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(answer.reasons or [answer.message]))
-    return DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer.redis_ms:.1f} ms, work is taken")
+        yield DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(answer.reasons or [answer.message]))
+        return
+    yield DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer.redis_ms:.1f} ms, work is taken")
+    for warning in answer.warnings:
+        yield DoctorFinding("Redis", DoctorVerdict.WARNING, warning)
 
 
 def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
