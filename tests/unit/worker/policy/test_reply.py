@@ -46,8 +46,18 @@ def test_what_the_headers_do_not_say_is_unknown() -> None:
         (document(choices=[{"message": {"role": "user", "content": "8"}}]), "role user, not assistant"),
         (document(token_ids=...), "token_ids"),
         (document(token_ids=[5]), "they must pair up"),
-        (document(token_ids=[5, -6]), "token_ids has a negative id"),
-        (document(prompt_token_ids=[-1]), "prompt_token_ids has a negative id"),
+        (document(token_ids=[5, -6]), "token_ids has a negative id at 1"),
+        (document(prompt_token_ids=[-1]), "prompt_token_ids has a negative id at 0"),
+        (document(token_ids=[5, True]), "token_ids.1: .*integer"),
+        (document(token_ids=["5", 6]), "token_ids.0: .*integer"),
+        (document(token_ids=[5, 6.0]), "token_ids.1: .*integer"),
+        (document().replace(b"[5,6]", b"[5,99999999999999999999]"), "token_ids.1: .*integer"),
+        (document(prompt_token_ids=[1, False, 3]), "prompt_token_ids.1: .*integer"),
+        (document(logprobs=[-0.5, 0.0011]), "logprobs.1: .*less than or equal to 0.001"),
+        (document(logprobs=[1, -0.5]), "logprobs.0: .*less than or equal to 0.001"),
+        (document(logprobs=[-1e308, -0.5]), "logprobs.0: .*greater than or equal to -10000"),
+        (document(logprobs=[-0.5, "-0.25"]), "logprobs.1: .*number"),
+        (document(logprobs=[-0.5, False]), "logprobs.1: .*number"),
         (document(prompt_token_ids=...), "lacks prompt_token_ids"),
         (document().replace(b"-0.25", b"-1e999"), "finite|JSON"),
     ],
@@ -56,6 +66,17 @@ def test_anything_else_breaks_the_protocol(data: bytes, says: str) -> None:
     with pytest.raises(TrainerProtocolError, match=says) as refused:
         parse_reply(data, {}, WHERE, needs_prompt_ids=True)
     assert WHERE in refused.value.message
+
+
+@pytest.mark.parametrize("logprobs", [[0, -1], [1e-3, 5e-4], [-9999.0, -0.0]])
+def test_rounding_and_the_servers_substitute_for_minus_infinity_are_taken(logprobs: list[float]) -> None:
+    assert parse_reply(document(logprobs=logprobs), {}, WHERE, needs_prompt_ids=True).logprobs == logprobs
+
+
+def test_a_list_that_is_wrong_throughout_is_refused_at_its_first_value() -> None:
+    with pytest.raises(TrainerProtocolError, match=r"token_ids\.0") as refused:
+        parse_reply(document(token_ids=["5"] * 100_000), {}, WHERE, needs_prompt_ids=True)
+    assert len(refused.value.message) < 300
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """A trainer's reply to one turn, parsed and checked.
 
-A reply is accepted only as a whole: JSON, an assistant message, as many finite log-probabilities as token ids, no
-negative id. Anything else is a `TrainerProtocolError`. Whether the ids mean what they should is checked later, by the
-conversation, which has the tokenizer and the ledger.
+A reply is accepted only as a whole: JSON, an assistant message, as many log-probabilities as token ids, ids that are
+integers from 0, and log-probabilities in the bounds of `CompletionsResponse`. Anything else is a `TrainerProtocolError`
+that names the position. Whether the ids mean what they should is checked later, by the conversation, which has the
+tokenizer and the ledger.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,13 +76,11 @@ def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_pr
         raise TrainerProtocolError(
             f"{where}: {len(reply.token_ids)} token_ids, but {len(reply.logprobs)} logprobs; they must pair up"
         )
-    if not all(map(math.isfinite, reply.logprobs)):
-        raise TrainerProtocolError(f"{where}: a log-probability is not a finite number")
     if needs_prompt_ids and reply.prompt_token_ids is None:
         raise TrainerProtocolError(f"{where}: the reply lacks prompt_token_ids")
     for name, ids in (("token_ids", reply.token_ids), ("prompt_token_ids", reply.prompt_token_ids or ())):
-        if ids and min(ids) < 0:
-            raise TrainerProtocolError(f"{where}: {name} has a negative id")
+        if ids and (lowest := min(ids)) < 0:
+            raise TrainerProtocolError(f"{where}: {name} has a negative id at {ids.index(lowest)}: {lowest}")
     return Reply(
         message=choice.message.wire(),
         finish_reason=choice.finish_reason,
