@@ -14,8 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any
 
+from cachetools import LRUCache
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -32,6 +34,8 @@ __all__ = ["ChatTokenizer", "RenderedConversation"]
 
 LENGTHS = 512
 """Texts whose length in ids is remembered."""
+TOOL_LISTS = 64
+"""Lists of tools of which it is remembered whether deltas depend on them."""
 
 _STOPS = (
     "<|eot_id|>",
@@ -89,6 +93,8 @@ class ChatTokenizer:
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
         self._outputs_by_hand: dict[str, bool] = {}
+        self._lock = Lock()
+        self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
         self._deltas = {source: DeltaRenderer(Template(chat, source), self._codec, stops) for source in sources}
 
@@ -215,7 +221,18 @@ class ChatTokenizer:
             return False
         if len(self._deltas) > 1:
             return True
-        return self._deltas[self._template(tools).source].reads_tools(tools, dict(template_kwargs or {}))
+        if template_kwargs:
+            return self._deltas[self._template(tools).source].reads_tools(tools, dict(template_kwargs))
+        # The same definitions come with each rollout, and writing them as a key of a cache takes 0.1 ms.
+        key = tuple(map(id, tools))
+        with self._lock:
+            known = self._tools_read.get(key)
+        if known is None:
+            # The definitions are kept with the answer, so that no other object can get one of their ids.
+            known = tuple(tools), self._deltas[self._template(tools).source].reads_tools(tools, {})
+            with self._lock:
+                self._tools_read[key] = known
+        return known[1]
 
     @property
     def deltas_read_history(self) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, load_tokenizer
+from rolloutpool_common.rendering.delta import DeltaRenderer
 
 Message = dict[str, Any]
 
@@ -249,3 +250,20 @@ def test_earlier_messages_behind_the_turn_are_refused(make_tokenizer: MakeTokeni
     reminded = LOOP.replace("m.content", "m.content + (messages[0].content if loop.last else '')") + GENERATION
     with pytest.raises(HistoryRewritten, match="earlier messages"):
         delta(make_tokenizer(reminded), [{"role": "user", "content": "first"}, said()], [USER], "I said<|im_end|>")
+
+
+def test_whether_deltas_read_tools_is_found_out_once_for_the_same_definitions(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make_tokenizer(WRAPPED + GENERATION)
+    asked = []
+
+    def noted(self: DeltaRenderer, tools: Any, kwargs: Any) -> bool:
+        asked.append(len(tools))
+        return True
+
+    monkeypatch.setattr(DeltaRenderer, "reads_tools", noted)
+    assert [tokenizer.deltas_read_tools(list(TOOLS), None) for _ in range(3)] == [True] * 3
+    assert asked == [1]
+    assert tokenizer.deltas_read_tools([dict(TOOLS[0])], None)
+    assert asked == [1, 1]
