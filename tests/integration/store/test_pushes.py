@@ -53,8 +53,8 @@ async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store,
 
 async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
     (uid,) = await finished(store, 1)
-    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 1)]
-    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 2)]
+    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 1, "127.0.0.1:9")]
+    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 2, "127.0.0.1:9")]
 
 
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
@@ -63,7 +63,7 @@ async def test_a_retry_is_due_when_it_said(store: Store) -> None:
     await store.pushes.settle(uid, "retry", retry_in_s=60)
     assert await store.pushes.take(1, lease_s=60) == []
     await store.pushes.settle(uid, "retry", retry_in_s=0)
-    assert await store.pushes.take(1, lease_s=60) == [DuePush(uid, 2)]
+    assert await store.pushes.take(1, lease_s=60) == [DuePush(uid, 2, "127.0.0.1:9")]
     assert await delivery_counts(store, uid) == {"pending": 1}
 
 

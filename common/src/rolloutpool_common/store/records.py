@@ -176,6 +176,9 @@ class DuePush(NamedTuple):
 
     uid: str
     attempt: int
+    """From 1."""
+    receiver: str
+    """`host:port` of its webhook, in small letters; empty where the batch has none any more."""
 
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from tests.support.batches import OWNER, claim, result_of, submit
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import Step, close, status
+from tests.support.trainer_script import Step, close, hang, status
 from tests.support.waiting import until
 
 from rolloutpool_common.protocol.batch import Delivery
@@ -16,7 +16,7 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
-from rolloutpool_worker.process.webhooks import WebhookSender
+from rolloutpool_worker.process.webhooks import AT_ONCE, SHARE, WebhookSender
 
 SECRET = "long enough"
 
@@ -102,3 +102,41 @@ async def test_an_address_that_may_not_be_called_is_given_up_at_once(
         _, found = await pushed(store, transport, receiver, "http://169.254.169.254/latest")
     assert found == {"dead": 1}
     assert receiver.exchanges == []
+
+
+async def ended(store: Store, url: str, count: int) -> None:
+    """Ends the rollouts of a batch with this webhook."""
+    for uid in await submit(store, count, delivery=Delivery(callback_url=url, secret=SECRET)):
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+
+
+async def test_a_receiver_that_hangs_delays_no_other(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    """More of its pushes are due than a worker makes at once, and all of them before the good one's."""
+    async with scripted_trainer(tokenizer, hang()) as bad, scripted_trainer(tokenizer, status(204)) as good:
+        await ended(store, bad.url, AT_ONCE + 8)
+        sender = WebhookSender(store, transport)
+        running = asyncio.create_task(sender.run())
+
+        async def bad_has_its_share() -> bool:
+            return len(bad.exchanges) >= SHARE
+
+        await until(bad_has_its_share)
+        for round_ in range(1, 4):
+            # Each round has more pushes than a receiver's share.
+            await ended(store, good.url, 2 * SHARE)
+            begun = time.monotonic()
+
+            async def all_came(total: int = round_ * 2 * SHARE) -> bool:
+                return len(good.exchanges) == total
+
+            await until(all_came)
+            # About 0.3 s; the rest is for a loaded machine. A push that hangs takes 30 s.
+            assert time.monotonic() - begun < 2.0
+        assert len(bad.exchanges) == SHARE
+        assert not running.done()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running

@@ -3,11 +3,15 @@
 What is due is kept in Redis (`store.pushes`), so a push outlives the worker that was about to make it. A push that
 fails is tried again later, by any worker. The trainer drops repeats by their `webhook-id`. Results can be read from the
 API all the same, also when a push is given up.
+
+Each push is a task of its own, and no push waits for another. A receiver (host and port) has at most `SHARE` of a
+worker's `AT_ONCE` pushes, so one that hangs holds its share for `TIMEOUT`, and the rest goes on to the others.
 """
 
 import asyncio
 import logging
 import time
+from collections import Counter
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
@@ -29,10 +33,14 @@ _log = logging.getLogger(__name__)
 ATTEMPTS = 8
 BACKOFF = Backoff(first_s=1.0)
 """1 + 2 + 4 + … + 64 s and jitter: eight attempts take one to two minutes."""
-AT_ONCE = 16
+AT_ONCE = 32
 """Pushes that one worker makes at the same time."""
+SHARE = 8
+"""How many of them may go to one receiver."""
 LOOK_EVERY = 0.25
-"""Seconds between two looks for due pushes, where fewer than `AT_ONCE` were due."""
+"""Seconds until the next look for due pushes, where no push ends before."""
+LOOK_PAUSE = 0.02
+"""Seconds between two looks at least, so that many pushes that end in one moment cause one look."""
 TIMEOUT = 30.0
 """Seconds for one push, from the connection to the status line."""
 LEASE_SLACK = 10.0
@@ -49,27 +57,54 @@ class WebhookSender:
         self._store = store
         self._transport = transport
         self._stopped = asyncio.Event()
+        self._busy: Counter[str] = Counter()
+        """Pushes under way, by receiver."""
+        self._wake = asyncio.Event()
+        """Set when a push has ended, and its place is free."""
 
     def stop(self) -> None:
         """Begins no more pushes; those under way are completed."""
         self._stopped.set()
+        self._wake.set()
 
     async def run(self) -> None:
-        """Pushes what is due, until `stop` is called."""
-        while not self._stopped.is_set():
-            taken = 0
-            try:
-                due = await self._store.pushes.take(AT_ONCE, lease_s=TIMEOUT + LEASE_SLACK)
-                taken = len(due)
-                await asyncio.gather(*(self._push(push) for push in due))
-            except StoreError as error:
-                _log.warning("delivery: %s", error.message)
-            except Exception:
-                # The pushes stay due. If this loop ended, nothing would notice that this worker pushes no more.
-                _log.exception("delivery: unexpected error")
-            if taken < AT_ONCE:
+        """Pushes what is due, until `stop` is called and the pushes under way have ended."""
+        async with asyncio.TaskGroup() as pushing:
+            while not self._stopped.is_set():
+                self._wake.clear()
+                try:
+                    await self._begin(pushing)
+                except StoreError as error:
+                    _log.warning("delivery: %s", error.message)
+                except Exception:
+                    # If this loop ended, nothing would notice that this worker pushes no more.
+                    _log.exception("delivery: unexpected error")
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopped.wait(), LOOK_EVERY)
+                    await asyncio.wait_for(self._wake.wait(), LOOK_EVERY)
+                await asyncio.sleep(LOOK_PAUSE)
+
+    async def _begin(self, pushing: asyncio.TaskGroup) -> None:
+        """Begins as many due pushes as there are free places."""
+        free = AT_ONCE - self._busy.total()
+        if not free:
+            return
+        for push in await self._store.pushes.take(free, lease_s=TIMEOUT + LEASE_SLACK, share=SHARE, busy=self._busy):
+            self._busy[push.receiver] += 1
+            pushing.create_task(self._push_and_free(push))
+
+    async def _push_and_free(self, push: DuePush) -> None:
+        """Makes one push; whatever goes wrong, the push stays due, and its place becomes free."""
+        try:
+            await self._push(push)
+        except StoreError as error:
+            _log.warning("push of %s: %s", push.uid, error.message)
+        except Exception:
+            _log.exception("push of %s: unexpected error", push.uid)
+        finally:
+            self._busy[push.receiver] -= 1
+            if not self._busy[push.receiver]:
+                del self._busy[push.receiver]
+            self._wake.set()
 
     async def _push(self, push: DuePush) -> None:
         batch_id, _ = split_uid(push.uid) or ("", 0)
