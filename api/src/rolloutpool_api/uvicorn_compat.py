@@ -56,7 +56,7 @@ class HeadLimitProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Ends to count: the body has a limit of its own."""
+        """Stops counting, because the body has a limit of its own."""
         self._size.end()
         super().on_headers_complete()
 

@@ -12,8 +12,8 @@ The rooms:
 - `testing` is a tiny tokenizer for tests and demos.
 - `outcomes` and `errors` list every way in which a rollout can end.
 
-The base install needs pydantic alone. Redis lives behind the extra `store`, Celery behind `broker`, tokenizers behind
-`rendering`, logging and settings behind `service`.
+The base install needs pydantic alone. The extra `store` adds Redis, `broker` adds Celery, `rendering` adds tokenizers,
+and `service` adds logging and settings.
 """
 
 from importlib.metadata import version

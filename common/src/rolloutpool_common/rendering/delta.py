@@ -11,9 +11,9 @@
 Example, on ChatML. The render ends with `SENTINEL<|im_end|>⏎<|im_start|>tool⏎38<|im_end|>⏎<|im_start|>assistant⏎`. The
 policy sampled `… is 38<|im_end|>`, so the delta is all that follows the sentinel's own `<|im_end|>`.
 
-A probe is a promise about other conversations, so it is checked: where history is short, a shape's first deltas, and
-later every second, fourth, eighth … one, are rendered after the real history too. A difference makes the shape depend
-on history from then on. A shape that depends on history without being given one is refused.
+A probe tries invented conversations, so its answer is checked on real ones: if history is short, a shape's first,
+second, fourth, eighth … delta is also rendered after the real history. If the two differ, the shape depends on history
+from then on. A shape that depends on history without being given one is refused.
 """
 
 import json

@@ -109,7 +109,7 @@ _MOST_WORDS = 16
 
 
 def _tested_words(source: str) -> tuple[str, ...]:
-    """Literals in front of `in` and in calls of a string's tests, in order of appearance."""
+    """Finds literals that stand before `in` or in a call such as `startswith`, in order of appearance."""
     try:
         tokens = [
             (kind, value) for _, kind, value in Environment().lex(source) if kind in ("string", "name", "operator")

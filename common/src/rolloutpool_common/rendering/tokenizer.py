@@ -236,7 +236,7 @@ class ChatTokenizer:
 
     @property
     def deltas_read_history(self) -> bool:
-        """Whether any delta so far had to be rendered after all of its history: then a long history takes long."""
+        """Whether any delta so far depended on all of its history. Its cost then grows with the history."""
         return any(renderer.reads_history for renderer in self._deltas.values())
 
     def render_delta(

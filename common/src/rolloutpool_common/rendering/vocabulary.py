@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 __all__ = ["Vocabulary"]
 
 _MARK = "\uf8ff"
-"""Stands in front of a text that is encoded on trial, so that no tokenizer takes the text for the start of a string."""
+"""Put before a text that is encoded on trial, so that no tokenizer takes the text for the start of a string."""
 
 _UNNORMALISED = " A\u00c5e\u0301\u2460 "
 """Every form of Unicode normalisation changes something in it."""
@@ -33,8 +33,8 @@ class Vocabulary:
     spelled: Mapping[str, list[int]]
     """Control string to the ids of its characters: what it becomes where somebody typed it."""
     anchor: str
-    """A control string to put in front of a piece of text that does not start its string; empty where the tokenizer
-    treats all pieces alike. SentencePiece models, for example, put a space in front of the first piece only."""
+    """A control string to put before a piece of text that does not start its string; empty where the tokenizer
+    treats all pieces alike. SentencePiece models, for example, put a space before the first piece only."""
     added_are_borders: bool
     """Whether text on one side of an added string never changes the ids of text on its other side, or its own."""
 

@@ -1,4 +1,8 @@
-"""What a template writes, tried out: a header such as `'<|' + role + '|>'` is control and stands in no source."""
+"""Finds control strings that a template builds: a header such as `'<|' + role + '|>'` is in no source as a whole.
+
+A template is tried out: small conversations are rendered, and every added token that appears in one of the renders is a
+control token.
+"""
 
 import re
 from collections.abc import Iterator

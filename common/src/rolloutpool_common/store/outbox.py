@@ -5,7 +5,7 @@
 2. `reserve` moves some of them from the outboxes to `rp:published`, and its caller publishes them to the broker now.
    It runs after each submit, after each claim that leaves room, and once a second in the API.
 3. At most `PER_WORKER` tickets per live worker are published and unclaimed in each priority class: the window. Runs
-   take turns in filling it, by weight (`reserve.lua`), so that a large batch cannot stand in front of a small one.
+   take turns in filling it, by weight (`reserve.lua`), so that a large batch cannot hold up a small one.
 4. A claim removes its ticket from `rp:published`, which makes room for another.
 5. If a process dies between `reserve` and publishing, or the broker loses messages, tickets stay in `rp:published` that
    no queue holds. They are older than everything in the queue; `lost` puts them back into their outbox.
@@ -26,7 +26,7 @@ __all__ = ["PER_WORKER", "Outbox"]
 
 PER_WORKER = 128
 """The window: published and unclaimed tickets per priority class and live worker. A worker takes some hundred tickets
-a second and refills twenty times a second. More would only stand in front of later submits."""
+a second and refills twenty times a second. More would only hold up later submits."""
 
 
 class Outbox:

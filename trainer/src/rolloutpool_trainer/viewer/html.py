@@ -38,7 +38,6 @@ _KINDS = {
     "sampled": "by the policy",
     "glue": "template and tools",
     "synth_close": "end of a turn that sampled none",
-    "prefill": "start of a turn that was written for the policy",
 }
 
 

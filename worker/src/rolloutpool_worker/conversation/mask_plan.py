@@ -55,15 +55,16 @@ def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, tu
 
 
 def impossible(rerender: int, turn: int) -> MaskImpossible:
-    """For a negative count."""
+    """Makes the error for a rerender that has fewer tokens than were sampled."""
     return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
 
 
 def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
-    """The trainer's kind after an echo that its mask did not contradict."""
+    """Infers the trainer's kind from an echo that its mask did not contradict."""
     if echo is EchoKind.FORK:
         return TrainerKind.RERENDERS
-    # A tail of its own may come from either kind: both spell out control tokens that a tool has typed.
+    # An echo that differs only after the last sampled token tells nothing: either kind of trainer spells out control
+    # tokens that a tool has typed.
     if echo is EchoKind.EQUAL and plan.rerender is not None and plan.rerender != plan.exact:
         return TrainerKind.KEEPS_IDS
     return kind

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
 WARNINGS = 5
-"""So many failures in a row are logged; after those the pauses have their full length, and more says nothing new."""
+"""Failures in a row that are logged. After those the pauses have their full length, and more lines say nothing new."""
 
 T = TypeVar("T")
 
