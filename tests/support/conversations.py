@@ -15,10 +15,11 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
-from rolloutpool_worker.tools import TOOLS, ToolRunner
+from rolloutpool_worker.tools import TOOLS, ToolLimits, ToolRunner
 
 __all__ = ["InsideConversation", "MemoryRollouts", "claim_of"]
 
+LIMITS = ToolLimits(seconds=5.0, calls=64, arguments=2**20, result=2**18)
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 
 
@@ -148,7 +149,7 @@ class InsideConversation:
             journal=self.journal,
             channel=cast(CallbackChannel, self.channel),
             tokens=self.tokens,
-            tools=ToolRunner(tools, lenient=False, timeout=5.0),
+            tools=ToolRunner(tools, lenient=False, limits=LIMITS),
             stop=self.stop,
         )
 

@@ -40,6 +40,27 @@ async def crash(_: ToolContext) -> object:
     raise RuntimeError("secret detail")
 
 
+TAKES_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+ENDINGS = {error.__name__: error for error in (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)}
+
+
+@tool("end_as", "Raises what would end more than this call", TAKES_TEXT)
+async def end_as(_: ToolContext, text: str) -> object:
+    """Raises the error of this name, or cancels the task in which it runs."""
+    if text in ENDINGS:
+        raise ENDINGS[text]
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return await asyncio.Event().wait()
+
+
+@tool("repeat", "Says a text 300,000 times", TAKES_TEXT)
+async def repeat(_: ToolContext, text: str) -> object:
+    """Returns more than a worker shows to a policy."""
+    return text * 300_000
+
+
 @tool("whoami", "Tells its context", NOTHING)
 async def whoami(context: ToolContext) -> object:
     """Tells for which rollout it runs."""

@@ -12,6 +12,7 @@ them. So the code that retries a call and the code that requeues a rollout alway
         │   └── TargetRefused
         ├── PolicyFault              the policy can cause it
         │   ├── TemplateRefusedTurn
+        │   ├── TooManyToolCalls
         │   └── MaskImpossible
         └── InfraFault               the policy cannot cause it
             ├── TrainerUnreachable
@@ -57,6 +58,7 @@ __all__ = [
     "TemplateUnusable",
     "TokenizerLoadFailed",
     "TokenizerMismatch",
+    "TooManyToolCalls",
     "TrainerProtocolError",
     "TrainerStatusError",
     "TrainerUnreachable",
@@ -141,6 +143,12 @@ class TemplateRefusedTurn(PolicyFault):
 
     boundary = Boundary.TEMPLATE
     category = Category.TEMPLATE_REFUSED
+
+
+class TooManyToolCalls(PolicyFault):
+    """The policy called more tools in one turn than a worker runs; none of them was run."""
+
+    category = Category.TOOL_ERROR
 
 
 class MaskImpossible(PolicyFault):

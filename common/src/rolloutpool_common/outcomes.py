@@ -101,7 +101,7 @@ class Category(StrEnum):
     TRAINER_ERROR = "trainer_error"
     NETWORK_ERROR = "network_error"
     TOOL_ERROR = "tool_error"
-    """Reserved by protocol v1, never raised here: a tool that fails gives the policy a message."""
+    """One turn made more tool calls than a worker runs. A tool that fails gives the policy a message instead."""
     INTERNAL_ERROR = "internal_error"
     VALIDATION_ERROR = "validation_error"
     TRAINER_PROTOCOL_ERROR = "trainer_protocol_error"

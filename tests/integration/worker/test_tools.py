@@ -8,7 +8,7 @@ import pytest
 from tests.support.pool import Pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import call, say
-from tests.support.worker_process import started_worker
+from tests.support.worker_process import Worker, started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -78,6 +78,72 @@ async def test_hostile_calls_end_no_rollout(pool: Pool, tokenizer: ChatTokenizer
         assert all(text.startswith("Error: ") or text == "\\ud800x" for text in contents(result))
 
 
+ENDINGS = ["SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "cancel"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_whatever_a_tool_raises_the_worker_goes_on(
+    pool: Pool, worker: Worker, tokenizer: ChatTokenizer, ending: str
+) -> None:
+    ends = call("end_as", {"text": ending})
+    for calls in ([ends], [ends, call("add", {"a": 1, "b": 2})]):
+        result = await called(pool, tokenizer, *calls)
+        assert contents(result) == ["Error: Tool execution failed", *["3"] * (len(calls) - 1)]
+        assert result.finish_reason == "stop"
+        assert result.attempt == 1
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("v1", [False, True])
+async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered(
+    pool: Pool, tokenizer: ChatTokenizer, v1: bool
+) -> None:
+    calls = [call("add", {"a": 1, "b": 2}) for _ in range(10_000)]
+    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
+        (result,) = await pool.run([{"v1": v1}], shared={"server_url": trainer.url})
+        assert len(trainer.exchanges) == 1
+    failure = result.failure
+    assert failure is not None
+    assert (result.status, failure.kind, failure.category) == (RolloutStatus.FAILED, "policy", "tool_error")
+    assert not failure.retryable
+    assert failure.message == (
+        "turn 1: the policy made 10000 tool calls, and at most 64 are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them "
+        "was run"
+    )
+    (sample,) = result.samples
+    assert sample.response_ids == tokenizer.encode("calling<|im_end|>")
+    assert sample.response_mask == [1] * len(sample.response_ids)
+    assert result.alignment == "exact"
+    assert result.num_tool_calls == 0
+    assert contents(result) == []
+    assert len(result.messages[-1].tool_calls or ()) == 10_000
+
+
+async def test_a_long_result_is_cut_for_policy_and_result_alike(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, say("calling", [call("repeat", {"text": "z"})]), say()) as trainer:
+        (result,) = await pool.run([{}], shared={"server_url": trainer.url})
+        asked = trainer.exchanges[-1].document["messages"][-1]["content"]
+    (text,) = contents(result)
+    assert text == asked == "z" * 2**18 + "… [cut: 262144 of 300000 characters shown]"
+    assert result.alignment == "exact"
+
+
+@pytest.mark.parametrize("v1", [False, True])
+async def test_arguments_that_are_too_large_are_answered_and_stay_as_they_were_sampled(
+    pool: Pool, tokenizer: ChatTokenizer, v1: bool
+) -> None:
+    # A worker here takes replies of 2 MB.
+    arguments = '{"a": 1, "b": "' + "x" * 1_500_000 + '"}'
+    result = await called(pool, tokenizer, call("add", arguments), call("add", {"a": "y" * 1000}), v1=v1)
+    too_large, wrong = contents(result)
+    assert too_large == "Error: Invalid arguments for add: longer than 1048576 characters; not run"
+    assert wrong.startswith("Error: Invalid arguments for add: ")
+    assert len(wrong) < 1200
+    sent = next(message for message in result.messages if message.tool_calls)
+    assert sent.tool_calls is not None
+    assert sent.tool_calls[0].function.arguments == arguments
+
+
 async def test_protocol_v1_s_tool_messages_have_no_further_key(pool: Pool, tokenizer: ChatTokenizer) -> None:
     result = await called(pool, tokenizer, call("add", {"a": 1, "b": 2}, "c1"), v1=True)
     assert [m.wire() for m in result.messages if m.role == "tool"] == [
@@ -89,7 +155,7 @@ async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_p
     (info,) = await store_of_pool.workers.known()
     names = info.tools
     assert names[:4] == ["add", "subtract", "multiply", "divide"]
-    assert {"block_the_loop", "hang", "refuse", "crash", "whoami"} == set(names[4:])
+    assert {"block_the_loop", "hang", "refuse", "crash", "end_as", "repeat", "whoami"} == set(names[4:])
     assert {"task_completion", "after_first_call", "ask_again"} == set(info.termination_strategies)
 
 

@@ -36,6 +36,12 @@ class WorkerSettings(ActorSettings):
     """Largest reply of a trainer that is read."""
     tool_timeout: float = Field(default=60.0, gt=0)
     """Longest wait for one tool call, seconds."""
+    max_tool_calls: int = Field(default=64, ge=1)
+    """Tool calls that one turn may make; with more, no tool runs and the rollout fails."""
+    max_tool_arguments_kb: int = Field(default=1024, ge=1)
+    """Largest arguments of one tool call that are parsed, checked and given to the tool."""
+    max_tool_result_kb: int = Field(default=256, ge=1)
+    """What the policy is shown of one tool's result at the most."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     infra_retries: int = Field(default=3, ge=0, le=100)

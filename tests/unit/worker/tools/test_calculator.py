@@ -25,7 +25,18 @@ async def test_nothing_is_divided_by_zero(zero: float) -> None:
         await DIVIDE.run(CONTEXT, a=1, b=zero)
 
 
-@pytest.mark.parametrize(("a", "b"), [("x", 10**12), (10**12, "x"), ([1], 10**12), ("xy", MOST_REPEATED)])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("x", 10**12),
+        (10**12, "x"),
+        ([1], 10**12),
+        ("xy", MOST_REPEATED),
+        # Few elements and a long text: 100 MB.
+        (["x" * 100], MOST_REPEATED),
+        (MOST_REPEATED, [[["x" * 100]]]),
+    ],
+)
 async def test_repetition_is_bounded(a: object, b: object) -> None:
     with pytest.raises(OverflowError):
         await MULTIPLY.run(CONTEXT, a=a, b=b)
@@ -34,6 +45,8 @@ async def test_repetition_is_bounded(a: object, b: object) -> None:
 async def test_small_repetitions_are_python_s() -> None:
     assert await MULTIPLY.run(CONTEXT, a="xy", b=3) == "xyxyxy"
     assert await MULTIPLY.run(CONTEXT, a="x", b=-(10**12)) == ""
+    assert await MULTIPLY.run(CONTEXT, a=["x", 1], b=2) == ["x", 1, "x", 1]
+    assert await MULTIPLY.run(CONTEXT, a=[], b=10**12) == []
     assert await MULTIPLY.run(CONTEXT, a=10**300, b=10**300) == 10**600
 
 

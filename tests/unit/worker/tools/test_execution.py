@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from rolloutpool_common.errors import TooManyToolCalls
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.tools import Tool, ToolContext, ToolRunner
+from rolloutpool_worker.tools import Tool, ToolContext, ToolLimits, ToolRunner
 from rolloutpool_worker.tools.calculator import ADD
+from rolloutpool_worker.tools.limits import LONGEST_FAULT
 
 
 def made(name: str, run: Any, **parameters: Any) -> Tool:
@@ -16,7 +18,8 @@ def made(name: str, run: Any, **parameters: Any) -> Tool:
 
 
 async def texts(calls: list[tuple[str, Any]], *tools: Tool, lenient: bool = False, timeout: float = 5.0) -> list[str]:
-    runner = ToolRunner({tool.name: tool for tool in (ADD, *tools)}, lenient=lenient, timeout=timeout)
+    limits = ToolLimits(seconds=timeout, calls=4, arguments=200_000, result=10_000)
+    runner = ToolRunner({tool.name: tool for tool in (ADD, *tools)}, lenient=lenient, limits=limits)
     asked = [
         ToolCall(id=f"c{i}", function=FunctionCall(name=name, arguments=arguments))
         for i, (name, arguments) in enumerate(calls)
@@ -115,3 +118,115 @@ async def test_a_cancelled_rollout_cancels_its_tools() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stopped.is_set()
+
+
+@pytest.mark.parametrize("also", [0, 1], ids=["alone", "beside another call"])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, BaseException])
+async def test_whatever_a_tool_raises_is_a_message(error: type[BaseException], also: int) -> None:
+    async def end(_: ToolContext) -> object:
+        await asyncio.sleep(0)
+        raise error("the end")
+
+    calls: list[tuple[str, Any]] = [("end", {}), *[("add", {"a": 1, "b": 2})] * also]
+    assert await texts(calls, made("end", end)) == ["Error: Tool execution failed", *["3"] * also]
+
+
+async def test_what_a_result_raises_when_it_is_written_is_a_message_too() -> None:
+    class Ending:
+        def __str__(self) -> str:
+            raise SystemExit
+
+    async def end(_: ToolContext) -> object:
+        return Ending()
+
+    assert await texts([("end", {})], made("end", end)) == ["Error: Tool execution failed"]
+
+
+async def test_a_tool_that_cancels_its_task_ends_its_own_call_only() -> None:
+    async def cancel(_: ToolContext) -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return await asyncio.Event().wait()
+
+    assert await texts([("cancel", {})], made("cancel", cancel)) == ["Error: Tool execution failed"]
+    both = [("cancel", {}), ("add", {"a": 1, "b": 2})]
+    assert await texts(both, made("cancel", cancel)) == ["Error: Tool execution failed", "3"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_no_tool_can_swallow_the_rollout_s_cancellation(count: int) -> None:
+    running = asyncio.Event()
+
+    async def stubborn(_: ToolContext) -> object:
+        running.set()
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "I go on"
+
+    task = asyncio.create_task(texts([("stubborn", {})] * count, made("stubborn", stubborn)))
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_deadline_passes_through_a_tool() -> None:
+    async def hang(_: ToolContext) -> object:
+        return await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await texts([("hang", {})], made("hang", hang))
+
+
+async def test_too_many_calls_run_no_tool() -> None:
+    ran = []
+
+    async def run(_: ToolContext) -> str:
+        ran.append(1)
+        return "ran"
+
+    assert await texts([("run", {})] * 4, made("run", run)) == ["ran"] * 4
+    ran.clear()
+    with pytest.raises(TooManyToolCalls, match=r"turn 1: the policy made 5 tool calls, and at most 4 are run"):
+        await texts([("run", {})] * 5, made("run", run))
+    assert ran == []
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+async def test_a_long_result_is_cut_once_with_a_mark(lenient: bool) -> None:
+    async def long(_: ToolContext, text: str, n: int) -> str:
+        return text * n
+
+    async def shown(text: str, n: int) -> str:
+        return (await texts([("long", {"text": text, "n": n})], made("long", long), lenient=lenient))[0]
+
+    assert await shown("x", 10_000) == "x" * 10_000
+    assert await shown("x", 10_001) == "x" * 10_000 + "… [cut: 10000 of 10001 characters shown]"
+    # The border of bytes is inside a character: that one is not shown.
+    assert await shown("\u20ac", 4000) == "\u20ac" * 3333 + "… [cut: 3333 of 4000 characters shown]"
+    assert await shown("\ud800", 10) == "\\ud800" * 10
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": "' + "x" * 200_000 + '", "b": 1}', {"a": "x" * 200_001, "b": 1}, {"a": [[0] * 200_001], "b": 1}],
+)
+async def test_arguments_that_are_too_large_reach_no_tool(lenient: bool, arguments: Any) -> None:
+    assert await texts([("add", arguments)], lenient=lenient) == [
+        "Error: Invalid arguments for add: longer than 200000 characters; not run"
+    ]
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"a": 1, "b": "x" * 150_000}, {"a": 1, "b": 1, "y" * 150_000: 1}, {"a": ["x" * 50_000, 5], "b": None}],
+)
+async def test_error_texts_quote_little(lenient: bool, arguments: Any) -> None:
+    (text,) = await texts([("add", arguments)], lenient=lenient)
+    assert text.startswith("Error: ")
+    assert len(text) < LONGEST_FAULT + 200

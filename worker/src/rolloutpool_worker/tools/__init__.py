@@ -2,5 +2,6 @@
 
 from rolloutpool_worker.tools.base import TOOLS, Tool, ToolContext, ToolFailed, tool
 from rolloutpool_worker.tools.execution import ToolRunner
+from rolloutpool_worker.tools.limits import ToolLimits
 
-__all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "ToolRunner", "tool"]
+__all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "ToolLimits", "ToolRunner", "tool"]

@@ -13,7 +13,7 @@ from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed, tool
 __all__ = ["ADD", "DIVIDE", "MULTIPLY", "SUBTRACT", "set_delay"]
 
 MOST_REPEATED = 1_000_000
-"""Characters that multiply("x", n) may make: a gigabyte of them would end the worker with all its rollouts."""
+"""Characters that multiply("x", n) or multiply(["x"], n) may make: gigabytes would end the worker."""
 
 _delay_ms = (0.0, 0.0)
 
@@ -56,9 +56,18 @@ async def multiply(_: ToolContext, a: Any, b: Any) -> object:
     """Returns a * b."""
     await _pause()
     for sequence, times in ((a, b), (b, a)):
-        if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST_REPEATED:
+        if (
+            isinstance(sequence, str | list)
+            and isinstance(times, int)
+            and _text_length(sequence) * times > MOST_REPEATED
+        ):
             raise OverflowError
     return a * b
+
+
+def _text_length(sequence: str | list[Any]) -> int:
+    """How long the sequence is where a tool message shows it. A list is as long as its text, not as its count."""
+    return len(sequence) if isinstance(sequence, str) or not sequence else len(str(sequence))
 
 
 @tool("divide", "Divide two numbers", _parameters("Numerator", "Denominator (cannot be zero)"))

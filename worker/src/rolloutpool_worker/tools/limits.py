@@ -1,0 +1,71 @@
+"""Limits of tool calls: what a policy or a tool may cost the other rollouts of the same worker.
+
+- A turn that makes too many calls ends its rollout as a failure of the policy (`TooManyToolCalls`).
+- Arguments that are too large are not parsed, and no tool gets them. What was sampled stays as it is, because ids and
+  masks must match it; the policy reads in the tool message why its call was not run.
+- A result that is too large is cut once, before it gets into the journal, the tokens or a request. The cut has a mark
+  that the policy can read:
+
+    0123456789… [cut: 10 of 2000000 characters shown]
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LONGEST_FAULT", "ToolLimits", "cut_result", "shorten_fault", "size_of"]
+
+LONGEST_FAULT = 1000
+"""Characters of a message about wrong arguments. Python and jsonschema quote the arguments, which may be long."""
+
+
+@dataclass(frozen=True)
+class ToolLimits:
+    """What the tool calls of one turn may use."""
+
+    seconds: float
+    """Longest wait for one call."""
+    calls: int
+    """Calls in one turn."""
+    arguments: int
+    """Characters in one call's arguments."""
+    result: int
+    """Bytes of one result, as UTF-8."""
+
+
+def cut_result(text: str, limit: int) -> str:
+    """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown."""
+    # A character takes a byte at least, so the rest cannot be shown; a long text is not encoded for nothing.
+    # Half of a surrogate pair is a string to Python, but it cannot be encoded as UTF-8.
+    data = text[:limit].encode("utf-8", "backslashreplace")
+    if len(text) <= limit and len(data) <= limit:
+        return data.decode()
+    # The border may be in the middle of a character; "ignore" drops its first bytes.
+    shown = data[:limit].decode("utf-8", "ignore")
+    return f"{shown}… [cut: {min(len(shown), len(text))} of {len(text)} characters shown]"
+
+
+def shorten_fault(text: str) -> str:
+    """Makes a message that quotes arguments at most `LONGEST_FAULT` characters long, and some words."""
+    if len(text) <= LONGEST_FAULT:
+        return text
+    return f"{text[:LONGEST_FAULT]}… [cut: {LONGEST_FAULT} of {len(text)} characters shown]"
+
+
+def size_of(arguments: str | dict[str, Any], *, at_most: int) -> int:
+    """The characters of a text, or of all texts in an object; each element of an object counts for one more.
+
+    Args:
+        arguments: Of a tool call, as they were sampled.
+        at_most: The count ends as soon as it has passed this number.
+    """
+    size, left = 0, [arguments]
+    while left and size <= at_most:
+        value: Any = left.pop()
+        if isinstance(value, str | list | dict):
+            size += len(value)
+        if isinstance(value, dict):
+            left.extend(value)
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return size
