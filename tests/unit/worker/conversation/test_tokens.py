@@ -219,6 +219,17 @@ async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, siz
     assert tokens.ledger.pending_glue > size
 
 
+async def test_many_short_messages_are_rendered_off_the_loop(tokenizer: ChatTokenizer) -> None:
+    tokens = track(tokenizer)
+    await tokens.ingest_reply(
+        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
+    )
+    task = asyncio.create_task(tokens.append(MORE * 100, [*QUESTION, ANSWER], 1))
+    await asyncio.sleep(0)
+    assert not task.done()
+    await task
+
+
 async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     tokenizer: ChatTokenizer,
 ) -> None:

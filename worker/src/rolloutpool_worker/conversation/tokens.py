@@ -18,7 +18,7 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
-from rolloutpool_worker.conversation.off_loop import characters, off_loop
+from rolloutpool_worker.conversation.off_loop import off_loop, rendering_size
 from rolloutpool_worker.policy import Echo, Reply
 
 __all__ = ["TokenTrack"]
@@ -66,7 +66,9 @@ class TokenTrack:
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
-        whole = await off_loop(len(self.ledger), self._opened.count, messages)
+        # A trainer's reply can have a long message and few ids, or many ids and a short message.
+        size = len(self.ledger) + rendering_size(messages)
+        whole = await off_loop(size, self._opened.count, messages)
         rerender = None if whole is None else whole - self._known(edited)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
 
@@ -166,7 +168,7 @@ class TokenTrack:
         if self._reads_tools is None:
             self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
         tools = await self._shown_tools() if self._reads_tools else None
-        size = characters(messages) + (characters(past) if self._tokenizer.deltas_read_history else 0)
+        size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
         delta = await off_loop(size, self._render, messages, past, turn, tools)
         if self.ledger.pending_glue:
             self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
@@ -202,14 +204,14 @@ class TokenTrack:
         first = self._opened
         if not first.looked:
             # What is looked at is the first prompt, so its length decides, not that of the messages to render.
-            await off_loop(characters(first.messages), lambda: first.tools)
+            await off_loop(rendering_size(first.messages), lambda: first.tools)
         return first.tools
 
     async def _render_whole(self, messages: Sequence[dict[str, Any]], what: str) -> list[int]:
         tools, kwargs = await self._shown_tools(), self._spec.template_kwargs
         try:
             return await off_loop(
-                characters(messages),
+                rendering_size(messages),
                 lambda: self._tokenizer.render_prompt(messages, tools=tools, template_kwargs=kwargs),
             )
         except TemplateRefused as refused:
