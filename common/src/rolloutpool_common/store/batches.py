@@ -8,7 +8,6 @@
 Invariant: at every moment `total` = queued + running + ended, because only scripts move rollouts between states.
 """
 
-import asyncio
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.cancellation import cancel_batch
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
@@ -44,8 +44,6 @@ RETENTION_SECONDS = 24 * 3600.0
 """From the end of a batch's last rollout to its deletion."""
 STAGE_SECONDS = 3600
 """What was staged and never committed expires after this time."""
-CANCEL_AT_ONCE = 64
-"""Scripts on their way at the same time; more would hold up the other calls of this process."""
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
 
@@ -312,28 +310,8 @@ class Batches:
         return Delivery.model_validate({**stored, "secret": self._secrets.decrypt(stored["secret"])})
 
     async def cancel(self, batch_id: str) -> int:
-        """Cancels each rollout that has not ended, and stops the others' pushes; returns how many it cancelled."""
-        with store_errors():
-            total = await self._redis.hget(keys.batch(batch_id), "total")
-            if total is None:
-                await self._redis.srem(keys.CANCELLING, batch_id)
-                return 0
-            pipe = self._redis.pipeline(transaction=True)
-            pipe.hset(keys.batch(batch_id), "cancelled_ms", 1)
-            pipe.sadd(keys.CANCELLING, batch_id)
-            await pipe.execute()
-        ended = 0
-        for start in range(0, int(total), CANCEL_AT_ONCE):
-            answers = await asyncio.gather(
-                *(
-                    self._rollouts.cancel_at(batch_id, index)
-                    for index in range(start, min(start + CANCEL_AT_ONCE, int(total)))
-                )
-            )
-            ended += answers.count("ok")
-        with store_errors():
-            await self._redis.srem(keys.CANCELLING, batch_id)
-        return ended
+        """Cancels each rollout that has not ended, and stops the others' pushes; returns how many were cancelled."""
+        return await cancel_batch(self._connection, batch_id)
 
     async def cancelling(self) -> list[str]:
         """Returns batches whose cancellation is not complete: it is under way, or the process that did it has died."""

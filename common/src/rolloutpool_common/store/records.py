@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store import keys
 
 __all__ = [
     "Capacity",
@@ -30,8 +32,10 @@ __all__ = [
     "Ticket",
     "compress",
     "expand",
+    "merge_fields",
     "merge_spec",
     "result_counts",
+    "unsampled_result",
 ]
 
 COMPRESS_FROM = 4096
@@ -181,8 +185,8 @@ class DuePush(NamedTuple):
     """`host:port` of its webhook, in small letters; empty where the batch has none any more."""
 
 
-def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
-    """Makes the spec of one rollout out of the batch's shared fields and its own.
+def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> dict[str, Any]:
+    """Merges the batch's shared fields and a rollout's own, without validating them again.
 
     Its own fields replace the shared ones; sampling parameters and metadata are merged key by key.
     """
@@ -191,7 +195,54 @@ def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any]
     merged = {"rollout_id": uid, **base, **own}
     for key in ("sampling_params", "metadata"):
         merged[key] = {**base.get(key, {}), **own.get(key, {})}
-    return RolloutSpec.model_validate(merged)
+    return merged
+
+
+def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
+    """Makes the spec of one rollout out of the batch's shared fields and its own, as `merge_fields` does."""
+    return RolloutSpec.model_validate(merge_fields(shared, overrides, uid=uid))
+
+
+def unsampled_result(
+    batch_id: str,
+    index: int,
+    fields: dict[str, Any],
+    group: bytes | None,
+    attempt: bytes | None,
+    worker: bytes | None,
+    *,
+    status: RolloutStatus,
+    reason: FinishReason,
+    failure: Failure | None = None,
+) -> RolloutResult:
+    """Makes the result of a rollout that is ended from outside, so it has no samples.
+
+    Args:
+        batch_id: Its batch.
+        index: Its place in the batch.
+        fields: What `merge_fields` returns for it.
+        group: Its group, as Redis returns it; so are the next two.
+        attempt: Number of its last attempt; None before the first.
+        worker: The worker of that attempt.
+        status: The terminal status.
+        reason: Why it ends.
+        failure: What went wrong, if anything did.
+    """
+    return RolloutResult(
+        uid=keys.uid_of(batch_id, index),
+        rollout_id=fields["rollout_id"],
+        batch_id=batch_id,
+        index=index,
+        group=group.decode() if group is not None else None,
+        labels=fields.get("labels", {}),
+        metadata=fields["metadata"],
+        status=status,
+        finish_reason=reason,
+        failure=failure,
+        attempt=int(attempt or 0),
+        worker=worker.decode() if worker is not None else None,
+        spans=Spans(),
+    )
 
 
 def result_counts(result: RolloutResult) -> list[str | int]:

@@ -26,7 +26,7 @@ import orjson
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, parse_record
-from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
@@ -38,8 +38,10 @@ from rolloutpool_common.store.records import (
     ClaimRefused,
     compress,
     expand,
+    merge_fields,
     merge_spec,
     result_counts,
+    unsampled_result,
 )
 
 __all__ = ["Rollouts", "new_token"]
@@ -191,21 +193,16 @@ class Rollouts:
             return "gone"
         if state is not None and RolloutStatus(state.decode()).terminal:
             return str(state.decode())
-        spec = merge_spec(shared, overrides, uid=uid)
-        result = RolloutResult(
-            uid=uid,
-            rollout_id=spec.rollout_id,
-            batch_id=batch_id,
-            index=index,
-            group=group.decode() if group is not None else None,
-            labels=spec.labels,
-            metadata=spec.metadata,
+        result = unsampled_result(
+            batch_id,
+            index,
+            merge_fields(shared, overrides, uid=uid),
+            group,
+            attempt,
+            worker,
             status=status,
-            finish_reason=reason,
+            reason=reason,
             failure=failure,
-            attempt=int(attempt or 0),
-            worker=worker.decode() if worker is not None else None,
-            spans=Spans(),
         )
         return await self._end(batch_id, index, "", result)
 

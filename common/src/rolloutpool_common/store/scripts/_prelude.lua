@@ -141,3 +141,27 @@ local function end_rollout(batch, index, status, result, counts)
   -- 6. Those who wait for something to end are woken.
   redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch)
 end
+
+-- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says.
+local function finish(batch, index, token, new_status, result, counts)
+  local total = redis.call('HGET', k_batch(batch), 'total')
+  if not total or tonumber(index) >= tonumber(total) then return 'gone' end
+  local status, holder_token, worker = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index), 'status', 'token', 'worker'))
+  if TERMINAL[status or ''] then return status end
+  if token ~= '' and holder_token ~= token then return 'fenced' end
+  if token == '' and status == 'running' then redis.call('SADD', k_worker(worker, 'stop'), holder_token) end
+  end_rollout(batch, index, new_status, result, counts)
+  return 'ok'
+end
+
+-- A push that was due is over: it was delivered, given up, or stopped.
+local function end_push(batch, uid, outcome)
+  if redis.call('ZREM', P .. 'push:due', uid) == 0 then return 0 end
+  count('push:' .. outcome)
+  redis.call('HDEL', P .. 'push:attempts', uid)
+  if redis.call('EXISTS', k_batch(batch)) == 1 then
+    redis.call('HINCRBY', k_batch(batch), 'push:pending', -1)
+    redis.call('HINCRBY', k_batch(batch), 'push:' .. outcome, 1)
+  end
+  return 1
+end

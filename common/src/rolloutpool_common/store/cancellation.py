@@ -1,0 +1,91 @@
+"""Cancelling a batch: every rollout of it that has not ended, in a second for 10,000 of them.
+
+1. The batch is marked as cancelled, so that no worker gets a rollout of it any more, and noted as being cancelled. If
+   this process dies on the way, the reconciler finds the note and cancels the rest.
+2. The rollouts are ended `AT_ONCE` at a time, in two lanes: their states are read, their results are made here, and
+   one script (`cancel.lua`) ends those that have not ended meanwhile.
+3. The note is removed.
+
+How many were cancelled is the difference of the batch's own counter, and no sum of answers: an answer can be lost, and
+the reconciler may cancel a part of the same batch.
+"""
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import compress, merge_fields, unsampled_result
+
+__all__ = ["cancel_batch"]
+
+AT_ONCE = 50
+"""Rollouts per script. 50 take Redis 2 ms (at most 5, measured on two busy cores), in which it answers nothing else."""
+
+
+async def cancel_batch(connection: Connection, batch_id: str) -> int:
+    """Cancels each rollout that has not ended, and stops the others' pushes.
+
+    Returns:
+        How many rollouts were cancelled meanwhile; 0 where there is no such batch.
+    """
+    redis = connection.redis
+    with store_errors():
+        total, shared = await redis.hmget(keys.batch(batch_id), "total", "shared")
+        if total is None:
+            await redis.srem(keys.CANCELLING, batch_id)
+            return 0
+        pipe = redis.pipeline(transaction=True)
+        pipe.hset(keys.batch(batch_id), "cancelled_ms", 1)
+        pipe.sadd(keys.CANCELLING, batch_id)
+        pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
+        *_, before = await pipe.execute()
+    fields = orjson.loads(shared)
+    starts = iter(range(0, int(total), AT_ONCE))
+
+    async def cancel_next() -> None:
+        for start in starts:
+            await _cancel_some(connection, batch_id, fields, range(start, min(start + AT_ONCE, int(total))))
+
+    # While Redis ends the rollouts of one lane, the results of the other are made.
+    await asyncio.gather(cancel_next(), cancel_next())
+    with store_errors():
+        pipe = redis.pipeline(transaction=True)
+        pipe.srem(keys.CANCELLING, batch_id)
+        pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
+        _, after = await pipe.execute()
+    # A Redis that was restarted meanwhile may have lost cancellations that came before.
+    return max(int(after or 0) - int(before or 0), 0)
+
+
+async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range) -> None:
+    states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
+    with store_errors():
+        pipe = connection.redis.pipeline(transaction=False)
+        for part in ("items", "groups"):
+            pipe.hmget(keys.batch(batch_id, part), [str(index) for index in indexes])
+        items, groups = await pipe.execute()
+    parts: list[int | bytes] = []
+    for index, (status, attempt, worker), own, group in zip(indexes, states, items, groups, strict=True):
+        ended = status is not None and RolloutStatus(status.decode()).terminal
+        result = b""
+        # A batch that was deleted meanwhile has no items any more.
+        if not ended and own is not None:
+            fields = merge_fields(shared, own, uid=keys.uid_of(batch_id, index))
+            cancelled = unsampled_result(
+                batch_id,
+                index,
+                fields,
+                group,
+                attempt,
+                worker,
+                status=RolloutStatus.CANCELLED,
+                reason=FinishReason.CANCELLED,
+            )
+            result = compress(cancelled.model_dump_json().encode())
+        parts += [index, result]
+    await connection.script("cancel", batch_id, *parts)

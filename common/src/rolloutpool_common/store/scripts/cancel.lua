@@ -1,0 +1,20 @@
+-- Cancel some rollouts of a batch, and stop the pushes of those that had ended otherwise.
+-- ARGV: batch, then index, result, index, result, ...: a result without samples for each rollout that had not ended, ''
+-- for each that had.
+-- Answer: how many rollouts this call has ended.
+local batch, cancelled = ARGV[1], 0
+for i = 2, #ARGV, 2 do
+  local index, result = ARGV[i], ARGV[i + 1]
+  local status
+  if result == '' then
+    status = redis.call('HGET', k_rollout(batch .. '-' .. index), 'status')
+  else
+    status = finish(batch, index, '', 'cancelled', result, {})
+  end
+  if status == 'ok' then
+    cancelled = cancelled + 1
+  elseif TERMINAL[status or ''] and status ~= 'cancelled' then
+    end_push(batch, batch .. '-' .. index, 'stopped')
+  end
+end
+return cancelled

@@ -1,0 +1,85 @@
+"""A batch is cancelled in few calls, counted once, with the same results as its rollouts one by one."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import Delivery
+from rolloutpool_common.store import Store
+from rolloutpool_common.store import cancellation as module
+from rolloutpool_common.store.connection import Connection
+
+PUSHED = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The scripts that are run, by name."""
+    ran = []
+    run = Connection.script
+
+    async def noted(self: Connection, name: str, *args: Any) -> Any:
+        ran.append(name)
+        return await run(self, name, *args)
+
+    monkeypatch.setattr(Connection, "script", noted)
+    return ran
+
+
+async def test_many_rollouts_take_few_calls(store: Store, scripts: list[str]) -> None:
+    batch = new_batch(1_000)
+    await store.batches.submit(batch)
+    scripts.clear()
+    assert await store.batches.cancel(batch.batch_id) == 1_000
+    assert len(scripts) == 2 * 1_000 / module.AT_ONCE
+    assert (await store.totals.read()).open == 0
+
+
+async def test_what_another_process_ends_meanwhile_is_counted(store: Store, other: Store) -> None:
+    batch = new_batch(500)
+    await store.batches.submit(batch)
+    counted, _ = await asyncio.gather(store.batches.cancel(batch.batch_id), other.batches.cancel(batch.batch_id))
+    assert counted == 500
+    assert await store.batches.cancelling() == []
+    status = await store.batches.status(batch.batch_id, OWNER)
+    assert status is not None
+    assert status.counts[RolloutStatus.CANCELLED] == 500
+
+
+async def test_the_results_are_those_of_single_cancels(store: Store) -> None:
+    own = [{"rollout_id": f"r{i}", "metadata": {"own": i}, "labels": {"l": str(i)}} for i in range(2)]
+    batch = new_batch(own, shared={"metadata": {"all": 1}}, groups=["g", None])
+    await store.batches.submit(batch)
+    first, second = uids_of(batch)
+    await claim(store, first)
+    twin = new_batch(own, shared={"metadata": {"all": 1}}, groups=["g", None])
+    await store.batches.submit(twin)
+    await claim(store, uids_of(twin)[0])
+    assert await store.batches.cancel(batch.batch_id) == 2
+    for uid, single in zip((first, second), uids_of(twin), strict=True):
+        await store.rollouts.cancel(single)
+        together, alone = await store.rollouts.result(uid), await store.rollouts.result(single)
+        assert together is not None
+        assert alone is not None
+        assert orjson.loads(together.replace(batch.batch_id.encode(), twin.batch_id.encode())) == orjson.loads(alone)
+
+
+async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(store: Store) -> None:
+    done, running, waiting = await submit(store, 3, delivery=PUSHED)
+    finished = await claim(store, done)
+    await store.rollouts.finish(finished, result_of(finished))
+    held = await claim(store, running)
+    assert await store.batches.cancel(done.rpartition("-")[0]) == 2
+    assert {push.uid for push in await store.pushes.take(10, lease_s=10)} == {running, waiting}
+    assert (await store.workers.beat("w1", running=1, tokenizers={}))[1] == [held.token]
+    status = await store.batches.status(done.rpartition("-")[0], OWNER)
+    assert status is not None
+    assert status.delivery == {"pending": 2, "stopped": 1}
+
+
+async def test_a_batch_that_is_not_there(store: Store) -> None:
+    assert await store.batches.cancel("b" + "0" * 32) == 0
