@@ -146,6 +146,23 @@ async def test_a_rendering_trainer_expects_the_length_difference(tokenizer: Chat
     assert list(second.response_ids) == tokenizer.encode(ANSWER)
 
 
+@pytest.mark.parametrize("mask", [None, [0], []])
+async def test_a_history_that_was_cut_is_refused_unless_the_request_says_so(
+    tokenizer: ChatTokenizer, mask: list[int] | None
+) -> None:
+    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER, ANSWER), tokenizer=tokenizer)
+    async with client_of(app) as client:
+        messages = await second_turn(client)
+        glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
+        assert (await ask(client, body(messages, [0] * glue))).status_code == 200
+        error = error_of(await ask(client, body([{"role": "user", "content": "Hi"}], mask)), 422)
+        assert "X-History-Edited" in error["message"]
+        prompt = tokenizer.render_prompt([{"role": "user", "content": "Hi"}])
+        headers = {"X-History-Edited": "1"}
+        said = await ask(client, body([{"role": "user", "content": "Hi"}], [0] * len(prompt)), headers)
+        assert said.status_code == 200
+
+
 async def test_an_edited_history_is_a_new_sample(tokenizer: ChatTokenizer) -> None:
     policy = FixedTexts(tokenizer, CALL, ANSWER)
     app = callback_app(policy, tokenizer=tokenizer)

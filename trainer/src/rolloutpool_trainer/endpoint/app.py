@@ -249,8 +249,9 @@ class CallbackApp:
         # After an edit the mask covers the whole prompt; otherwise what the prompt adds to the ledger.
         covered_before = 0 if request.edited else len(session.ledger)
         expected = len(prompt.ids) - covered_before if session.turns else 0
+        cut = bool(session.turns) and not request.edited and _appended(session, request) is None
         try:
-            check_mask(request.mask, expected, rollout_id=session.rollout_id, turn=number)
+            check_mask(request.mask, expected, rollout_id=session.rollout_id, turn=number, cut=cut)
         except MaskMismatch:
             session.mismatches += 1
             if self._strict:

@@ -18,7 +18,7 @@ class MaskMismatch(EndpointError):
         super().__init__(422, "mask_mismatch", message, expected=expected, received=received, **where)
 
 
-def check_mask(mask: object, expected: int, *, rollout_id: str, turn: int) -> None:
+def check_mask(mask: object, expected: int, *, rollout_id: str, turn: int, cut: bool = False) -> None:
     """Compares a request's `response_mask`, as parsed from JSON, with the number of tokens that nobody sampled.
 
     Args:
@@ -27,12 +27,21 @@ def check_mask(mask: object, expected: int, *, rollout_id: str, turn: int) -> No
             became shorter than what was sampled, only null is right.
         rollout_id: For the message.
         turn: For the message.
+        cut: Whether messages of the history were changed or left out, and the request does not say so. If the prompt
+            became shorter by that, no mask is right.
 
     Raises:
         MaskMismatch: With `expected` and `received`: lengths, or the offending value with its `position`.
     """
     where = {"rollout_id": rollout_id, "turn": turn}
     wanted = expected if expected > 0 else None
+    if cut and wanted is None:
+        raise MaskMismatch(
+            "the history was cut, which no mask can say: send X-History-Edited, and one 0 per token of the new prompt",
+            expected=None,
+            received=None if mask is None else "a mask",
+            **where,
+        )
     if mask is None:
         if wanted is not None:
             raise MaskMismatch(
