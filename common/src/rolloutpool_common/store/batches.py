@@ -21,7 +21,7 @@ from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
-from rolloutpool_common.store.cancellation import cancel_batch
+from rolloutpool_common.store.cancellation import cancel_batch, interrupted
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
@@ -313,10 +313,9 @@ class Batches:
         """Cancels each rollout that has not ended, and stops the others' pushes; returns how many were cancelled."""
         return await cancel_batch(self._connection, batch_id)
 
-    async def cancelling(self) -> list[str]:
-        """Returns batches whose cancellation is not complete: it is under way, or the process that did it has died."""
-        with store_errors():
-            return [batch_id.decode() for batch_id in await self._redis.smembers(keys.CANCELLING)]
+    async def interrupted_cancellations(self) -> list[str]:
+        """Returns batches whose cancellation is not complete, because the process that did it has died."""
+        return await interrupted(self._connection)
 
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""

@@ -1,8 +1,8 @@
 """Cancelling a batch: every rollout of it that has not ended, in a second for 10,000 of them.
 
-1. The batch is marked as cancelled, so that no worker gets a rollout of it any more, and noted as being cancelled. If
-   this process dies on the way, the reconciler finds the note and cancels the rest.
-2. The rollouts are ended `AT_ONCE` at a time, in two lanes: their states are read, their results are made here, and
+1. The batch is marked as cancelled, so that no worker gets a rollout of it any more, and noted as being cancelled. Its
+   outbox is emptied. If this process dies on the way, the reconciler finds the note and cancels the rest.
+2. The rollouts are ended `AT_ONCE` at a time, in `LANES` lanes: their states are read, their results are made here, and
    one script (`cancel.lua`) ends those that have not ended meanwhile.
 3. The note is removed.
 
@@ -17,14 +17,22 @@ import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import compress, merge_fields, unsampled_result
 
-__all__ = ["cancel_batch"]
+__all__ = ["cancel_batch", "interrupted"]
 
 AT_ONCE = 50
 """Rollouts per script. 50 take Redis 2 ms (at most 5, measured on two busy cores), in which it answers nothing else."""
+
+LANES = 4
+"""Scripts on their way at the same time. While Redis runs one, results for others are made here; and scripts that wait
+together travel together, so that Redis writes to disk once for all of them."""
+INTERRUPTED_AFTER_MS = 10_000
+"""A cancellation that is older and not complete counts as interrupted. Usually one takes a second at most, and a
+reconciler that joined it would only do the same work again."""
 
 
 async def cancel_batch(connection: Connection, batch_id: str) -> int:
@@ -39,8 +47,11 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
         if total is None:
             await redis.srem(keys.CANCELLING, batch_id)
             return 0
+        now = int(await now_ms(redis))
         pipe = redis.pipeline(transaction=True)
-        pipe.hset(keys.batch(batch_id), "cancelled_ms", 1)
+        # A ticket would only make a worker ask for a rollout that it does not get.
+        pipe.unlink(keys.batch(batch_id, "outbox"))
+        pipe.hset(keys.batch(batch_id), "cancelled_ms", now)
         pipe.sadd(keys.CANCELLING, batch_id)
         pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
         *_, before = await pipe.execute()
@@ -51,8 +62,7 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
         for start in starts:
             await _cancel_some(connection, batch_id, fields, range(start, min(start + AT_ONCE, int(total))))
 
-    # While Redis ends the rollouts of one lane, the results of the other are made.
-    await asyncio.gather(cancel_next(), cancel_next())
+    await asyncio.gather(*(cancel_next() for _ in range(LANES)))
     with store_errors():
         pipe = redis.pipeline(transaction=True)
         pipe.srem(keys.CANCELLING, batch_id)
@@ -89,3 +99,18 @@ async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, 
             result = compress(cancelled.model_dump_json().encode())
         parts += [index, result]
     await connection.script("cancel", batch_id, *parts)
+
+
+async def interrupted(connection: Connection) -> list[str]:
+    """Returns the batches whose cancellation has begun some time ago and is not complete."""
+    redis = connection.redis
+    with store_errors():
+        batches = [batch_id.decode() for batch_id in await redis.smembers(keys.CANCELLING)]
+        if not batches:
+            return []
+        pipe = redis.pipeline(transaction=False)
+        for batch_id in batches:
+            pipe.hget(keys.batch(batch_id), "cancelled_ms")
+        begun = await pipe.execute()
+        latest = await now_ms(redis) - INTERRUPTED_AFTER_MS
+    return [batch_id for batch_id, at in zip(batches, begun, strict=True) if int(at or 0) <= latest]

@@ -91,7 +91,8 @@ class Reconciliation:
             for worker_id in await self._workers.expired():
                 back, out = await self._declare_dead(worker_id)
                 dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
-        cancelled = sum([await self._batches.cancel(batch_id) for batch_id in await self._batches.cancelling()])
+        interrupted = await self._batches.interrupted_cancellations()
+        cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
         return ReconciliationReport(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)

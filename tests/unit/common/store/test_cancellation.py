@@ -8,8 +8,8 @@ import pytest
 from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery
-from rolloutpool_common.store import Store
+from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.store import Store, StoreUnavailable
 from rolloutpool_common.store import cancellation as module
 from rolloutpool_common.store.connection import Connection
 
@@ -44,7 +44,6 @@ async def test_what_another_process_ends_meanwhile_is_counted(store: Store, othe
     await store.batches.submit(batch)
     counted, _ = await asyncio.gather(store.batches.cancel(batch.batch_id), other.batches.cancel(batch.batch_id))
     assert counted == 500
-    assert await store.batches.cancelling() == []
     status = await store.batches.status(batch.batch_id, OWNER)
     assert status is not None
     assert status.counts[RolloutStatus.CANCELLED] == 500
@@ -79,6 +78,39 @@ async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(stor
     status = await store.batches.status(done.rpartition("-")[0], OWNER)
     assert status is not None
     assert status.delivery == {"pending": 2, "stopped": 1}
+
+
+async def test_only_an_old_cancellation_counts_as_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = new_batch(3)
+    await store.batches.submit(batch)
+
+    async def dies(*_: object) -> None:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as dying:
+        dying.setattr(module, "_cancel_some", dies)
+        with pytest.raises(StoreUnavailable):
+            await store.batches.cancel(batch.batch_id)
+    assert await store.batches.interrupted_cancellations() == []
+    monkeypatch.setattr(module, "INTERRUPTED_AFTER_MS", 0)
+    assert await store.batches.interrupted_cancellations() == [batch.batch_id]
+    assert await store.batches.cancel(batch.batch_id) == 3
+    assert await store.batches.interrupted_cancellations() == []
+
+
+async def test_a_cancelled_batch_makes_no_tickets(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = new_batch(3)
+    await store.batches.submit(batch)
+    seen = []
+    cancel_some = module._cancel_some
+
+    async def look_first(*given: Any) -> None:
+        seen.append(await store.outbox.reserve(Priority.DEFAULT, 10))
+        await cancel_some(*given)
+
+    monkeypatch.setattr(module, "_cancel_some", look_first)
+    assert await store.batches.cancel(batch.batch_id) == 3
+    assert seen == [[]]
 
 
 async def test_a_batch_that_is_not_there(store: Store) -> None:

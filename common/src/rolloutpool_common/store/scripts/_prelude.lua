@@ -92,7 +92,11 @@ local function count_in_group(batch, index, status, min_usable, late)
   if late == 'cancel' then redis.call('SADD', P .. 'late', batch .. ' ' .. group) end
 end
 
+-- Wake those who wait for a rollout of a batch to end.
+local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
+
 -- End a rollout; no other code does. `counts` = {field, increment, ...}, added to the batch's hash and to the totals.
+-- The caller then wakes those who wait for it.
 local function end_rollout(batch, index, status, result, counts)
   local uid = batch .. '-' .. index
   local before = redis.call('HMGET', k_rollout(uid), 'status', 'worker')
@@ -138,11 +142,9 @@ local function end_rollout(batch, index, status, result, counts)
     -- Protocol v1's own keys are forgotten after ten minutes.
     if idempotency then redis.call('PEXPIRE', idempotency, v1 and 600000 or retention_ms) end
   end
-  -- 6. Those who wait for something to end are woken.
-  redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch)
 end
 
--- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says.
+-- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says. The caller then wakes.
 local function finish(batch, index, token, new_status, result, counts)
   local total = redis.call('HGET', k_batch(batch), 'total')
   if not total or tonumber(index) >= tonumber(total) then return 'gone' end

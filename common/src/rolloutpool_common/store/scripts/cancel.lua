@@ -17,4 +17,6 @@ for i = 2, #ARGV, 2 do
     end_push(batch, batch .. '-' .. index, 'stopped')
   end
 end
+-- One signal for all of them: a waiter looks at its whole batch again.
+if cancelled > 0 then wake(batch) end
 return cancelled
