@@ -28,7 +28,7 @@ class ApiSettings(ActorSettings):
     """Synchronous rollouts (`POST /rollout`) that this process runs at once; further ones wait."""
     rollout_timeout_seconds: float = Field(default=600.0, gt=0, le=604_800, validation_alias="ROLLOUT_TIMEOUT_SECONDS")
     """Deadline of a synchronous rollout, from its submission."""
-    max_body_mb: int = Field(default=256, ge=1)
+    max_body_mb: int = Field(default=64, ge=1)
     """Largest request body that is read."""
     max_messages: int = Field(default=10_000, ge=1)
     """Messages that a rollout may begin with."""

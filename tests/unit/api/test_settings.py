@@ -20,7 +20,7 @@ def test_defaults(environment: pytest.MonkeyPatch) -> None:
     assert settings.api_host == "127.0.0.1"
     assert settings.max_concurrent_rollouts == 100
     assert settings.rollout_timeout_seconds == 600.0
-    assert settings.max_body_mb == 256
+    assert settings.max_body_mb == 64
     assert settings.retention_hours == 24
     assert settings.celery_url == "redis://:hush@127.0.0.1:6379/0"
 
