@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -44,11 +45,18 @@ TAKES_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "req
 ENDINGS = {error.__name__: error for error in (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)}
 
 
+async def end_process() -> None:
+    """Ends the process, as far as this is up to Python."""
+    sys.exit(3)
+
+
 @tool("end_as", "Raises what would end more than this call", TAKES_TEXT)
 async def end_as(_: ToolContext, text: str) -> object:
-    """Raises the error of this name, or cancels the task in which it runs."""
+    """Raises the error of this name, here or in a task of its own, or cancels the task in which it runs."""
     if text in ENDINGS:
         raise ENDINGS[text]
+    if text == "SystemExit in a task":
+        return await asyncio.create_task(end_process())
     task = asyncio.current_task()
     assert task is not None
     task.cancel()

@@ -78,7 +78,7 @@ async def test_hostile_calls_end_no_rollout(pool: Pool, tokenizer: ChatTokenizer
         assert all(text.startswith("Error: ") or text == "\\ud800x" for text in contents(result))
 
 
-ENDINGS = ["SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "cancel"]
+ENDINGS = ["SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "SystemExit in a task", "cancel"]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

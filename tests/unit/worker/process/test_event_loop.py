@@ -28,6 +28,26 @@ def test_coroutines_of_other_threads_run_on_one_loop() -> None:
         loop.stop()
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_the_loop_outlives_a_task_that_wants_to_end_it(error: type[BaseException]) -> None:
+    loop = EventLoop()
+
+    async def end() -> None:
+        raise error
+
+    async def wait_for_end() -> str:
+        try:
+            await asyncio.create_task(end())
+        except error:
+            return "caught"
+        return "nothing happened"
+
+    try:
+        assert [loop.submit(wait_for_end()).result(timeout=10) for _ in range(3)] == ["caught"] * 3
+    finally:
+        loop.stop()
+
+
 def test_what_still_runs_at_the_end_is_cancelled() -> None:
     loop = EventLoop()
     begun, cancelled = threading.Event(), threading.Event()

@@ -76,7 +76,13 @@ class EventLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         watch(self._loop)
-        self._loop.run_forever()
+        while not self._stopped:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # asyncio lets these two out of the loop, whichever task raised them. What awaits that task gets the
+                # error too, so nothing is lost if the loop goes on; if it ended, all rollouts would stand still.
+                _log.error("a task raised %s, and the event loop goes on", type(error).__name__)
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
