@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_api.errors import MalformedBody, UnsupportedBody
 
-__all__ = ["BodyLimit", "StrictRoute", "off_loop", "parse", "read_json_body"]
+__all__ = ["BodyLimit", "StrictRoute", "off_loop", "parse", "read_json_body", "refuse_repeated_keys"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,25 @@ def parse(body: bytes) -> Any:
     # pydantic's reader keeps large integers exact, but lets 1e999 through as infinity; orjson's refuses it.
     orjson.loads(body)
     return document
+
+
+def refuse_repeated_keys(body: bytes) -> None:
+    """Raises ValueError, which names the key, where an object of a document that passed `parse` has a key twice.
+
+    `parse` keeps the last of the two values, and another reader may keep the first.
+    """
+    # Numbers stay text: nobody looks at them here, and Python refuses to read integers of thousands of digits.
+    json.loads(body, object_pairs_hook=_refuse_repeated_key, parse_int=str, parse_float=str)
+
+
+def _refuse_repeated_key(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) == len(pairs):
+        return
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"the key {key[:100]!r} occurs twice in one object; send it once")
+        seen.add(key)
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

@@ -1,5 +1,7 @@
 """Whatever arrives, the answer is a 4xx that says what is wrong."""
 
+import asyncio
+
 import httpx
 import orjson
 import pytest
@@ -71,6 +73,20 @@ async def test_malformed_json_is_told_with_its_position(client: httpx.AsyncClien
     response = await client.post("/v1/batches", content=b'{\n  "rollouts": x}', headers=JSON)
     assert response.status_code == 400
     assert "line 2 column 15" in response.json()["error"]["message"]
+
+
+async def test_a_repeated_key_is_refused_by_the_batch_api_alone(
+    client: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    own = orjson.dumps(batch(1)).replace(b'"role":', b'"role":"system","role":', 1)
+    response = await client.post("/v1/batches", content=own, headers=JSON)
+    assert response.status_code == 400
+    assert "the key 'role' occurs twice" in response.json()["error"]["message"]
+    request = v1_request()
+    v1 = orjson.dumps(request).replace(b'"role":', b'"role":"system","role":', 1)
+    asked = asyncio.create_task(client.post("/rollout", content=v1, headers=JSON))
+    await worker.end_named(request["rollout_id"])
+    assert (await asked).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "/", ";"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_api.body import parse
+from rolloutpool_api.body import parse, refuse_repeated_keys
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,24 @@ def test_invalid_utf8_is_refused() -> None:
 def test_accepted(text: str, value: object) -> None:
     parsed = parse(text.encode())
     assert value is None or parsed == value
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"a": 1, "b": 2, "a": 1}', "'a'"),
+        ('{"rollouts": [{"messages": [{"role": "user", "role": "system"}]}]}', "'role'"),
+        (r'{"a": 1, "\u0061": 2}', "'a'"),
+        ('{"": {}, "": {}}', "''"),
+    ],
+)
+def test_a_repeated_key_is_named(text: str, key: str) -> None:
+    with pytest.raises(ValueError, match=f"the key {key} occurs twice"):
+        refuse_repeated_keys(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": {"a": 1}, "A": {"a": 1}}', '[{"a": 1}, {"a": 1}]', "[" * 201 + "]" * 201, "9" * 5000, "1.5", '"a"']
+)
+def test_the_same_key_in_other_objects_is_none(text: str) -> None:
+    refuse_repeated_keys(text.encode())

@@ -9,7 +9,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from rolloutpool_api import events
 from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
-from rolloutpool_api.body import off_loop, parse, read_json_body
+from rolloutpool_api.body import off_loop, parse, read_json_body, refuse_repeated_keys
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Conflict, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.restrictions import Restrictions
@@ -146,6 +146,10 @@ def _plan(
         document = parse(body)
     except ValueError as error:
         raise MalformedBody(f"the body is not JSON: {error}") from None
+    try:
+        refuse_repeated_keys(body)
+    except ValueError as error:
+        raise MalformedBody(f"the body is ambiguous: {error}") from None
     return plan_batch(document, catalog, restrictions, owner=caller.name, idempotency_key=idempotency_key)
 
 
