@@ -46,7 +46,10 @@ NEVER = tuple(
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NAT64_LOCAL = ipaddress.ip_network("64:ff9b:1::/48")
+_SIIT = ipaddress.ip_network("::ffff:0:0:0/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
+_THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 _NAME = re.compile(r"(?:\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)")
 _ENTRY = re.compile(r"(?P<host>\[[^\]]+\](?:/\d+)?|[^:\[\]]+)(?::(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?)?")
 
@@ -222,7 +225,24 @@ def _reached(address: Address) -> tuple[Address, ...]:
         return (address.sixtofour,)
     if address.teredo is not None:
         return address.teredo
+    if address in _NAT64_LOCAL:
+        return _reached_through_local_nat64(address)
     # `::1` and `::` are no IPv4 addresses, all others of their network are.
-    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+    if address in _NAT64 or address in _SIIT or (address in _COMPATIBLE and int(address) > 1):
         return (ipaddress.IPv4Address(int(address) & 0xFFFFFFFF),)
     return (address,)
+
+
+def _reached_through_local_nat64(address: ipaddress.IPv6Address) -> tuple[Address, ...]:
+    """Find the IPv4 addresses that may be in an address of the prefix for local use (RFC 8215); all have to pass.
+
+    A network chooses 48, 56, 64 or 96 bits of it as its translation prefix. The IPv4 address comes after these bits,
+    and never in bits 64 to 71, which are zero (RFC 6052). We don't know the choice, so we read all four places. A place
+    that reads 0.x.x.x is most likely the padding of another form, and counts only if all four places do.
+
+    Example: 64:ff9b:1::a9fe:a9fe is 169.254.169.254 after 96 bits, and 0.0.0.0 in the three other places.
+    """
+    octets = address.packed
+    places = (octets[6:8] + octets[9:11], octets[7:8] + octets[9:12], octets[9:13], octets[12:16])
+    found = tuple(ipaddress.IPv4Address(place) for place in places)
+    return tuple(one for one in found if one not in _THIS_NETWORK) or found

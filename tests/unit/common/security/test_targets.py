@@ -68,6 +68,13 @@ NEVER = [
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
     "2001:0:a9fe:a9fe::1",
+    "::ffff:0:169.254.169.254",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:abcd::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:0:a9:fea9:fe00:0",
+    "64:ff9b:1::",
 ]
 
 
@@ -93,6 +100,10 @@ def test_some_addresses_pass_no_list(address: str) -> None:
         "::ffff:10.0.0.1",
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
+        "::ffff:0:127.0.0.1",
+        "::ffff:0:10.0.0.1",
+        "64:ff9b:1::7f00:1",
+        "64:ff9b:1:a00:0:100::",
     ],
 )
 def test_private_addresses_have_to_be_listed_whatever_name_leads_there(address: str) -> None:
@@ -102,7 +113,7 @@ def test_private_addresses_have_to_be_listed_whatever_name_leads_there(address: 
 
 
 def test_a_listed_name_may_have_public_addresses() -> None:
-    for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"):
+    for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "::ffff:0:8.8.8.8", "64:ff9b:1::808:808"):
         assert ANY.refuse_address(ipaddress.ip_address(address), 80) is None
         assert ANY.refuse_address(ipaddress.ip_address(address), 80, listed=True) is not None
 
