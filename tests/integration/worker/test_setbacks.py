@@ -147,11 +147,18 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
         (uid,) = await inside.submit(promise, server_url=trainer.url)
         finish = inside.services.store.rollouts.finish
 
-        async def die(*_: Any) -> None:
-            raise asyncio.CancelledError
+        async def die() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+        async def abandon(*_: Any, **__: Any) -> bool:
+            return False  # a dead worker gives nothing up
 
         # Its worker dies behind the last reply, before the turn is journaled.
         rollouts = inside.services.store.rollouts
+        setattr(rollouts, "abandon", abandon)  # noqa: B010  a method, to mypy
         journal = rollouts.journal
 
         async def die_at_the_second_turn(claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:

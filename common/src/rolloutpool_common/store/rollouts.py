@@ -275,9 +275,22 @@ class Rollouts:
         """
         return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role)
 
-    async def abandon(self, uid: str, token: str, role: WorkerRole) -> None:
-        """Queues a rollout again that has ended here, where Redis has forgotten the end and still lists the claim."""
-        await self._requeue(uid, token, "losses", False, 0.0, role)
+    async def abandon(
+        self, uid: str, token: str, role: WorkerRole, *, clean: bool = False, delay_s: float = 0.0
+    ) -> bool:
+        """Queues a rollout again that its worker no longer runs, although Redis still lists the claim.
+
+        Args:
+            uid: The rollout.
+            token: Of the claim.
+            role: Of the worker.
+            clean: Whether no model call of it can be in flight.
+            delay_s: Seconds until it may run again.
+
+        Returns:
+            Whether the rollout was still this worker's.
+        """
+        return await self._requeue(uid, token, "losses", clean, delay_s, role)
 
     async def _requeue(self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole) -> bool:
         split = keys.split_uid(uid)

@@ -10,6 +10,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, Store
+from rolloutpool_worker.process import worker as process
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -115,6 +116,24 @@ async def test_after_a_restart_of_redis_what_ended_here_is_given_back(worker: Wo
         return view is not None and view.status is RolloutStatus.QUEUED
 
     await until(queued)
+
+
+async def test_a_claim_that_nothing_here_runs_is_given_back_while_the_worker_lives(
+    worker: WorkerProcess, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "VERIFY_BEATS", 2)
+    stuck, held = await submit(store, 2)
+    with worker.services.claims.claiming() as token:
+        await store.rollouts.claim(held, worker.worker_id, token=token)
+        await claim(store, stuck, worker.worker_id)
+
+        async def queued() -> bool:
+            view = await store.rollouts.view(stuck, OWNER)
+            return view is not None and view.status is RolloutStatus.QUEUED
+
+        await until(queued)
+        assert await store.workers.claims(worker.worker_id) == [held]
+        assert await known(store) == [worker.worker_id]
 
 
 async def test_an_isolated_one_says_so_and_has_one_slot(fake_redis: str, store: Store) -> None:

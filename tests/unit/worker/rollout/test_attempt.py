@@ -144,5 +144,52 @@ async def test_a_bug_in_an_agent_ends_its_rollout_and_tells_no_details(inside: I
     assert "secret" not in result.failure.message
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+async def test_an_agent_that_raises_what_ends_tasks_or_processes_ends_its_rollout_only(
+    inside: InsideWorker, error: type[BaseException]
+) -> None:
+    @AGENTS.named(f"unit.{error.__name__}")
+    async def leaves(conversation: Conversation) -> FinishReason:
+        raise error
+
+    result = await inside.run_one(agent=f"unit.{error.__name__}")
+    assert result.failure is not None
+    assert result.failure.category is Category.INTERNAL_ERROR
+    assert error.__name__ in result.failure.message
+
+
+async def refuse(*_args: object, **_kwargs: object) -> None:
+    raise RuntimeError("a defect")
+
+
+@pytest.mark.parametrize("defect", ["finish", "just after the claim"])
+async def test_a_defect_that_leaves_no_result_leaves_no_claim_either(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch, defect: str
+) -> None:
+    rollouts = inside.services.store.rollouts
+    if defect == "finish":
+        monkeypatch.setattr(rollouts, "finish", refuse)
+    else:
+        monkeypatch.setattr(inside.services, "more_waiting", lambda claim: 1 / 0)
+    async with scripted_trainer(tokenizer, say()) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url)
+        with pytest.raises((RuntimeError, ZeroDivisionError)):
+            await inside.take(uid)
+    assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
+    assert await store.workers.claims(inside.services.worker_id) == []
+
+
+async def test_a_cancellation_that_nobody_asked_for_leaves_no_claim(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, hang()) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url)
+        ticket = asyncio.create_task(inside.take(uid))
+        await until(lambda: _asked(trainer.of(uid)))
+        ticket.cancel()
+        assert await ticket == "stopped"
+    assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
+
+
 async def _asked(exchanges: Sequence[object]) -> bool:
     return bool(exchanges)

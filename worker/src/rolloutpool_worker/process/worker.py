@@ -5,7 +5,8 @@
 2. **Beat.** Every half second it writes a beat. The answer says three things: whether Redis still knows it (if not, it
    was declared dead by mistake and announces itself again), which claims it must stop running, and the epoch.
 3. **Verify.** A new epoch means that Redis was started again and may have lost its last second. The process then tells
-   Redis what runs here, and gives back claims that Redis still lists although their rollouts have ended here.
+   Redis what runs here. At that moment, and every five seconds, it gives back claims that Redis still lists although
+   nothing here runs them.
 4. **Publish.** Each claim makes room in the broker's window; where outboxes wait, this process fills the window again.
 5. **Drain.** On SIGTERM, rollouts stop at their next border and go back to the queue (`rolloutpool_worker.drain`).
    On a second SIGTERM nothing is awaited any more.
@@ -16,6 +17,7 @@ An isolated worker (`process.isolation`) warms no tokenizers, publishes nothing 
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import platform
@@ -41,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 REFILL_PAUSE = 0.05
 """Seconds between a claim and the look at the outboxes: claims come in bursts, and one look serves a whole burst."""
+VERIFY_BEATS = 10
+"""Beats between two looks at the claims that Redis has for this worker: two calls, with one small read per claim."""
 CANCELLED_SECONDS = 5.0
 """How long rollouts that a drain has cancelled may take to give their claims back."""
 
@@ -140,7 +144,7 @@ class WorkerProcess:
 
     async def _beat(self) -> None:
         claims = self.services.claims
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(BEAT_SECONDS)
             try:
                 known, stop, epoch = await self._store.workers.beat(
@@ -154,23 +158,32 @@ class WorkerProcess:
                 if epoch != self._epoch:
                     await self._verify_claims()
                     self._epoch = epoch
+                elif number % VERIFY_BEATS == 0:
+                    await self._abandon_unheld("this worker has its claim, and nothing here runs it")
             except StoreError as error:
                 _log.warning("beat: %s", error.message)
 
     async def _verify_claims(self) -> None:
         """Makes Redis and this process agree about what runs here, after Redis was started again."""
-        claims = self.services.claims
-        for uid, token in (await self._store.workers.tokens(self.worker_id)).items():
-            if token not in claims:
-                _log.warning("rollout %s: Redis forgot how it ended here; it is queued again", uid)
-                await self._store.rollouts.abandon(uid, token, self.services.role)
-        running = claims.current()
+        await self._abandon_unheld("Redis forgot how it ended here")
+        running = self.services.claims.current()
         answers = await asyncio.gather(*(claim.verify() for claim in running), return_exceptions=True)
         for claim, answer in zip(running, answers, strict=True):
             if isinstance(answer, ClaimLost):
                 claim.task.cancel()
             elif isinstance(answer, BaseException):
                 raise answer
+
+    async def _abandon_unheld(self, why: str) -> None:
+        """Gives back the claims that Redis has for this worker and that nothing here holds; `why` is for the log.
+
+        A rollout that ends between the two reads is not harmed: Redis has another token then, or none, so the script
+        refuses.
+        """
+        for uid, token in (await self._store.workers.tokens(self.worker_id)).items():
+            held = token in self.services.claims
+            if not held and await self._store.rollouts.abandon(uid, token, self.services.role):
+                _log.warning("rollout %s: %s; it is queued again", uid, why)
 
     async def _publish(self) -> None:
         refill = self.services.refill

@@ -9,6 +9,8 @@
    (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation).
 4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
    the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
+5. **Abandon.** If the claim is still this worker's after all that, because of a defect or an unexpected cancellation,
+   it is given up, so that the rollout is queued again. What even this misses, `process.worker` finds within seconds.
 """
 
 import asyncio
@@ -51,19 +53,43 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ABANDONED_SECONDS = 2.0
+"""Until an abandoned rollout may run again: what happened once may happen at each attempt, and each costs a replay."""
+_UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
+"""Outcomes after which nothing was written. If this worker still has the claim then, nothing runs it."""
+
 
 async def run_rollout(services: Services, uid: str) -> TicketOutcome:
     """Runs one rollout if this worker gets the claim; returns what became of the ticket."""
     with services.claims.claiming() as token:
-        claim = await retry_store(
-            services.drain,
-            uid,
-            lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=token),
-        )
-        if isinstance(claim, ClaimRefused):
-            return TicketOutcome(claim.value)
-        services.more_waiting(claim)
-        return await _Attempt(services, claim).run()
+        attempt: _Attempt | None = None
+        settled = False
+        try:
+            claim = await retry_store(
+                services.drain,
+                uid,
+                lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=token),
+            )
+            if isinstance(claim, ClaimRefused):
+                settled = True
+                return TicketOutcome(claim.value)
+            services.more_waiting(claim)
+            attempt = _Attempt(services, claim)
+            outcome = await attempt.run()
+            settled = outcome not in _UNSETTLED
+            return outcome
+        finally:
+            if not settled:
+                await _abandon(services, uid, token, clean=attempt is not None and attempt.clean)
+
+
+async def _abandon(services: Services, uid: str, token: str, *, clean: bool) -> None:
+    """Queues a rollout again whose ticket ends here without a result; changes nothing where the claim is not ours."""
+    try:
+        if await services.store.rollouts.abandon(uid, token, services.role, clean=clean, delay_s=ABANDONED_SECONDS):
+            _log.error("rollout %s left this worker without a result; it is queued again", uid)
+    except StoreError as error:
+        _log.warning("rollout %s could not be abandoned: %s", uid, error.message)
 
 
 class _Attempt:
@@ -79,6 +105,12 @@ class _Attempt:
         self._vocab_size = 0
         self._tokenizer_ms = 0.0
         self._start = time.perf_counter()
+
+    @property
+    def clean(self) -> bool:
+        """Whether no model call can be unanswered."""
+        state = self._state()
+        return state.certain and not state.calling
 
     async def run(self) -> TicketOutcome:
         """Runs the rollout to an ending, and carries out what the table says about it."""
@@ -172,8 +204,11 @@ class _Attempt:
             return self._result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
         except (StoppedAtBorder, TrainerDown, StoreError):
             raise
-        except Exception as error:
-            # A defect in a plug-in or in this code. It ends this rollout and no other.
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            # A defect in a plug-in or in this code. It ends this rollout and no other, also where it is an exception
+            # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
             _log.exception("rollout %s: unexpected error", self._claim.uid)
             fault = WorkerFault(f"the worker failed with {type(error).__name__}; its log has the traceback")
             return self._result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
@@ -302,6 +337,12 @@ class _Attempt:
             tokenizer=self._fingerprint,
             **known,
         )
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task was really cancelled: by the API, by a drain or by a time limit."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _log_end(claim: Claim, result: RolloutResult) -> None:
