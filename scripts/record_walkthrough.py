@@ -321,7 +321,8 @@ def _steady(text: str, trainer_url: str) -> str:
     """Replaces what differs from run to run."""
     text = text.replace(trainer_url, "http://trainer:8081")
     calls: dict[str, str] = {}
-    text = re.sub(r"call_[0-9a-f]{24}", lambda found: calls.setdefault(found[0], f"call_{len(calls) + 1:024d}"), text)
+    call_id = re.compile(r'(?<=id": ")[0-9a-f]{9}(?=")')
+    text = call_id.sub(lambda found: calls.setdefault(found[0], f"{len(calls) + 1:09d}"), text)
     for pattern, fixed in (
         (r"\bb[0-9a-f]{32}\b", "b" + "0" * 31 + "1"),
         (r"chatcmpl-[0-9a-f]{32}", "chatcmpl-" + "0" * 31 + "1"),

@@ -1,9 +1,12 @@
 """Calls are found between tags, and nothing that was sampled disappears."""
 
 import json
+import re
 
 import pytest
+from tests.tokenizers.real import TEMPLATE_NAMES, real_tokenizer
 
+from rolloutpool_common.rendering import TemplateRefused
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 
 
@@ -80,3 +83,25 @@ def test_a_broken_block_beside_a_good_one_stays_content() -> None:
 def test_an_unclosed_block_stays_content() -> None:
     text = '<tool_call>\n{"name": "add"'
     assert parse_tool_calls(text).content == text
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize("name", ["mistral_nemo", "qwen3", *TEMPLATE_NAMES])
+def test_every_template_that_renders_tools_takes_the_ids_of_calls(name: str) -> None:
+    """Mistral's template raises unless an id has exactly nine letters or digits."""
+    tokenizer = real_tokenizer(name)
+    message = parse_tool_calls(block('{"name": "add", "arguments": {"a": 15, "b": 23}}'))
+    assert message.tool_calls is not None
+    (call,) = message.tool_calls
+    assert re.fullmatch("[a-zA-Z0-9]{9}", call.id)
+
+    def rendered(call_id: str) -> list[int]:
+        called = {**message.wire(), "tool_calls": [{**call.model_dump(), "id": call_id}]}
+        result = {"role": "tool", "name": "add", "tool_call_id": call_id, "content": "38"}
+        return tokenizer.render_prompt([{"role": "user", "content": "15 + 23?"}, called, result])
+
+    try:
+        rendered("abcdefghi")
+    except TemplateRefused:
+        pytest.skip("this template renders no tool calls")
+    assert rendered(call.id)

@@ -1,7 +1,11 @@
 """Turns sampled text into a message: what stands between <tool_call> tags becomes a call, the rest is content.
 
 A block that is no call (broken JSON, no name) stays content, so that the agent sees the policy's mistake and can answer
-it; nothing that was sampled is thrown away. Only agents read the message. Training reads the ids.
+it; nothing that was sampled is thrown away. Only agents read the message. Training reads the token ids.
+
+Each call gets an id of nine hexadecimal digits, such as `3f09ac51e`. Mistral's template refuses any other length, and
+other characters than letters and digits; the other families take any id. Nine digits make 69 billion ids, and an id has
+to be unique in one conversation only.
 """
 
 import json
@@ -13,6 +17,7 @@ from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 __all__ = ["parse_tool_calls"]
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_ID_LENGTH = 9
 
 
 def parse_tool_calls(text: str) -> Message:
@@ -59,4 +64,4 @@ def _call(block: str) -> ToolCall | None:
     except UnicodeEncodeError:
         # An escaped lone surrogate is valid JSON, but it cannot be encoded as UTF-8.
         return None
-    return ToolCall(id=f"call_{uuid.uuid4().hex[:24]}", function=FunctionCall(name=name, arguments=arguments))
+    return ToolCall(id=uuid.uuid4().hex[:_ID_LENGTH], function=FunctionCall(name=name, arguments=arguments))
