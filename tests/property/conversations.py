@@ -30,9 +30,19 @@ _WORDS = (
     "the", "result", " is", "38", " ", "\n", "\n\n", "\t", "  ", "é", "e\u0301", "漢字", "🙂", "👩\u200d🚀",
     "\u202eabc", '{"a": 15}', "```json\n", "def f(x):\n    return x", "\\", "'", '"', "<", ">", "|", "<|", "|>", "</",
     "[", "]", "\u00a0", "\u200b", "1e9", "-0.0", "user", "assistant\n", "tool", "%s{}", "{{ x }}", "<b>", "&amp;",
-    "\x00", "\x7f",
+    "\x00", "\x7f", "/no_think", "/think",
 )  # fmt: skip
 _KWARGS: dict[str, Any] = {"date_string": "26 Jul 2024", "enable_thinking": True}
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds two numbers.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "number", "description": "One."}}},
+        },
+    }
+]
 
 
 class WrongMask(AssertionError):
@@ -101,6 +111,9 @@ class _Play:
     def __init__(self, tokenizer: ChatTokenizer, oracle: Oracle, random: Random) -> None:
         self.tokenizer, self.oracle, self.random = tokenizer, oracle, random
         self.tally = Tally(examples=1)
+        self.tools = _TOOLS if random.random() < 0.5 else None
+        self.kwargs = {**_KWARGS, "tools": self.tools} if self.tools else _KWARGS
+        """As the oracle takes them."""
 
     def run(self) -> Tally:
         chance = self.random.random
@@ -108,15 +121,15 @@ class _Play:
         if chance() < 0.4:
             history.insert(0, {"role": "system", "content": self.content()})
         try:
-            prompt = self.oracle.prompt(history, _KWARGS)
+            prompt = self.oracle.prompt(history, self.kwargs)
         except TemplateRaised:
             return self.tally
         try:
-            ours = self.tokenizer.render_prompt(history, template_kwargs=_KWARGS)
+            ours = self.tokenizer.render_prompt(history, tools=self.tools, template_kwargs=_KWARGS)
         except ContentUnsafe:  # stricter than the oracle where content and template text add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
-        counter = RerenderCounter(self.tokenizer, tools=None, template_kwargs=_KWARGS)
+        counter = RerenderCounter(self.tokenizer, tools=self.tools, template_kwargs=_KWARGS)
         ledger, truth = TokenLedger(), _Provenance(prompt)
         ledger.seed(prompt)
         for turn in range(1, 2 + self.random.randrange(3)):
@@ -196,20 +209,20 @@ class _Play:
         """Render what is new, beside the oracle; false where the rollout ends with a refusal."""
         calls = sum(m["role"] == "tool" for m in new)
         try:
-            expected = self.oracle.delta(history, calls, new, _KWARGS)
+            expected = self.oracle.delta(history, calls, new, self.kwargs)
         except TemplateRaised:
             expected = None
         sampled = ledger.last_sampled(SAMPLED_TAIL)
         try:
             delta = self.tokenizer.render_delta(
-                new, sampled=sampled, history=[*history, turn_before(new)], template_kwargs=_KWARGS
+                new, sampled=sampled, history=[*history, turn_before(new)], tools=self.tools, template_kwargs=_KWARGS
             )
         except TemplateRefused as refusal:
             name = type(refusal).__name__
             # Refusing is always safe, but only two needless kinds are meant: content that adds up to control strings,
             # and a late system message that a template appends only where another one came first.
             meant = isinstance(refusal, ContentUnsafe) or new[0]["role"] == "system"
-            self.expect(meant or not self.oracle.appends(history, calls, new, _KWARGS), f"refused ({name})", new)
+            self.expect(meant or not self.oracle.appends(history, calls, new, self.kwargs), f"refused ({name})", new)
             self.tally.refused += 1
             self.tally.reasons[name] = self.tally.reasons.get(name, 0) + 1
             return False
@@ -257,7 +270,7 @@ class _Play:
     def predict(self, counter: RerenderCounter, history: list[Message]) -> None:
         """What a trainer that renders history again will count."""
         try:
-            rendered = rerender(self.tokenizer, history, template_kwargs=_KWARGS)
+            rendered = rerender(self.tokenizer, history, tools=self.tools, template_kwargs=_KWARGS)
         except TemplateRefused:
             return
         self.expect(counter.count(history) == len(rendered), "the predicted count", history)

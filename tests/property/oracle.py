@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.property.families import FAMILIES
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -82,7 +83,9 @@ class Oracle:
         self._pattern = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
         self._spell = {text: f"qZ{i}Zq" for i, text in enumerate(self.control)}
         self._spelled = {str(i): text for i, text in enumerate(self.control)}
-        self._answer_ends, self._call_ends = _ENDS.get(name, _CHATML)
+        family = FAMILIES.get(name.removeprefix("family:"))
+        known = _ENDS.get(name, _CHATML) if family is None else (family.answer_ends, family.call_ends)
+        self._answer_ends, self._call_ends = known
         self._appends: dict[str, bool] = {}
         self.outputs_by_hand = name in ("deepseek_v3", "template:deepseekv3")
 

@@ -1,7 +1,10 @@
 """Ten thousand random conversations without a wrong mask; `make fuzz` plays a million."""
 
+from pathlib import Path
+
 import pytest
 from tests.property.conversations import Tally, WrongMask, play
+from tests.property.families import FAMILIES, lay_out
 from tests.property.oracle import Oracle
 from tests.tokenizers.layout import TINY
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_directory, real_tokenizer
@@ -35,6 +38,13 @@ def test_no_wrong_mask_on_the_tiny_tokenizer() -> None:
     tally = play_all(load_tokenizer(TINY_NAME), Oracle("tiny", TINY))
     assert tally.deltas_checked > EACH
     assert not tally.deltas_without_oracle
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_wrong_mask_on_a_family_of_our_own(name: str, tmp_path: Path) -> None:
+    directory = dict(lay_out(tmp_path))[f"family:{name}"]
+    tally = play_all(load_tokenizer(str(directory)), Oracle(f"family:{name}", directory))
+    assert tally.deltas_checked > EACH / 2
 
 
 def test_an_example_is_a_function_of_its_seed() -> None:

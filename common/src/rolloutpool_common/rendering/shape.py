@@ -185,6 +185,8 @@ class Prober:
         except RenderFailed:
             return True
         moved = found is not None and _TOOL in first and _TOOL in found and _TOOL not in text[: len(text) - len(found)]
+        if moved and any(mark["role"] in ("system", "developer") for mark in marks):
+            raise HistoryRewritten("The template moves the tools to a late system message, or repeats them there.")
         return not moved
 
     def _depends_on(

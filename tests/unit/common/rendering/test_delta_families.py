@@ -267,3 +267,19 @@ def test_whether_deltas_read_tools_is_found_out_once_for_the_same_definitions(
     assert asked == [1]
     assert tokenizer.deltas_read_tools([dict(TOOLS[0])], None)
     assert asked == [1, 1]
+
+
+TOOLS_WITH_SYSTEM = (  # as muse_glimmer's: each system message shows them; without one a line of its own does
+    "{% set late = messages | selectattr('role', 'equalto', 'system') | list %}{% if not late and tools %}"
+    "{{ tools[0].function.name }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{{ tools[0].function.name if tools and m.role == 'system' else '' }}{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+def test_tools_that_may_move_to_a_late_system_message_are_a_refusal(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(TOOLS_WITH_SYSTEM)
+    late = [{"role": "system", "content": "Be brief."}]
+    with pytest.raises(HistoryRewritten, match="late system message"):
+        delta(tokenizer, [USER, said()], late, "I said<|im_end|>", tools=TOOLS)
+    assert "Be brief." in delta(tokenizer, [USER, said()], late, "I said<|im_end|>")
