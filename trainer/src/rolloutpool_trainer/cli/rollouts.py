@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def cancel(
     api_key: options.ApiKey = None,
 ) -> None:
     """End a batch or one rollout. Rollouts that had ended before keep their result."""
+    from rolloutpool_common.protocol.ids import is_batch_id
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
