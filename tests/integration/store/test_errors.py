@@ -3,9 +3,12 @@
 import asyncio
 import secrets
 import socket
+from contextlib import suppress
 
 import pytest
+import uvloop
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from tests.support.batches import claim, new_batch, result_of, submit
 from tests.support.journals import turn_record
 
@@ -70,3 +73,53 @@ async def test_scripts_that_redis_forgot_are_sent_again(store: Store, raw: Redis
     await raw.script_flush()
     (uid,) = await submit(store)
     assert (await claim(store, uid)).attempt == 1
+
+
+async def test_a_redis_that_runs_a_long_script_is_unavailable(store: Store, raw: Redis, redis_url: str) -> None:
+    await store.ping()
+    await raw.config_set("lua-time-limit", "1")
+    blocker = Redis.from_url(redis_url)
+
+    async def block() -> None:
+        with suppress(ResponseError):
+            await blocker.eval("while true do end", 0)
+
+    running = asyncio.create_task(block())
+    try:
+        await asyncio.sleep(0.2)
+        with pytest.raises(StoreUnavailable, match="SCRIPT KILL"):
+            await store.ping()
+        with pytest.raises(StoreUnavailable, match="SCRIPT KILL"):
+            await submit(store)
+    finally:
+        await raw.script_kill()
+        await running
+        await raw.config_set("lua-time-limit", "5000")
+        await blocker.aclose()
+    await submit(store)
+
+
+async def test_a_value_that_redis_finds_too_large_says_which_setting(store: Store, raw: Redis) -> None:
+    await raw.config_set("proto-max-bulk-len", str(1024**2))
+    try:
+        with pytest.raises(StoreUnavailable, match="proto-max-bulk-len"):
+            await submit(store, [{"metadata": {"x": "y" * (1024**2 + 1)}}])
+    finally:
+        await raw.config_set("proto-max-bulk-len", str(512 * 1024**2))
+    await submit(store)
+
+
+def test_a_connection_that_uvloop_has_closed_is_replaced(redis_url: str) -> None:
+    async def use() -> None:
+        store = Store.open(redis_url)
+        await store.ping()
+        pool = store._connection.redis.connection_pool
+        for call in (store.ping, store.totals.read, lambda: submit(store)):
+            connection = await pool.get_connection()
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.05)
+            await pool.release(connection)
+            await call()
+        await store.close()
+
+    uvloop.run(use())

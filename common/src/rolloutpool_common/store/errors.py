@@ -2,7 +2,7 @@
 
 RolloutPoolError
 └── StoreError
-    ├── StoreUnavailable      no answer; try again
+    ├── StoreUnavailable      no answer, or a refusal that can pass; try again
     ├── StoreFull             Redis is out of memory
     ├── TooManyOpen           the queue limit is reached
     ├── IdempotencyKeyReused  same key, other content
@@ -15,10 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    InvalidResponse,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.store.redis_compat import HANDLER_CLOSED
 
 __all__ = [
     "BatchStillRunning",
@@ -71,18 +79,56 @@ class ClaimLost(StoreError):
     """Another worker has this rollout now, or it has ended; stop running it."""
 
 
+_NO_WRITES = "Redis takes no writes: a replica, or its disk is full; see its log"
+_TOO_LARGE = "raise its proto-max-bulk-len (512mb by default) and client-query-buffer-limit, or submit smaller batches"
+_CLOSED_IN_MID_SENDING = ("reset by peer", "Broken pipe")
+_PASSING = {
+    "READONLY ": _NO_WRITES,
+    "MISCONF ": _NO_WRITES,
+    "NOREPLICAS ": "Redis takes no writes: it has too few replicas (min-replicas-to-write); see its log",
+    "MASTERDOWN ": "Redis is a replica that has lost its master: check ROLLOUTPOOL_REDIS_URL, or wait",
+    "BUSY ": "Redis is busy with a script that does not end: wait, or end it with SCRIPT KILL",
+    "Protocol error": f"Redis refuses a value of this size: {_TOO_LARGE}",
+}
+"""Words of a refusal -> what to do about it. Then the same command succeeds, so all of them are `StoreUnavailable`."""
+
+
 @contextmanager
 def store_errors() -> Iterator[None]:
     """Turns redis-py's errors into ours; the message names neither URL nor password."""
     try:
         yield
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        # Every command was tried again by now. A Redis that is down refuses the new connection, so it is not this.
+        if any(word in str(error) for word in _CLOSED_IN_MID_SENDING):
+            raise StoreUnavailable(
+                f"Redis closes the connection in the middle of a command. If this lasts: {_TOO_LARGE}"
+            ) from None
         raise StoreUnavailable(f"{StoreUnavailable.__doc__} ({type(error).__name__})") from None
+    except InvalidResponse:
+        raise StoreUnavailable("what answers at ROLLOUTPOOL_REDIS_URL does not speak Redis' protocol") from None
+    except RuntimeError as error:
+        if HANDLER_CLOSED not in str(error):
+            raise
+        raise StoreUnavailable(f"{StoreUnavailable.__doc__} (connection closed)") from None
     except ResponseError as error:
-        # By text too, because Redis 6.2 wraps what stops a script into an error of its own.
-        text = str(error)
-        if isinstance(error, OutOfMemoryError) or "-OOM " in text:
-            raise StoreFull from None
-        if isinstance(error, ReadOnlyError) or "-READONLY " in text or "MISCONF " in text:
-            raise StoreUnavailable("Redis takes no writes: a replica, or its disk is full; see its log") from None
-        raise
+        raise _translated(error) from None
+
+
+def _translated(error: ResponseError) -> Exception:
+    text = str(error)
+    # By text too, because Redis wraps what stops a script into an error of its own.
+    if isinstance(error, OutOfMemoryError) or "-OOM " in text:
+        return StoreFull()
+    if isinstance(error, ReadOnlyError):
+        return StoreUnavailable(_NO_WRITES)
+    if isinstance(error, MasterDownError):
+        return StoreUnavailable(_PASSING["MASTERDOWN "])
+    if isinstance(error, NoPermissionError) or "-NOPERM " in text:
+        return StoreUnavailable(
+            "Redis forbids this account a command or a key that the pool needs; allow it (ACL SETUSER)"
+        )
+    for word, message in _PASSING.items():
+        if word in text:
+            return StoreUnavailable(message)
+    return error

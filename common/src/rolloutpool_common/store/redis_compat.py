@@ -16,10 +16,14 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.asyncio.connection import Connection as TcpConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = ["GreetingConnection", "SSLConnection", "TcpConnection", "UnixDomainSocketConnection", "exchange", "kind_of"]
+
+HANDLER_CLOSED = "the handler is closed"
+"""The end of uvloop's `RuntimeError` for a write to a connection that is closed already."""
 
 
 class GreetingConnection(AbstractConnection):
@@ -41,6 +45,11 @@ class GreetingConnection(AbstractConnection):
         except TimeoutError:
             await self.disconnect(nowait=True)
             raise RedisTimeoutError("Timeout writing to socket") from None
+        except RuntimeError as error:
+            # uvloop says it so where the connection was closed before the write. As redis-py's own error it is retried.
+            if HANDLER_CLOSED not in str(error):
+                raise
+            raise RedisConnectionError("Connection closed before the write") from None
         finally:
             self.socket_timeout = limit
 
