@@ -51,6 +51,9 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
         {"HTTP_CLIENT_TIMEOUT": "0"},
         {"ROLLOUTPOOL_MAX_REPLY_MB": "0"},
         {"ROLLOUTPOOL_TRAINER_ATTEMPTS": "21"},
+        {"ROLLOUTPOOL_MAX_TOOL_CALLS": "0"},
+        {"ROLLOUTPOOL_MAX_TOOL_ARGUMENTS_KB": "0"},
+        {"ROLLOUTPOOL_MAX_TOOL_RESULT_KB": "0"},
     ],
 )
 def test_limits(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any]) -> None:
