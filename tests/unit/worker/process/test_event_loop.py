@@ -4,10 +4,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+from unittest.mock import create_autospec
 
 import pytest
 
-from rolloutpool_worker.process.event_loop import EXIT_WEDGED, EventLoop
+from rolloutpool_worker.process.event_loop import EXIT_WEDGED, TICK_SECONDS, WEDGED_SECONDS, EventLoop, Watchdog
 
 
 def test_coroutines_of_other_threads_run_on_one_loop() -> None:
@@ -71,6 +72,8 @@ from rolloutpool_worker.process import event_loop
 event_loop.WEDGED_SECONDS = 1.0
 async def block():
     time.sleep(600)
+def end():
+    event_loop.watch(asyncio.new_event_loop())
 async def watched():
     event_loop.watch(asyncio.get_running_loop())
     await block()
@@ -83,6 +86,8 @@ threading.Event().wait()
     "loop",
     [
         "event_loop.EventLoop().submit(block())",
+        # The thread of the loop ends, and the process has others.
+        "threading.Thread(target=end).start()",
         # As in the process of a single rollout.
         "asyncio.run(watched())",
     ],
@@ -93,3 +98,55 @@ def test_a_wedged_loop_ends_its_process(loop: str) -> None:
     )
     assert ended.returncode == EXIT_WEDGED
     assert b"this worker ends itself" in ended.stderr
+
+
+class Time:
+    """A clock on which each sleep takes as long as the test says."""
+
+    def __init__(self, *sleeps: float) -> None:
+        self.now = 1000.0
+        self._sleeps = iter(sleeps)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds == TICK_SECONDS
+        self.now += next(self._sleeps)
+
+
+def looks(sleeps: list[float], *, thread: threading.Thread | None = None, closed: bool = False) -> list[str | None]:
+    """What a watchdog says about a loop that never ticks, after each of these sleeps."""
+    loop = create_autospec(asyncio.AbstractEventLoop, instance=True)
+    loop.is_running.return_value, loop.is_closed.return_value = not closed, closed
+    time = Time(*sleeps)
+    watchdog = Watchdog(loop, thread or threading.current_thread(), clock=time.clock, sleep=time.sleep)
+    return [watchdog.look() for _ in sleeps]
+
+
+def test_a_loop_that_does_not_tick_hangs() -> None:
+    enough = int(WEDGED_SECONDS / TICK_SECONDS)
+    *before, after = looks([TICK_SECONDS] * (enough + 1))
+    assert before == [None] * enough
+    assert after is not None
+    assert "has not run for 30 s" in after
+
+
+def test_a_process_that_was_stopped_is_no_loop_that_hangs() -> None:
+    """Stopped for an hour, shortly before the loop would have counted as hanging; then it hangs indeed."""
+    enough = int(WEDGED_SECONDS / TICK_SECONDS)
+    sleeps = [TICK_SECONDS] * (enough - 1) + [3600.0] + [TICK_SECONDS] * enough
+    assert looks(sleeps) == [None] * len(sleeps)
+    assert looks([*sleeps, TICK_SECONDS])[-1] is not None
+
+
+def test_a_starved_machine_is_no_loop_that_hangs() -> None:
+    assert looks([3.0] * 20) == [None] * 20
+
+
+def test_a_thread_that_has_ended_is_seen_at_once_unless_its_loop_was_closed() -> None:
+    ended = threading.Thread(target=str)
+    ended.start()
+    ended.join()
+    assert looks([TICK_SECONDS], thread=ended) == ["the thread of the event loop has ended"]
+    assert looks([TICK_SECONDS], thread=ended, closed=True) == [None]

@@ -1,7 +1,11 @@
 """The one asyncio loop of a worker process, in a thread of its own, and the watchdog of that loop.
 
-All rollouts run here as coroutines. A loop that has not run for `WEDGED_SECONDS` ends its process: other workers then
-take over its rollouts. Without that, a process that hangs but still exists would keep them.
+All rollouts run here as coroutines. The watchdog is a thread that looks at the loop twice a second:
+
+1. The loop has not run for `WEDGED_SECONDS`, or its thread has ended: the watchdog ends the process, and other workers
+   take over its rollouts. Without that, a process that exists but does nothing would keep them.
+2. The watchdog itself slept much longer than it wanted (`STOPPED_SECONDS`): the whole process was stopped, or the
+   machine was paused or starved. That is no fault of the loop, so its time begins anew.
 """
 
 import asyncio
@@ -10,12 +14,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
-__all__ = ["WEDGED_SECONDS", "EventLoop", "watch"]
+__all__ = ["WEDGED_SECONDS", "EventLoop", "Watchdog", "watch"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -24,29 +28,65 @@ WEDGED_SECONDS = 30.0
 """A loop that has not run for so long hangs. A starved machine can stop a loop for seconds."""
 TICK_SECONDS = 0.5
 """Between two looks at the loop."""
+STOPPED_SECONDS = 2.0
+"""A watchdog that has slept for so long was not running, and then the loop was not either."""
 EXIT_WEDGED = 70
 """The process's exit code then."""
 
 
-def watch(loop: asyncio.AbstractEventLoop) -> None:
-    """Watches the loop from another thread, and ends the process if it hangs; must be called in the loop's thread."""
-    last_tick = time.monotonic()
+class Watchdog:
+    """Says whether the loop of one thread still gets on."""
 
-    def tick() -> None:
-        nonlocal last_tick
-        last_tick = time.monotonic()
-        loop.call_later(TICK_SECONDS, tick)
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread: threading.Thread,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Begins the loop's time; `thread` is the one in which the loop runs."""
+        self._loop = loop
+        self._thread = thread
+        self._clock = clock
+        self._sleep = sleep
+        self._last_tick = clock()
 
-    def look() -> None:
-        while not loop.is_closed():
-            time.sleep(TICK_SECONDS)
-            silent = time.monotonic() - last_tick
-            if silent > WEDGED_SECONDS and loop.is_running():
-                _log.critical("the event loop has not run for %.0f s: this worker ends itself", silent)
+    def tick(self) -> None:
+        """Notes that the loop runs; called on the loop, which then calls it every `TICK_SECONDS`."""
+        self._last_tick = self._clock()
+        self._loop.call_later(TICK_SECONDS, self.tick)
+
+    def look(self) -> str | None:
+        """Sleeps for `TICK_SECONDS`, then looks at the loop; returns what is wrong with it, or None."""
+        before = self._clock()
+        self._sleep(TICK_SECONDS)
+        now = self._clock()
+        # A loop that was stopped as it should be is closed before its thread ends, so the thread is looked at first.
+        if not self._thread.is_alive() and not self._loop.is_closed():
+            return "the thread of the event loop has ended"
+        if now - before > STOPPED_SECONDS:
+            _log.warning("this process did not run for %.0f s", now - before)
+            self._last_tick = now
+        silent = now - self._last_tick
+        if silent > WEDGED_SECONDS and self._loop.is_running():
+            return f"the event loop has not run for {silent:.0f} s"
+        return None
+
+    def run(self) -> None:
+        """Looks until the loop is closed, and ends the process if something is wrong with the loop."""
+        while not self._loop.is_closed():
+            wrong = self.look()
+            if wrong is not None:
+                _log.critical("%s: this worker ends itself", wrong)
                 os._exit(EXIT_WEDGED)
 
-    tick()
-    threading.Thread(target=look, name="watchdog", daemon=True).start()
+
+def watch(loop: asyncio.AbstractEventLoop) -> None:
+    """Watches the loop from another thread, and ends the process if it hangs; must be called in the loop's thread."""
+    watchdog = Watchdog(loop, threading.current_thread())
+    watchdog.tick()
+    threading.Thread(target=watchdog.run, name="watchdog", daemon=True).start()
 
 
 class EventLoop:
