@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.body import BodyLimit
@@ -77,6 +78,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_exception_handler(SecretUnreadable, _unreadable)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ClientDisconnect, _caller_left)
     app.add_exception_handler(Exception, _unforeseen)
     return app
 
@@ -118,6 +120,11 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     for item in error.errors():
         faults.add(path(*item["loc"]), item["msg"])
     return await _api_error(request, Rejected(faults.listed, faults.total))
+
+
+async def _caller_left(request: Request, _: Exception) -> Response:
+    # Nobody reads it: the connection is closed, and `BodyLimit` has logged that.
+    return answer(request.url.path, 400, "the connection was closed before the body was whole")
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import orjson
+import structlog
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
@@ -21,6 +22,8 @@ from rolloutpool_api.errors import MalformedBody, UnsupportedBody
 __all__ = ["BodyLimit", "StrictRoute", "off_loop", "parse", "read_json_body", "refuse_repeated_keys"]
 
 T = TypeVar("T")
+
+_log = structlog.stdlib.get_logger(__name__)
 
 OFF_LOOP_BYTES = 64 * 1024
 """Larger bodies are parsed in a thread: 64 kB is parsed and validated in about a millisecond."""
@@ -110,7 +113,7 @@ def _parse_like_python(body: bytes) -> Any:
 
 
 class BodyLimit:
-    """Refuses bodies above a size with 413, before reading them where they announce it."""
+    """Refuses bodies above a size with 413, before reading them where they announce it; logs callers that leave."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app = app
@@ -123,11 +126,16 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "0")
         seen = int(announced) if announced.isdecimal() and int(announced) > self._max_bytes else 0
+        is_whole = False
 
         async def bounded() -> Message:
-            nonlocal seen
+            nonlocal seen, is_whole
             message = {} if seen > self._max_bytes else await receive()
             seen += len(message.get("body", b""))
+            if message.get("type") == "http.request":
+                is_whole = not message.get("more_body", False)
+            elif message.get("type") == "http.disconnect" and not is_whole:
+                _log.info("caller left in mid-body", path=scope["path"], received=seen)
             if seen > self._max_bytes:
                 raise HTTPException(
                     413,
