@@ -39,7 +39,7 @@ SHARE = 8
 """How many of them may go to one receiver."""
 LOOK_EVERY = 0.25
 """Seconds until the next look for due pushes, where no push ends before."""
-LOOK_PAUSE = 0.02
+LOOK_PAUSE = 0.05
 """Seconds between two looks at least, so that many pushes that end in one moment cause one look."""
 TIMEOUT = 30.0
 """Seconds for one push, from the connection to the status line."""
