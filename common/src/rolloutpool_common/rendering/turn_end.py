@@ -75,10 +75,9 @@ class TurnEnd:
         Raises:
             TurnEndNotFound: the turn was cut in a call, and nothing tells where its end begins.
         """
-        region = end if end is not None else start
-        controls = list(self._pattern.finditer(region))
+        controls = self._controls(start, end, calls=calls)
         stop = next((match for match in controls if match.group() in self._stops), None)
-        over = self._over(end, controls, stop)
+        over = controls[-1].end() if controls else 0
         if sampled.control:
             found = self._found(start, end, controls, sampled)
             if found is not None:
@@ -111,11 +110,17 @@ class TurnEnd:
                 return header.end()
         return None
 
-    def _over(self, end: str | None, controls: Sequence[re.Match[str]], stop: re.Match[str] | None) -> int:
+    def _controls(self, start: str, end: str | None, *, calls: bool) -> list[re.Match[str]]:
+        """The control strings of the turn's end, without those of the next header."""
         if end is not None:
-            return controls[-1].end() if controls else 0
-        first = stop or next((match for match in controls if not match.start()), None)
-        return first.end() if first else 0
+            return list(self._pattern.finditer(end))
+        # The end is not known. It reaches to the first stop; without a stop it is the first control string, which
+        # follows an answer at once, and a call after the rest of its text.
+        found = list(self._pattern.finditer(start))
+        stop = next((i for i, match in enumerate(found) if match.group() in self._stops), None)
+        if stop is not None:
+            return found[: stop + 1]
+        return found[:1] if found and (calls or not found[0].start()) else []
 
 
 def _agreement(ours: str, theirs: str) -> int:

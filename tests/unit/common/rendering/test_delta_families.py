@@ -283,3 +283,21 @@ def test_tools_that_may_move_to_a_late_system_message_are_a_refusal(make_tokeniz
     with pytest.raises(HistoryRewritten, match="late system message"):
         delta(tokenizer, [USER, said()], late, "I said<|im_end|>", tools=TOOLS)
     assert "Be brief." in delta(tokenizer, [USER, said()], late, "I said<|im_end|>")
+
+
+OTHER_END_IN_HISTORY = (  # as gpt-oss': an answer ends otherwise before a message than at the end of the conversation
+    "{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}"
+    "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "sampled", ["I said<|message|>", "I said<|start|>", "I said<|end|>", "I said<|return|>", "I said"]
+)
+def test_a_sampled_token_of_a_header_is_no_end(make_tokenizer: MakeTokenizer, sampled: str) -> None:
+    special = ("<|start|>", "<|message|>", "<|end|>", "<|return|>")
+    tokenizer = make_tokenizer(OTHER_END_IN_HISTORY, special, eos="<|return|>")
+    found = delta(tokenizer, [USER, said()], [USER], sampled)
+    assert found.removeprefix("<|end|>") == "<|start|>user<|message|>go on<|end|><|start|>assistant"
+    assert found.startswith("<|end|>") is not sampled.endswith(("<|end|>", "<|return|>"))
