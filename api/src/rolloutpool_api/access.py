@@ -52,11 +52,11 @@ class Principal:
     """What they may do."""
 
     def may(self, scope: KeyScope) -> bool:
-        """Tell whether they have this permission, or `admin`, which has all."""
+        """Tells whether they have this permission, or `admin`, which has all."""
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
     def must(self, scope: KeyScope) -> None:
-        """Raise `Forbidden` unless they have this permission."""
+        """Raises `Forbidden` unless they have this permission."""
         if not self.may(scope):
             raise Forbidden(f"this key may not do this: it lacks the scope `{scope}`")
 
@@ -80,7 +80,7 @@ class AuthMiddleware:
         self._networks = settings.v1_networks
 
     async def __call__(self, connection: Scope, receive: Receive, send: Send) -> None:
-        """Find out who calls, and note it in the request's state (ASGI)."""
+        """Finds out who calls, and notes it in the request's state (ASGI)."""
         if connection["type"] != "lifespan":
             try:
                 caller = self._caller(connection)
@@ -92,7 +92,7 @@ class AuthMiddleware:
         await self._app(connection, receive, send)
 
     def _caller(self, connection: Scope) -> Principal | None:
-        """Decide by the steps above; None on open paths only. Raises `KeyRequired` or `Forbidden`."""
+        """Decides by the steps above; None on open paths only. Raises `KeyRequired` or `Forbidden`."""
         headers = Headers(scope=connection)
         at = connection["path"]
         authorization = headers.get("authorization")
@@ -122,7 +122,7 @@ class AuthMiddleware:
 
 
 def _check_site(headers: Headers) -> None:
-    """Refuse a Host that is no loopback name: a site can point its own name here to get past the same-origin rule."""
+    """Refuses a Host that is no loopback name: a site can point its own name here to get past the same-origin rule."""
     try:
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:

@@ -25,12 +25,12 @@ Place = tuple[str | int, ...]
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object as it is, and an empty one for any other value."""
+    """Returns a JSON object as it is, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def expanded_ids(rollout_id: str, n: int) -> list[str]:
-    """Name the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on."""
+    """Names the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on."""
     return [rollout_id] if n == 1 else [f"{rollout_id}-{i}" for i in range(n)]
 
 
@@ -41,10 +41,10 @@ class Check:
         self.faults = FaultList()
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Look at what surrounds the rollouts."""
+        """Looks at what surrounds the rollouts."""
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Look at one rollout.
+        """Looks at one rollout.
 
         Args:
             index: Its place in the document.
@@ -53,7 +53,7 @@ class Check:
         """
 
     def see_end(self) -> None:
-        """All rollouts were seen."""
+        """Draws conclusions once all rollouts were seen."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Catalog:
 
     @classmethod
     def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
-        """Collect what any live worker announces.
+        """Collects what any live worker announces.
 
         Returns:
             None while no worker is alive. Names are then not checked, because all of them may be right.
@@ -89,11 +89,11 @@ class NameCheck(Check):
         self._catalog = catalog
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Check the names in `defaults`."""
+        """Checks the names in `defaults`."""
         self._check(as_object(document.get("defaults")), ("defaults",))
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Check the rollout's own names."""
+        """Checks the rollout's own names."""
         self._check(as_object(raw), ("rollouts", index))
 
     def _check(self, options: dict[str, Any], at: Place) -> None:
@@ -129,7 +129,7 @@ class IdCheck(Check):
         self._first: dict[str, int] = {}
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Compare the rollout's ids with those of the rollouts before it."""
+        """Compares the rollout's ids with those of the rollouts before it."""
         n = 1 if item is None else item.n
         self._total += n
         name = as_object(raw).get("rollout_id")
@@ -147,7 +147,7 @@ class IdCheck(Check):
         self.faults.add(path("rollouts", index, "rollout_id"), text)
 
     def see_end(self) -> None:
-        """Count the rollouts."""
+        """Counts the rollouts."""
         if self._total > MAX_ROLLOUTS:
             text = f"{self._total} rollouts with `n` counted, at most {MAX_ROLLOUTS}; send several batches"
             self.faults.add("rollouts", text)
@@ -163,7 +163,7 @@ class GroupCheck(Check):
         self._first: dict[str, int] = {}
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Count the rollout with its group."""
+        """Counts the rollout with its group."""
         if item is None or (item.group is None and item.n == 1):
             return
         name = item.group or f"rollouts[{index}]"
@@ -171,7 +171,7 @@ class GroupCheck(Check):
         self._first.setdefault(name, index)
 
     def see_end(self) -> None:
-        """Compare the sizes with the policy."""
+        """Compares the sizes with the policy."""
         policy = self._policy
         for name, size in self._sizes.items():
             at = f"rollouts[{self._first[name]}].group"
@@ -186,7 +186,7 @@ class CompleteCheck(Check):
     """Every rollout has a tokenizer and an endpoint."""
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Note what the rollouts need not say themselves."""
+        """Notes what the rollouts need not say themselves."""
         defaults = as_object(document.get("defaults"))
         has_trainer, has_url = document.get("trainer") is not None, defaults.get("server_url") is not None
         self._has_tokenizer = defaults.get("tokenizer_name") is not None
@@ -195,7 +195,7 @@ class CompleteCheck(Check):
             self.faults.add("trainer", "`defaults.server_url` would win over it everywhere; keep one of the two")
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Look for the two where the document does not give them to all."""
+        """Looks for the two where the document does not give them to all."""
         if not isinstance(raw, dict):
             return
         if raw.get("tokenizer_name") is None and not self._has_tokenizer:

@@ -83,7 +83,7 @@ class KeyRequired(ApiError):
     status = 401
 
     def headers(self) -> dict[str, str]:
-        """Name the way to authenticate, as a 401 must."""
+        """Names the way to authenticate, as a 401 must."""
         return {"WWW-Authenticate": "Bearer"}
 
 
@@ -112,7 +112,7 @@ class Conflict(ApiError):
         return (_rebuild_conflict, (self.message, self.batch_id))
 
     def extra(self) -> dict[str, Any]:
-        """Name the batch that the conflict is with."""
+        """Names the batch that the conflict is with."""
         return {} if self.batch_id is None else {"batch_id": self.batch_id}
 
 
@@ -141,7 +141,7 @@ class Rejected(ApiError):
         return (Rejected, (self.faults, self.total))
 
     def extra(self) -> dict[str, Any]:
-        """List the faults."""
+        """Lists the faults."""
         return {"faults": [fault.model_dump() for fault in self.faults], "total_faults": self.total}
 
 
@@ -173,7 +173,7 @@ class NotReady(ApiError):
         return (_rebuild_not_ready, (self.message, self.reasons))
 
     def extra(self) -> dict[str, Any]:
-        """Say what the pool waits for."""
+        """Says what the pool waits for."""
         return {"reasons": self.reasons} if self.reasons else {}
 
 
@@ -191,7 +191,7 @@ class ShuttingDown(ApiError):
 def answer(
     at: str, status: int, message: str, extra: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Make an error answer in the shape that this path has.
+    """Makes an error answer in the shape that this path has.
 
     Args:
         at: The request's path; protocol v1's paths have a shape of their own.
@@ -205,5 +205,5 @@ def answer(
 
 
 def answer_error(at: str, error: ApiError) -> Response:
-    """Make the answer of an error, in the shape that this path has."""
+    """Makes the answer of an error, in the shape that this path has."""
     return answer(at, error.status, error.message, error.extra(), error.headers())

@@ -31,7 +31,7 @@ RECONNECT_MS = 2000
 
 
 async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
-    """Yield all events of a batch after a cursor.
+    """Yields all events of a batch after a cursor.
 
     Args:
         services: Of this process.

@@ -27,7 +27,7 @@ _TEXTS = {
 
 
 def path(*steps: str | int) -> str:
-    """Write steps into a document as one path."""
+    """Writes steps into a document as one path."""
     text = ""
     for step in steps:
         if isinstance(step, int):
@@ -47,18 +47,18 @@ class FaultList:
         self.total = 0
 
     def add(self, where: str, message: str) -> None:
-        """Add one fault."""
+        """Adds one fault."""
         self.total += 1
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
 
     def extend(self, others: "FaultList") -> None:
-        """Append the faults of another list."""
+        """Appends the faults of another list."""
         self.total += others.total
         self.listed += others.listed[: MAX_LISTED - len(self.listed)]
 
     def add_all(self, error: ValidationError, part: Any, *, at: Sequence[str | int] = ()) -> None:
-        """Add all that pydantic found in a part of the document.
+        """Adds all that pydantic found in a part of the document.
 
         Args:
             error: What it found.
@@ -75,7 +75,7 @@ class FaultList:
 
 
 def _in_document(loc: Sequence[str | int], part: Any, *, missing: bool) -> list[str | int]:
-    """Keep the steps of pydantic's location that exist in the document, and drop names of a union's members."""
+    """Keeps the steps of pydantic's location that exist in the document, and drops names of a union's members."""
     steps: list[str | int] = []
     here = part
     for position, step in enumerate(loc):

@@ -80,7 +80,7 @@ class _Once(Collector):
 
 
 def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Write metrics in the format that an Accept header asks for; returns them with their content type."""
+    """Writes metrics in the format that an Accept header asks for; returns them with their content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(list(found)))
     encoder, content_type = choose_encoder(accept)
@@ -88,12 +88,12 @@ def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def outage() -> Iterator[Metric]:
-    """Make the one metric that is known while Redis does not answer."""
+    """Makes the one metric that is known while Redis does not answer."""
     yield _gauge("redis_up", "Whether Redis answered.", 0)
 
 
 def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Make all metrics of a pool.
+    """Makes all metrics of a pool.
 
     Args:
         standing: The totals of the store.

@@ -36,15 +36,15 @@ class PeriodicTask:
         self._failures = 0
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Begins, in the running event loop."""
         self._task.start(self._run())
 
     async def stop(self) -> None:
-        """End the task, even in the middle of its work."""
+        """Ends the task, even in the middle of its work."""
         await self._task.stop()
 
     def wake(self) -> None:
-        """Do the work now. Several calls during one round make one further round."""
+        """Does the work now. Several calls during one round make one further round."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -56,7 +56,7 @@ class PeriodicTask:
                     await self._woken.wait()
 
     async def _round(self) -> float:
-        """Work once; returns the seconds until the next round."""
+        """Works once; returns the seconds until the next round."""
         try:
             await self._work()
         # If the task died of an unforeseen error, accepted work would wait for ever and nothing would say so.
@@ -84,19 +84,19 @@ class Reconciler:
         self._publish = PeriodicTask("publish", publisher.pump)
 
     def start(self) -> None:
-        """Begin to work in the background."""
+        """Begins to work in the background."""
         self._reconcile.start()
         self._publish.start()
 
     async def stop(self) -> None:
-        """End, and give up the lead to another process."""
+        """Ends, and gives up the lead to another process."""
         await self._reconcile.stop()
         await self._publish.stop()
         with suppress(StoreError):
             await self._store.reconciliation.resign()
 
     def publish_soon(self) -> None:
-        """Publish now; to be called after each submission."""
+        """Publishes now; to be called after each submission."""
         self._publish.wake()
 
     async def _reconcile_once(self) -> None:

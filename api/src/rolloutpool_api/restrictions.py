@@ -35,7 +35,7 @@ class Restrictions:
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Restrictions":
-        """Read them from an API process's settings."""
+        """Reads them from an API process's settings."""
         return cls(
             targets=settings.targets,
             keeps_secrets=settings.secrets_file is not None,
@@ -43,7 +43,7 @@ class Restrictions:
         )
 
     def checks(self, trainer: TrainerUrls | TrainerPorts | None) -> list[Check]:
-        """Make the checks for the document of one `POST /v1/batches`.
+        """Makes the checks for the document of one `POST /v1/batches`.
 
         Args:
             trainer: The document's trainer; None if there is none, or if it is invalid.
@@ -52,7 +52,7 @@ class Restrictions:
         return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self)]
 
     def check_v1(self, request: RolloutRequest) -> Iterator[tuple[str, str]]:
-        """Yield field and fault of what a `POST /rollout` breaks. `tool_server_url` is never called, so it is free."""
+        """Yields field and fault of what a `POST /rollout` breaks. `tool_server_url` is never called, so it is free."""
         if verdict := self.targets.refuse_url(request.server_url):
             yield "server_url", verdict
         if request.callback_api_key and not self.keeps_secrets:
@@ -61,7 +61,7 @@ class Restrictions:
             yield "messages", fault
 
     def refuse_messages(self, messages: Any) -> str | None:
-        """Say why a rollout may not begin with these messages; None if it may."""
+        """Says why a rollout may not begin with these messages; None if it may."""
         if isinstance(messages, list) and len(messages) > self.max_messages:
             return f"has {len(messages)} messages, at most {self.max_messages}; raise ROLLOUTPOOL_MAX_MESSAGES"
         return None

@@ -30,7 +30,7 @@ _CURSOR = re.compile(r"0|[0-9]{1,15}\.[0-9]{1,15}-[0-9]{1,15}")
 
 
 def check_cursor(cursor: str) -> str:
-    """Return the cursor unchanged, or raise `BadCursor`."""
+    """Returns the cursor unchanged, or raises `BadCursor`."""
     if not _CURSOR.fullmatch(cursor):
         raise BadCursor(f"cursor {cursor[:64]!r}: {BadCursor.__doc__}")
     return cursor
@@ -46,22 +46,22 @@ class Page:
     complete: bool
 
     def full(self, limit: int) -> bool:
-        """Tell whether nothing more fits into this page."""
+        """Tells whether nothing more fits into this page."""
         return len(self.items) >= limit or sum(map(len, self.items)) >= PAGE_BYTES
 
     def json(self) -> bytes:
-        """Write a `ResultPage`."""
+        """Writes a `ResultPage`."""
         complete = b"true" if self.complete else b"false"
         tail = b'],"next_cursor":"%b","complete":%b}' % (self.next_cursor.encode(), complete)
         return b'{"items":[' + b",".join(self.items) + tail
 
     def ndjson(self) -> bytes:
-        """Write one `ResultItem` a line."""
+        """Writes one `ResultItem` a line."""
         return b"".join(item + b"\n" for item in self.items)
 
 
 async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
-    """Read the results after a cursor.
+    """Reads the results after a cursor.
 
     Args:
         services: Of this process.
@@ -87,7 +87,7 @@ async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit:
 
 
 async def _read(services: ApiServices, batch_id: str, page: Page, limit: int) -> Page:
-    """Extend the page by what follows it."""
+    """Extends the page by what follows it."""
     items, cursor = list(page.items), page.next_cursor
     while True:
         piece = await services.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))

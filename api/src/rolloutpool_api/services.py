@@ -44,7 +44,7 @@ class ApiServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServices"]:
-        """Run the background work while the context lasts. Needs no Redis to begin."""
+        """Runs the background work while the context lasts. Needs no Redis to begin."""
         await self.store.signals.start()
         self._reconciler.start()
         self._redis_check.start(self._log_redis_warnings())
@@ -58,7 +58,7 @@ class ApiServices:
             await self.store.close()
 
     async def _log_redis_warnings(self) -> None:
-        """Log once which settings of Redis put accepted work at risk, as soon as Redis answers."""
+        """Logs once which settings of Redis put accepted work at risk, as soon as Redis answers."""
         while True:
             try:
                 warnings = await self.store.warnings()
@@ -70,7 +70,7 @@ class ApiServices:
             return
 
     def stop(self) -> None:
-        """Wake all waiting requests, which then answer 503. Call it before waiting for open requests to end."""
+        """Wakes all waiting requests, which then answer 503. Call it before waiting for open requests to end."""
         self._stopping.set()
         self.store.signals.wake_all()
 
@@ -80,7 +80,7 @@ class ApiServices:
         return self._stopping.is_set()
 
     async def submit(self, new: NewBatch) -> Submitted:
-        """Make a batch durable and have it published.
+        """Makes a batch durable and has it published.
 
         Raises:
             QueueFull: As many rollouts are open as this pool takes.
@@ -105,18 +105,18 @@ class ApiServices:
         return submitted
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Have a worker try callback endpoints; its answer appears in the store under `request_id`."""
+        """Has a worker try callback endpoints; its answer appears in the store under `request_id`."""
         await self._publisher.ask_preflight(request_id, urls)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
-        """Wait for an event; returns whether one came in time. Raises `ShuttingDown`."""
+        """Waits for an event; returns whether one came in time. Raises `ShuttingDown`."""
         self.raise_if_stopping()
         happened = await watch.wait(max(seconds, 0))
         self.raise_if_stopping()
         return happened
 
     async def pause(self, seconds: float) -> None:
-        """Wait before another attempt. Raises `ShuttingDown`."""
+        """Waits before another attempt. Raises `ShuttingDown`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -125,7 +125,7 @@ class ApiServices:
         raise ShuttingDown
 
     def raise_if_stopping(self) -> None:
-        """Raise `ShuttingDown` if this process is about to end."""
+        """Raises `ShuttingDown` if this process is about to end."""
         if self.stopping:
             raise ShuttingDown
 

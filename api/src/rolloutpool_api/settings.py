@@ -52,7 +52,7 @@ class ApiSettings(ActorSettings):
 
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
-        """Check settings that only make sense together; raise ValueError for what can't be used."""
+        """Checks settings that only make sense together; raises ValueError for what can't be used."""
         keys = self.api_keys
         if is_loopback(self.api_host):
             return self

@@ -31,7 +31,7 @@ _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_s
 
 
 def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBatch:
-    """Make a batch of one from protocol v1's request.
+    """Makes a batch of one from protocol v1's request.
 
     Args:
         request: Validated.
@@ -63,7 +63,7 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
 def plan_batch(
     document: Any, catalog: Catalog | None, restrictions: Restrictions, *, owner: str, idempotency_key: str | None
 ) -> NewBatch:
-    """Make the batch that the document of `POST /v1/batches` asks for.
+    """Makes the batch that the document of `POST /v1/batches` asks for.
 
     Args:
         document: The parsed body.
@@ -101,7 +101,7 @@ def plan_batch(
 
 
 def batch_key(idempotency_key: str) -> str:
-    """Make the key under which the store remembers a batch; protocol v1's rollouts have keys of another form."""
+    """Makes the key under which the store remembers a batch; protocol v1's rollouts have keys of another form."""
     return f"batch/{idempotency_key}"
 
 
@@ -115,7 +115,7 @@ def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(rollouts: Sequence[tuple[dict[str, Any], RolloutItem]]) -> list[str | None]:
-    """Name the group of each item: its own, or a new one for an item with `n` above 1; None for a single rollout."""
+    """Names the group of each item: its own, or a new one for an item with `n` above 1; None for a single rollout."""
     taken = {item.group for _, item in rollouts if item.group is not None}
     names: list[str | None] = []
     for index, (_, item) in enumerate(rollouts):
@@ -130,7 +130,7 @@ def _groups(rollouts: Sequence[tuple[dict[str, Any], RolloutItem]]) -> list[str 
 
 
 def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | None]:
-    """Give each item an endpoint in turn; a group, which may be several items, counts once. None without `urls`."""
+    """Gives each item an endpoint in turn; a group, which may be several items, counts once. None without `urls`."""
     if not urls:
         return [None] * len(groups)
     turns: dict[str, int] = {}
@@ -144,7 +144,7 @@ def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | 
 
 
 def _expand(checked: CheckedBatch, urls: Sequence[str]) -> Iterator[NewRollout]:
-    """Make the rollouts of a batch: first the groups, then the endpoints, then the ids of each item's `n` rollouts."""
+    """Makes the rollouts of a batch: first the groups, then the endpoints, then the ids of each item's `n` rollouts."""
     default_deadline = checked.batch.defaults.deadline_seconds
     groups = _groups(checked.rollouts)
     endpoints = _endpoints(groups, urls)

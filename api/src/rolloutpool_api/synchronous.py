@@ -30,7 +30,7 @@ RETRY_SECONDS = 1.0
 
 
 async def run(services: ApiServices, request: RolloutRequest, owner: str) -> RolloutResponse:
-    """Run one rollout.
+    """Runs one rollout.
 
     Args:
         services: Of this process.
@@ -72,7 +72,7 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Rol
 
 
 async def _result(services: ApiServices, batch_id: str, limit_s: float) -> bytes | None:
-    """Wait for the batch's only result; None if there is none after `limit_s` seconds."""
+    """Waits for the batch's only result; None if there is none after `limit_s` seconds."""
     end = time.monotonic() + limit_s
     uid = keys.uid_of(batch_id, 0)
     async with services.store.signals.watch(batch_id) as watch:

@@ -45,7 +45,7 @@ class CheckedBatch:
 
 
 def canonical(document: Any) -> bytes:
-    """Write a document so that spaces and the order of keys do not matter.
+    """Writes a document so that spaces and the order of keys do not matter.
 
     Raises:
         TypeError: It holds a number beyond 64 bits.
@@ -54,7 +54,7 @@ def canonical(document: Any) -> bytes:
 
 
 def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictions) -> CheckedBatch:
-    """Validate a document as a whole.
+    """Validates a document as a whole.
 
     Args:
         document: The parsed body.
@@ -111,7 +111,7 @@ class _ItemCheck(Check):
 
 
 def _validate_trainer(trainer: Any, faults: FaultList) -> TrainerUrls | TrainerPorts | None:
-    """Validate the one form of a trainer that was meant; as a union, pydantic would find fault with both."""
+    """Validates the one form of a trainer that was meant; as a union, pydantic would find fault with both."""
     if trainer is None:
         return None
     if not isinstance(trainer, dict):

@@ -63,7 +63,7 @@ async def _known(
     services: ServicesDep,
     caller: Anybody,
 ) -> str:
-    """Return the id of a batch that the caller may see, or raise `ResourceUnknown`."""
+    """Returns the id of a batch that the caller may see, or raises `ResourceUnknown`."""
     if not is_batch_id(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
         raise _unknown(batch_id)
     return batch_id

@@ -115,7 +115,7 @@ async def cancel_rollout(
 
 
 async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
-    """Find a rollout's uid by its name, or raise `ResourceUnknown`. A uid wins over an equal rollout_id."""
+    """Finds a rollout's uid by its name, or raises `ResourceUnknown`. A uid wins over an equal rollout_id."""
     batch_id, _, _ = name.rpartition("-")
     if batch_id and await services.store.batches.total(batch_id, caller.sees) is not None:
         return name
@@ -128,7 +128,7 @@ async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
 
 
 def _may_come(name: str) -> bool:
-    """Tell whether a caller could still submit a rollout of this name; uids are given by the pool only."""
+    """Tells whether a caller could still submit a rollout of this name; uids are given by the pool only."""
     try:
         return not has_form_of_our_ids(check_rollout_id(name))
     except ValueError:
@@ -136,7 +136,7 @@ def _may_come(name: str) -> bool:
 
 
 def _fault(text: str, *at: str) -> dict[str, Any]:
-    """Make a fault in pydantic's shape, which protocol v1's 422 has."""
+    """Makes a fault in pydantic's shape, which protocol v1's 422 has."""
     return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
 
 

@@ -99,7 +99,7 @@ def mock_trainer(
 
 
 def _ports(text: str) -> list[int]:
-    """Read ports such as `8081-8084,8090`."""
+    """Reads ports such as `8081-8084,8090`."""
     try:
         spans = [part.split("-", 1) for part in text.split(",")]
         ports = [port for span in spans for port in range(int(span[0]), int(span[-1]) + 1)]
@@ -111,7 +111,7 @@ def _ports(text: str) -> list[int]:
 
 
 def _become(module: str, settings: dict[str, str]) -> NoReturn:
-    """Replace this process by the actor, which then gets the signals and gives the exit code."""
+    """Replaces this process by the actor, which then gets the signals and gives the exit code."""
     _check_installed(module.partition(".")[0])
     os.environ.update(settings)
     sys.stdout.flush()

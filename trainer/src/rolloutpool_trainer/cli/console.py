@@ -20,24 +20,24 @@ err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap
 
 
 def client(url: str, api_key: str | None) -> "RolloutClient":
-    """Make a client that gives up after 5 seconds, because a person waits at the terminal."""
+    """Makes a client that gives up after 5 seconds, because a person waits at the terminal."""
     from rolloutpool_trainer.client.sync import RolloutClient
 
     return RolloutClient(url, api_key, timeout=5.0)
 
 
 def line(text: str = "", style: str = "") -> None:
-    """Print one line on stdout."""
+    """Prints one line on stdout."""
     out.print(Text(printable(text), style=style))
 
 
 def note(text: str) -> None:
-    """Print one line on stderr: what the command does, not its result."""
+    """Prints one line on stderr: what the command does, not its result."""
     err.print(Text(printable(text), style="dim"))
 
 
 def fail(error: Exception) -> None:
-    """Print an error on stderr, with all faults of a rejected batch."""
+    """Prints an error on stderr, with all faults of a rejected batch."""
     from rolloutpool_trainer.errors import BatchRejected
 
     err.print(Text.assemble(("error: ", "bold red"), printable(str(error))))
@@ -52,7 +52,7 @@ def fail(error: Exception) -> None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None, *, lines: bool = True
 ) -> None:
-    """Print a table on stdout, with numbers to the right. Without lines it has room for more columns."""
+    """Prints a table on stdout, with numbers to the right. Without lines it has room for more columns."""
     shown = Table(title=title, title_justify="left", box=HEAVY_HEAD if lines else None, pad_edge=lines)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
@@ -63,7 +63,7 @@ def table(
 
 
 def grid(values: Mapping[str, object]) -> Text:
-    """Make lines of names and values. They are never wrapped, so that addresses can be copied."""
+    """Makes lines of names and values. They are never wrapped, so that addresses can be copied."""
     width = max(map(len, values), default=0)
     lines = [
         Text.assemble((printable(name).ljust(width), "bold"), "  ", _cell(value)) for name, value in values.items()
@@ -72,7 +72,7 @@ def grid(values: Mapping[str, object]) -> Text:
 
 
 def pairs(values: Mapping[str, object]) -> None:
-    """Print a grid."""
+    """Prints a grid."""
     out.print(grid(values))
 
 

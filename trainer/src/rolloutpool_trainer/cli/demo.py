@@ -117,7 +117,7 @@ def _scripted_trainer(
 def _rollouts(
     pool: "LocalPool", callback: "ServedCallback", rollouts: int, group_size: int, begun: float
 ) -> "tuple[list[FinishedRollout], float]":
-    """Run the batch; returns its results, and the seconds from submission to the last."""
+    """Runs the batch; returns its results, and the seconds from submission to the last."""
     from rolloutpool_trainer.cli import console
 
     results: list[FinishedRollout] = []
@@ -134,7 +134,7 @@ def _rollouts(
 
 
 def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
-    """Make one item per group; the last group takes what is left."""
+    """Makes one item per group; the last group takes what is left."""
     from rolloutpool_trainer.testing import calculator_prompts
 
     sizes = [min(group_size, rollouts - done) for done in range(0, rollouts, group_size)]
@@ -145,7 +145,7 @@ def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
 
 
 def _print_table(results: Sequence["FinishedRollout"], seconds: float) -> None:
-    """Print a row per worker, and one for all."""
+    """Prints a row per worker, and one for all."""
     from rolloutpool_trainer.cli import console
 
     workers = sorted({result.worker or "" for result in results})
@@ -172,7 +172,7 @@ def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[objec
 
 
 def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokenizer") -> None:
-    """Print the tokens of the rollout with the most turns."""
+    """Prints the tokens of the rollout with the most turns."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.viewer.runs import view_samples
     from rolloutpool_trainer.viewer.terminal import legend, token_view
@@ -186,7 +186,7 @@ def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokeniz
 
 
 def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> int:
-    """Compare every result with the trainer's session; returns how many things were wrong."""
+    """Compares every result with the trainer's session; returns how many things were wrong."""
     from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.endpoint.checks import check_masks

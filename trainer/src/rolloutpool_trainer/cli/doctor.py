@@ -68,7 +68,7 @@ def doctor(
 
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
-    """Yield the outcome of each check. A check that depends on a failed one is left out."""
+    """Yields the outcome of each check. A check that depends on a failed one is left out."""
     from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
 

@@ -151,7 +151,7 @@ def _write_page(result: "RolloutResult", tokenizer: str | None, file: Path) -> N
 
 
 def _decoder(tokenizer: str | None, result: "RolloutResult") -> "tuple[Decode | None, str | None]":
-    """Return how to turn ids into text, None if this installation can't, and what a reader has to know about it."""
+    """Returns how to turn ids into text, None if this installation can't, and what a reader has to know about it."""
     from rolloutpool_trainer.cli import tokenizers
     from rolloutpool_trainer.errors import MissingExtra
 

@@ -16,7 +16,7 @@ class StopRequested(BaseException):
 
 @contextmanager
 def stop_on_signals(at_once: Callable[[], None], stopping: Callable[[], None]) -> Iterator[None]:
-    """Within the block, let the first signal raise `StopRequested`, which ends the block without an error.
+    """Makes the first signal within the block raise `StopRequested`, which ends the block without an error.
 
     Args:
         at_once: Called by each further signal, while the block's own `finally` clauses run.

@@ -81,7 +81,7 @@ def conformance(
 
 
 def load(name: str, revision: str | None = None) -> "ChatTokenizer":
-    """Load a tokenizer, which takes seconds the first time.
+    """Loads a tokenizer, which takes seconds the first time.
 
     Raises:
         MissingExtra: The libraries that it needs are not installed.

@@ -70,7 +70,7 @@ class Call(Generic[T]):
     """Error statuses whose body is an answer, not an error."""
 
     def result(self, response: httpx.Response) -> T:
-        """Read the answer.
+        """Reads the answer.
 
         Raises:
             ClientError: The answer is an error, or can't be read; the class says which.
@@ -93,7 +93,7 @@ def _where(response: httpx.Response) -> str:
 
 
 def _detail(detail: Any) -> str:
-    """Return FastAPI's error text. Of a list only place and reason, because each entry repeats the input."""
+    """Returns FastAPI's error text. Of a list only place and reason, because each entry repeats the input."""
     if isinstance(detail, list):
         parts = [
             f"{'.'.join(map(str, entry.get('loc', ())))}: {entry.get('msg', '')}"
@@ -292,7 +292,7 @@ def _json(document: Any) -> bytes:
 
 
 def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """Write a value as JSON; of a model only what was set, so that the pool's defaults hold for the rest."""
+    """Writes a value as JSON; of a model only what was set, so that the pool's defaults hold for the rest."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     return dict(value)

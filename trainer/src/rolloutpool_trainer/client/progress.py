@@ -48,7 +48,7 @@ class BatchProgress:
             self._progress.stop()
 
     def add(self, result: "RolloutResult") -> None:
-        """Count one more rollout."""
+        """Counts one more rollout."""
         self._ended += 1
         self._failed += result.status is not RolloutStatus.COMPLETED
         self._tokens += result.response_tokens

@@ -31,11 +31,11 @@ class ResultStream:
         """Whether all rollouts of the batch have ended and were read."""
 
     def call(self) -> calls.Call[ResultPage]:
-        """Make the call for the next page."""
+        """Makes the call for the next page."""
         return calls.results(self._batch_id, self._cursor, wait=calls.LONG_POLL_SECONDS)
 
     def take(self, page: ResultPage) -> Iterator[FinishedRollout]:
-        """Yield the rollouts of a page that were not read before."""
+        """Yields the rollouts of a page that were not read before."""
         self._cursor = page.next_cursor
         self.complete = page.complete
         for item in page.items:

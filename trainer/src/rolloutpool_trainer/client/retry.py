@@ -32,7 +32,7 @@ class RetryPolicy:
         self._failures = 0
 
     def after_error(self, error: httpx.TransportError) -> float:
-        """Count a failure; returns the seconds to wait before the next attempt.
+        """Counts a failure; returns the seconds to wait before the next attempt.
 
         Raises:
             PoolUnavailable: The time for this call is over.
@@ -41,7 +41,7 @@ class RetryPolicy:
         return self._next(f"{self._name}: no answer ({reason})", None, 0.0)
 
     def after_answer(self, response: httpx.Response) -> float | None:
-        """Count a failure if the answer is one, as `after_error` does; None means that the answer can be read."""
+        """Counts a failure if the answer is one, as `after_error` does; None means that the answer can be read."""
         status = response.status_code
         if status not in UNAVAILABLE or status in self._answers:
             return None
@@ -66,7 +66,7 @@ class RetryPolicy:
 
 
 def status_delays() -> Iterator[float]:
-    """Yield the seconds between two looks at a batch's state: from 50 ms for short batches to 1 s for long ones."""
+    """Yields the seconds between two looks at a batch's state: from 50 ms for short batches to 1 s for long ones."""
     delay = 0.05
     while True:
         yield delay

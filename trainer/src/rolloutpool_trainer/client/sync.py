@@ -50,7 +50,7 @@ class Batch:
         """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
 
     def results(self, cursor: str = "0", *, progress: bool = False) -> Iterator[FinishedRollout]:
-        """Yield each rollout once, in the order in which they end, until all have ended.
+        """Yields each rollout once, in the order in which they end, until all have ended.
 
         Args:
             cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
@@ -70,19 +70,19 @@ class Batch:
                     yield result
 
     def status(self) -> BatchStatus:
-        """Ask where the batch stands: counts by state, progress, rates."""
+        """Asks where the batch stands: counts by state, progress, rates."""
         return self._client.ask(calls.status(self.batch_id))
 
     def groups(self) -> list[Group]:
-        """Ask for the groups and their verdicts, in order of name; empty without a group policy."""
+        """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
         return self._client.ask(calls.groups(self.batch_id))
 
     def cancel(self) -> None:
-        """End every rollout of the batch that has not ended; their results say `cancelled`."""
+        """Ends every rollout of the batch that has not ended; their results say `cancelled`."""
         self._client.ask(calls.cancel(self.batch_id))
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
-        """Wait until all rollouts have ended.
+        """Waits until all rollouts have ended.
 
         Args:
             timeout: Seconds to wait; None waits without limit.
@@ -114,7 +114,7 @@ class RolloutClient:
     """A connection to a pool. Close it, or use it as a context manager."""
 
     def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Make a client; nothing is sent yet.
+        """Makes a client; nothing is sent yet.
 
         Args:
             base_url: Where the pool's API is, e.g. `http://pool:9000`.
@@ -140,7 +140,7 @@ class RolloutClient:
         group: GroupPolicy | Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Batch:
-        """Submit a batch. Once this returns, the batch is durable.
+        """Submits a batch. Once this returns, the batch is durable.
 
         Args:
             rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
@@ -178,19 +178,19 @@ class RolloutClient:
         return Batch(self, accepted.batch_id, accepted)
 
     def batch(self, batch_id: str) -> Batch:
-        """Name a batch that was submitted before, by this process or another. Nothing is sent yet."""
+        """Names a batch that was submitted before, by this process or another. Nothing is sent yet."""
         return Batch(self, batch_id)
 
     def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
-        """Run one rollout by protocol v1 and wait for its end, which `status` tells from an error."""
+        """Runs one rollout by protocol v1 and waits for its end, which `status` tells from an error."""
         return self.ask(calls.rollout_v1(request))
 
     def get_rollout(self, rollout_id: str) -> RolloutView:
-        """Ask for one rollout by its uid or by the caller's own id. Its `result` is there once it has ended."""
+        """Asks for one rollout by its uid or by the caller's own id. Its `result` is there once it has ended."""
         return self.ask(calls.rollout_view(rollout_id))
 
     def cancel_rollout(self, rollout_id: str) -> bool:
-        """End one rollout, by its uid or by the caller's own id.
+        """Ends one rollout, by its uid or by the caller's own id.
 
         Returns:
             False if no rollout has that id yet: the first that comes under it within 10 minutes is cancelled.
@@ -198,32 +198,32 @@ class RolloutClient:
         return self.ask(calls.cancel_rollout(rollout_id))
 
     def tools(self) -> list[ToolDefinition]:
-        """Ask which tools the workers have, as a trainer renders them into its prompts."""
+        """Asks which tools the workers have, as a trainer renders them into its prompts."""
         return self.ask(calls.tools())
 
     def workers(self) -> list[Worker]:
-        """Ask what each worker announces of itself, oldest worker first."""
+        """Asks what each worker announces of itself, oldest worker first."""
         return self.ask(calls.workers())
 
     def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
-        """Have a worker try these callback endpoints; the answer has one check per URL, in the same order."""
+        """Has a worker try these callback endpoints; the answer has one check per URL, in the same order."""
         return self.ask(calls.preflight(server_urls))
 
     def dead_letters(self) -> DeadLetters:
-        """Ask for the uids of rollouts that killed their workers, and of pushes that were given up."""
+        """Asks for the uids of rollouts that killed their workers, and of pushes that were given up."""
         return self.ask(calls.dead_letters())
 
     def requeue(self, uid: str) -> Batch:
-        """Run a dead rollout once more, as a batch of its own."""
+        """Runs a dead rollout once more, as a batch of its own."""
         accepted = self.ask(calls.requeue(uid))
         return Batch(self, accepted.batch_id, accepted)
 
     def health(self) -> Health:
-        """Ask whether the API answers, whatever the state of Redis and workers."""
+        """Asks whether the API answers, whatever the state of Redis and workers."""
         return self.ask(calls.health())
 
     def ask(self, call: calls.Call[calls.T]) -> calls.T:
-        """Send one call and read its answer. Ask again while the pool is away, until the client's time-out.
+        """Sends one call and reads its answer. Asks again while the pool is away, until the client's time-out.
 
         Raises:
             PoolUnavailable: The pool did not answer within the time-out.
@@ -263,7 +263,7 @@ class RolloutClient:
         self._idle.append(http)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         while self._idle:
             self._idle.pop().close()
 

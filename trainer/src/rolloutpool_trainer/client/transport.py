@@ -14,12 +14,12 @@ DEFAULT_TIMEOUT = 60.0
 
 
 def key_from_environment() -> str | None:
-    """Return the API key of the environment, if there is one. It is sent to the pool's API only."""
+    """Returns the API key of the environment, if there is one. It is sent to the pool's API only."""
     return os.environ.get("ROLLOUTPOOL_API_KEY") or None
 
 
 def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
-    """Make the arguments of all HTTP clients of a pool. The TLS context is made once, because it takes 0.1 s."""
+    """Makes the arguments of all HTTP clients of a pool. The TLS context is made once, because it takes 0.1 s."""
     # Over http nothing is verified, and an empty context costs nothing.
     tls = base_url.startswith("https://")
     context = ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -33,5 +33,5 @@ def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
 
 
 def timeouts(call: calls.Call[calls.T]) -> httpx.Timeout:
-    """Make the time-outs of one request."""
+    """Makes the time-outs of one request."""
     return httpx.Timeout(connect=5.0, read=call.read_seconds, write=calls.READ_SECONDS, pool=5.0)

@@ -10,7 +10,7 @@ __all__ = ["SignatureInvalid", "verify_push"]
 
 
 def verify_push(secret: str, headers: Mapping[str, str], body: bytes) -> PushEvent:
-    """Check the signature of a pushed request and return its event.
+    """Checks the signature of a pushed request and returns its event.
 
     Args:
         secret: The `delivery.secret` that the batch was submitted with.

@@ -118,7 +118,7 @@ class CallbackApp:
         policy_version: str | None,
         sessions: SessionStore,
     ) -> None:
-        """Use `callback_app`."""
+        """Takes the parts that `callback_app` makes; call that function instead."""
         self.policy_version = policy_version
         """Reported for turns whose generation names none. Set it when the weights change."""
         self.sampling_log = SamplingLog()
