@@ -81,6 +81,7 @@ class AuthMiddleware:
 
     async def __call__(self, connection: Scope, receive: Receive, send: Send) -> None:
         """Finds out who calls, and notes it in the request's state (ASGI)."""
+        # WebSockets too: only the server's own start and stop have no caller.
         if connection["type"] != "lifespan":
             try:
                 caller = self._caller(connection)
@@ -101,6 +102,7 @@ class AuthMiddleware:
             found = find_key(self._keys, key.strip()) if kind.lower() == "bearer" else None
             if found is not None:
                 return Principal(found.name, found.scopes)
+            # An open path needs no key, so a wrong one is ignored there: a probe with an outdated key gets its answer.
             if at not in OPEN_PATHS:
                 raise KeyRequired("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
         if at in OPEN_PATHS:
@@ -109,6 +111,7 @@ class AuthMiddleware:
         if not self._keys or (v1 and self._at_home):
             _check_site(headers)
             return _V1_GUEST if self._keys else _EVERYTHING
+        # The Host is not checked here: callers on other machines use a name of this one that we do not know.
         if v1 and self._is_in_networks(connection):
             _check_origin(headers)
             return _V1_GUEST
@@ -116,6 +119,7 @@ class AuthMiddleware:
 
     def _is_in_networks(self, connection: Scope) -> bool:
         peer = as_address((connection.get("client") or ("", 0))[0])
+        # A socket for IPv6 shows a caller with IPv4 as ::ffff:a.b.c.d, which would be in no IPv4 network.
         if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
             peer = peer.ipv4_mapped
         return peer is not None and any(peer in network for network in self._networks)
@@ -124,6 +128,7 @@ class AuthMiddleware:
 def _check_site(headers: Headers) -> None:
     """Refuses a Host that is no loopback name: a site can point its own name here to get past the same-origin rule."""
     try:
+        # `urlsplit` knows ports and brackets; it raises ValueError for a bracket that is never closed.
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
         host = ""
@@ -136,12 +141,14 @@ def _check_site(headers: Headers) -> None:
 
 
 def _check_origin(headers: Headers) -> None:
+    # Programs send no Origin. A sandboxed page sends `null`, which equals no Host and is refused.
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
         raise Forbidden("a page of another site may not call this API without a key")
 
 
 def _who_may(scope: KeyScope | None) -> Callable[[Request], Coroutine[Any, Any, Principal]]:
+    # Async, although it waits for nothing: FastAPI would run a plain function in a thread, for each request.
     async def check(request: Request) -> Principal:
         caller: Principal = request.state.caller
         if scope is not None:

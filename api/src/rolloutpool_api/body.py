@@ -57,7 +57,15 @@ def _refuse_repeated_key(pairs: list[tuple[str, Any]]) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Does work on a body of `size` bytes, in a thread where it is large, and returns its result."""
+    """Does work on a body, in a thread where the body is large, so that the event loop stays free.
+
+    Args:
+        size: Of the body, in bytes.
+        work: Must be safe to call in a thread.
+
+    Returns:
+        What `work` returns.
+    """
     return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()
 
 
@@ -70,6 +78,7 @@ async def read_json_body(request: Request) -> bytes:
     """
     kind = request.headers.get("content-type", "application/json").split(";", 1)[0].strip().lower()
     is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    # Nothing here decompresses: a compressed body would fail as JSON, with an error that names another cause.
     if not is_json or "content-encoding" in request.headers:
         raise UnsupportedBody
     body = await request.body()
@@ -108,6 +117,7 @@ def _parse_like_python(body: bytes) -> Any:
     try:
         return parse(body)
     except ValueError as error:
+        # Where Python's reader refuses the body too, its own error goes out.
         json.loads(body)
         raise json.JSONDecodeError(str(error), "", 0) from None
 
@@ -125,6 +135,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         announced = Headers(scope=scope).get("content-length", "0")
+        # An announced size above the limit counts as read, so the first `receive` refuses without reading.
         seen = int(announced) if announced.isdecimal() and int(announced) > self._max_bytes else 0
         is_whole = False
 
@@ -136,6 +147,7 @@ class BodyLimit:
                 is_whole = not message.get("more_body", False)
             elif message.get("type") == "http.disconnect" and not is_whole:
                 _log.info("caller left in mid-body", path=scope["path"], received=seen)
+            # Raised while the app reads, so that the app's own handlers write the answer in the shape of the path.
             if seen > self._max_bytes:
                 raise HTTPException(
                     413,

@@ -30,7 +30,15 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def expanded_ids(rollout_id: str, n: int) -> list[str]:
-    """Names the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on."""
+    """Names the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on.
+
+    Args:
+        rollout_id: The item's own id.
+        n: How many rollouts it stands for, at least 1.
+
+    Returns:
+        `n` ids, all different.
+    """
     return [rollout_id] if n == 1 else [f"{rollout_id}-{i}" for i in range(n)]
 
 
@@ -100,11 +108,13 @@ class NameCheck(Check):
         metadata = as_object(options.get("metadata"))
         for hint in HINTS:
             value = metadata.get(hint)
+            # In Python True is an int and equals 1; in JSON it is no number.
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 self.faults.add(path(*at, "metadata", hint), "must be a positive integer, or absent")
         strategy = metadata.get("termination_strategy")
         if strategy is not None and not isinstance(strategy, str):
             self.faults.add(path(*at, "metadata", "termination_strategy"), "must be a string, or absent")
+        # What follows needs a live worker; the types above are wrong whatever the workers have.
         if self._catalog is None:
             return
         strategies = self._catalog.termination_strategies
@@ -116,6 +126,7 @@ class NameCheck(Check):
 
     def _check_known(self, what: str, name: Any, known: frozenset[str], at: Place) -> None:
         if isinstance(name, str) and name not in known:
+            # The caller's text is cut, because a fault's message must still have room for the names that are known.
             having = ", ".join(sorted(known)) or "none"
             self.faults.add(path(*at), f"no live worker has the {what} {name[:100]!r}; they have: {having}")
 
@@ -130,14 +141,17 @@ class IdCheck(Check):
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
         """Compares the rollout's ids with those of the rollouts before it."""
+        # A rollout that the model refused may have an `n` of any size or type. It counts as one.
         n = 1 if item is None else item.n
         self._total += n
         name = as_object(raw).get("rollout_id")
         if not isinstance(name, str):
             return
+        # `-9` is shorter than `-10`, so the last id is the longest one.
         if n > 1 and len(name) + len(f"-{n - 1}") > LONGEST_ID:
             self._add(index, f"has no room for -{n - 1}: {LONGEST_ID} characters")
         for rollout_id in expanded_ids(name, n):
+            # The ids of one item differ among each other, so the same index means that the id was new.
             first = self._first.setdefault(rollout_id, index)
             if first != index:
                 shown = rollout_id[:LONGEST_ID]
@@ -166,6 +180,7 @@ class GroupCheck(Check):
         """Counts the rollout with its group."""
         if item is None or (item.group is None and item.n == 1):
             return
+        # An item with `n` above 1 and no name is a group of its own.
         name = item.group or f"rollouts[{index}]"
         self._sizes[name] += item.n
         self._first.setdefault(name, index)
@@ -174,6 +189,7 @@ class GroupCheck(Check):
         """Compares the sizes with the policy."""
         policy = self._policy
         for name, size in self._sizes.items():
+            # One fault per group, at its first rollout: the other rollouts are no more wrong than that one.
             at = f"rollouts[{self._first[name]}].group"
             has = f"group {name[:64]!r} has {size} rollouts"
             if policy.size is not None and size != policy.size:
@@ -196,6 +212,7 @@ class CompleteCheck(Check):
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
         """Looks for the two where the document does not give them to all."""
+        # What is no object is a fault already, and saying that it lacks two fields would not help.
         if not isinstance(raw, dict):
             return
         if raw.get("tokenizer_name") is None and not self._has_tokenizer:

@@ -28,6 +28,7 @@ IDLE_SECONDS = 30.0
 """How often to look although nothing happens; the batch may have been deleted."""
 CHUNK = 100
 RECONNECT_MS = 2000
+"""Sent with each status: how long a browser waits before it connects again."""
 
 
 async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
@@ -51,6 +52,8 @@ async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | 
 async def _events(
     services: ApiServices, batch_id: str, cursor: str, sees: str | None
 ) -> AsyncIterator[ServerSentEvent]:
+    # `told` is when the last `progress` was sent, `dirty` whether the counts may have changed since. A new reader gets
+    # its first `progress` at once.
     told, dirty = -PROGRESS_SECONDS, True
     async with services.store.signals.watch(batch_id) as watch:
         while True:
@@ -61,6 +64,7 @@ async def _events(
             due = told + PROGRESS_SECONDS - time.monotonic()
             if piece.complete or (dirty and due <= 0):
                 status = await services.store.batches.status(batch_id, sees)
+                # The batch has been deleted, so nothing follows.
                 if status is None:
                     return
                 yield _status("progress", status)
@@ -68,6 +72,7 @@ async def _events(
                     yield _status("complete", status)
                     return
                 told, dirty, due = time.monotonic(), False, PROGRESS_SECONDS
+            # After a full chunk there is probably more to read, so nothing is waited for.
             if len(piece.items) < CHUNK and not await services.wait(watch, due if dirty else IDLE_SECONDS):
                 # No rollout has ended, but some may have been claimed, which the counts show.
                 dirty = True

@@ -65,6 +65,7 @@ class FaultList:
             part: The part, as it stands in the document.
             at: The steps that lead to the part.
         """
+        # Further faults are only counted: writing their texts would cost time, and nobody would read them.
         if len(self.listed) >= MAX_LISTED:
             self.total += error.error_count()
             return
@@ -79,6 +80,7 @@ def _in_document(loc: Sequence[str | int], part: Any, *, missing: bool) -> list[
     steps: list[str | int] = []
     here = part
     for position, step in enumerate(loc):
+        # A required field that is missing is in the path although it is not in the document.
         last = position == len(loc) - 1
         if isinstance(step, int):
             steps.append(step)

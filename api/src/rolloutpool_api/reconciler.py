@@ -49,6 +49,7 @@ class PeriodicTask:
 
     async def _run(self) -> None:
         while True:
+            # Before the round and not after it: a call of `wake` during the round must cause another one.
             self._woken.clear()
             pause = await self._round()
             with suppress(TimeoutError):
@@ -92,6 +93,7 @@ class Reconciler:
         """Ends, and gives up the lead to another process."""
         await self._reconcile.stop()
         await self._publish.stop()
+        # Without Redis the lock can't be given up; it then expires by itself.
         with suppress(StoreError):
             await self._store.reconciliation.resign()
 
@@ -103,10 +105,12 @@ class Reconciler:
         report = await self._store.reconciliation.run_once()
         if not report.leader:
             return
+        # All fields after the first are counts; rounds in which nothing happened are not logged.
         if any(report[1:]):
             _log.info("reconciled", **report._asdict())
         self._rounds += 1
         if self._rounds % RECOVER_EVERY == 0:
             await self._publisher.recover()
+        # Rollouts of dead workers have waited long enough: they need not wait for the next period too.
         if report.requeued:
             self.publish_soon()

@@ -70,14 +70,19 @@ async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit:
         limit: Most results in the page.
         wait_s: Seconds to wait for a first result.
 
+    Returns:
+        The page; empty if nothing came within `wait_s` seconds.
+
     Raises:
         ShuttingDown: This process stops.
     """
     end = time.monotonic() + wait_s
+    # Watched before the first look, so that no result comes unnoticed between look and wait.
     async with services.store.signals.watch(batch_id) as watch:
         while True:
             page = await _read(services, batch_id, Page([], cursor, False), limit)
             left = end - time.monotonic()
+            # A page read with `wait` 0 does not linger, nor does one whose caller's time is nearly over.
             if page.items and left > LINGER and not page.complete and not page.full(limit):
                 await services.pause(LINGER)
                 return await _read(services, batch_id, page, limit)

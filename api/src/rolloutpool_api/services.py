@@ -51,6 +51,7 @@ class ApiServices:
         try:
             yield self
         finally:
+            # Requests first, then the tasks that use the store, and the store last.
             self.stop()
             await self._redis_check.stop()
             await self._reconciler.stop()
@@ -82,6 +83,12 @@ class ApiServices:
     async def submit(self, new: NewBatch) -> Submitted:
         """Makes a batch durable and has it published.
 
+        Args:
+            new: The batch, validated.
+
+        Returns:
+            Its id, and whether it is new: with an idempotency key that was used before, it is the batch of that time.
+
         Raises:
             QueueFull: As many rollouts are open as this pool takes.
             MemoryShort: Redis has no room for the results of these rollouts.
@@ -89,6 +96,8 @@ class ApiServices:
         """
         settings = self.settings
         capacity = await self.store.batches.capacity()
+        # A Redis without a limit of its own (0) is not asked. Open rollouts count as well as the new ones, because
+        # their journals and results are still to come.
         if capacity.max_bytes:
             promised = (capacity.open_rollouts + len(new.rollouts)) * settings.reserve_kb * 1024
             if capacity.used_bytes + promised > capacity.max_bytes:
@@ -100,16 +109,34 @@ class ApiServices:
         except TooManyOpen as full:
             raise QueueFull(full.message) from None
         failpoints.hit("api.commit_before_answer")
+        # A repeated request finds its batch in the outbox or beyond it, so there is nothing to publish.
         if submitted.created:
             self._reconciler.publish_soon()
         return submitted
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Has a worker try callback endpoints; its answer appears in the store under `request_id`."""
+        """Has a worker try callback endpoints.
+
+        Args:
+            request_id: New for each call; the worker's answer appears in the store under it.
+            urls: Base URLs of the endpoints.
+        """
         await self._publisher.ask_preflight(request_id, urls)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
-        """Waits for an event; returns whether one came in time. Raises `ShuttingDown`."""
+        """Waits for an event of a watched batch.
+
+        Args:
+            watch: Opened before the last look at the batch, so that no event is missed.
+            seconds: The longest wait; below 0 counts as 0.
+
+        Returns:
+            Whether an event came in time.
+
+        Raises:
+            ShuttingDown: This process stops.
+        """
+        # Before the wait, for a request that comes after `stop`; after it, for one that `stop` has woken.
         self.raise_if_stopping()
         happened = await watch.wait(max(seconds, 0))
         self.raise_if_stopping()
@@ -130,6 +157,7 @@ class ApiServices:
             raise ShuttingDown
 
 
+# Async, because FastAPI would run a plain function in a thread, for each request.
 async def _services(request: Request) -> ApiServices:
     services: ApiServices = request.app.state.services
     return services

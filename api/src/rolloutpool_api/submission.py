@@ -26,7 +26,7 @@ from rolloutpool_common.store import NewBatch, NewRollout
 
 __all__ = ["batch_key", "plan_batch", "plan_v1"]
 
-# Fields of a rollout that its spec does not have, or that are decided here.
+# Fields of a rollout that its spec does not have, or that are decided here. What is decided is added again.
 _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_seconds"})
 
 
@@ -41,6 +41,8 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
     Raises:
         TypeError: The request holds an integer beyond 64 bits.
     """
+    # With the defaults filled in, so that a body that spells one out is the same request. `tool_server_url` is never
+    # called, so it makes no difference either.
     fields = request.model_dump(exclude={"tool_server_url"})
     return NewBatch(
         batch_id=new_batch_id(),
@@ -78,6 +80,7 @@ def plan_batch(
     """
     checked = check_batch(document, catalog, restrictions)
     batch = checked.batch
+    # A single endpoint is stored once, in the shared fields, and not with each of up to 10,000 rollouts.
     urls = [] if batch.trainer is None else batch.trainer.urls()
     shared = _set_fields(checked.defaults)
     if batch.defaults.server_url is not None:
@@ -116,6 +119,7 @@ def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _groups(rollouts: Sequence[tuple[dict[str, Any], RolloutItem]]) -> list[str | None]:
     """Names the group of each item: its own, or a new one for an item with `n` above 1; None for a single rollout."""
+    # All names of the document, later ones too: a name that is made up here must not join somebody's group.
     taken = {item.group for _, item in rollouts if item.group is not None}
     names: list[str | None] = []
     for index, (_, item) in enumerate(rollouts):
@@ -138,6 +142,7 @@ def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | 
     taken = 0
     for group in groups:
         turn = taken if group is None else turns.setdefault(group, taken)
+        # Only a new turn counts; a later item of a group gets the turn that the group has.
         taken += turn == taken
         chosen.append(urls[turn % len(urls)])
     return chosen
@@ -154,6 +159,7 @@ def _expand(checked: CheckedBatch, urls: Sequence[str]) -> Iterator[NewRollout]:
             own["group"] = group
         if (url := item.server_url or endpoint) is not None:
             own["server_url"] = url
+        # An explicit null means no deadline, so a missing field and a null are told apart.
         deadline = item.deadline_seconds if "deadline_seconds" in item.model_fields_set else default_deadline
         ids = [None] * item.n if item.rollout_id is None else expanded_ids(item.rollout_id, item.n)
         for rollout_id in ids:

@@ -49,6 +49,8 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Rol
     timeout_s = services.settings.rollout_timeout_seconds
     new = plan_v1(request, owner=owner, deadline_s=timeout_s)
     async with services.slots:
+        # The process may have been told to stop during the wait for a slot. Nothing is submitted yet, so the caller
+        # loses nothing.
         services.raise_if_stopping()
         try:
             batch_id, created = await services.submit(new)
@@ -60,6 +62,7 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Rol
         ids = {"rollout_id": request.rollout_id, "batch_id": batch_id}
         _log.info("v1 rollout", joined=not created, **ids)
         data = await _result(services, batch_id, timeout_s + GRACE_SECONDS)
+    # The reconciler should have ended the rollout by now. Protocol v1's caller gets an answer nevertheless.
     if data is None:
         _log.error("v1 rollout has no result after its deadline", **ids)
         return RolloutResponse(
@@ -75,6 +78,7 @@ async def _result(services: ApiServices, batch_id: str, limit_s: float) -> bytes
     """Waits for the batch's only result; None if there is none after `limit_s` seconds."""
     end = time.monotonic() + limit_s
     uid = keys.uid_of(batch_id, 0)
+    # Watched before the first look: otherwise a result that comes between look and wait would not wake us.
     async with services.store.signals.watch(batch_id) as watch:
         while True:
             try:

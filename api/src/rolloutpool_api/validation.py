@@ -26,7 +26,7 @@ from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 
 __all__ = ["CheckedBatch", "canonical", "check_batch"]
 
-# Stands in for the rollouts while the rest of the document is validated.
+# Stands in for the rollouts while the rest of the document is validated: the model demands at least one.
 _ANY_ROLLOUT = RolloutItem.model_validate({"messages": [{"role": "user"}]})
 
 
@@ -47,6 +47,12 @@ class CheckedBatch:
 def canonical(document: Any) -> bytes:
     """Writes a document so that spaces and the order of keys do not matter.
 
+    Args:
+        document: Any JSON value.
+
+    Returns:
+        JSON without spaces and with sorted keys, in UTF-8.
+
     Raises:
         TypeError: It holds a number beyond 64 bits.
     """
@@ -60,6 +66,9 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         document: The parsed body.
         catalog: What the live workers can run; None checks no names.
         restrictions: Of this pool.
+
+    Returns:
+        The validated batch and its rollouts, with the digest of the document.
 
     Raises:
         MalformedBody: It is no JSON object.
@@ -80,13 +89,16 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
     for check in checks:
         check.see_document(document)
     for index, value in enumerate(raw):
+        # Validated once here, for all checks: a batch may have 10,000 rollouts.
         item = items.validate(index, value)
         for check in checks:
             check.see_rollout(index, value, item)
     for check in checks:
         check.see_end()
+        # Each check has a list of its own, so that the faults of one kind stand together in the answer.
         faults.extend(check.faults)
 
+    # Before the verdict, because only writing the document finds integers beyond 64 bits, which are a fault too.
     digest = _digest(document, raw, faults)
     if batch is None or faults.total:
         raise Rejected(faults.listed, faults.total)
@@ -154,6 +166,7 @@ def _digest(document: dict[str, Any], raw: list[Any], faults: FaultList) -> str:
     try:
         return hashlib.sha256(canonical(document)).hexdigest()
     except TypeError:
+        # The error does not say where the number is, so the parts are written one by one.
         for at, value in _parts(document, raw):
             try:
                 canonical(value)
