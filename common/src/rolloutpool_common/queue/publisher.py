@@ -109,6 +109,7 @@ class Publisher:
             self._looked = time.monotonic()
         if await self._store.outbox.has_more(priority):
             return self._most
+        # These are the last ones: full messages could leave most workers without any.
         return min(self._most, math.ceil(count / (SPREAD * self._workers)))
 
     async def recover(self) -> int:
@@ -122,6 +123,7 @@ class Publisher:
         """
         moved = 0
         for priority in Priority:
+            # The clock before the queue: of an empty queue we know only that what was published by then is not in it.
             now = await self._store.outbox.now_ms()
             oldest = await asyncio.to_thread(self._oldest_waiting_ms, priority)
             moved += await self._store.outbox.lost(priority, min(now, oldest or now) - SLACK_MS)
@@ -130,7 +132,15 @@ class Publisher:
         return moved
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`."""
+        """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`.
+
+        Args:
+            request_id: Under which the answer is left.
+            urls: Of the endpoints.
+
+        Raises:
+            StoreUnavailable: Redis or the broker does not answer.
+        """
         now = await self._store.outbox.now_ms()
         await asyncio.to_thread(self._send_preflight, request_id, list(urls), now)
 
@@ -173,6 +183,7 @@ class Publisher:
             argsrepr=" ".join(map(_shown, _by_batch(tickets))),
             kwargsrepr="",
             ignore_result=True,
+            # All tickets of one `reserve` have the same time.
             headers={HEADER_PUBLISHED: tickets[0].published_ms},
         )
 
@@ -197,5 +208,6 @@ def _by_batch(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:
 def _shown(tickets: list[Ticket]) -> str:
     """The tickets of one batch as Flower shows them."""
     shown = f"batch={tickets[0].batch_id} index={','.join(str(ticket.index) for ticket in tickets)}"
+    # Callers choose the names of groups. Quoted, a comma or blank in one cannot be taken for the end of it.
     groups = dict.fromkeys(json.dumps(ticket.group) for ticket in tickets if ticket.group)
     return f"{shown} group={','.join(groups)}" if groups else shown

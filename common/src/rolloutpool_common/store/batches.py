@@ -89,6 +89,8 @@ class Batches:
             fields += ["weight", new.weight]
         if new.group_policy is not None:
             fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
+        # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
+        # one do not share a turn. A batch without a run takes turns by itself.
         run = f"{new.owner}/{new.run}" if new.run is not None else new.batch_id
         answer = await self._connection.script(
             "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
@@ -113,13 +115,16 @@ class Batches:
         sizes = {f"size:{group}": size for group, size in groups.items()}
         with store_errors():
             for start in range(0, len(new.rollouts), CHUNK):
+                # No transaction is needed: readers see nothing of the batch before its commit.
                 pipe = self._redis.pipeline(transaction=False)
                 chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
                 parts: dict[str, dict[Any, Any]] = {
                     "items": {i: self._secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
                     "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
                     "groups": {i: r.group for i, r in chunk if r.group is not None},
+                    # The sizes are of the whole batch, so they go with the first chunk only.
                     "group_counts": sizes if start == 0 else {},
+                    # Durations in ms; the commit makes points in time of them. So staging costs no rollout any time.
                     "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
                 }
                 for part, values in parts.items():
@@ -166,6 +171,7 @@ class Batches:
                         batch_id, int(index), RolloutStatus.CANCELLED, FinishReason.CANCELLED, None
                     )
                     ended += answer == "ok"
+            # Last: if this process dies before it, the next round cancels the rest of the group.
             with store_errors():
                 await self._redis.srem(keys.LATE, raw)
         return ended
@@ -179,6 +185,7 @@ class Batches:
             split = keys.split_uid(raw.decode())
             answer = "gone" if split is None else await self._rollouts.cancel_at(*split)
             ended += answer == "ok"
+            # The script that ends a rollout takes it off this list. Nothing would take off one whose batch was deleted.
             if answer == "gone":
                 with store_errors():
                     await self._redis.srem(keys.PRECANCELLED, raw)
@@ -224,7 +231,15 @@ class Batches:
             return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
 
     async def total(self, batch_id: str, owner: str | None) -> int | None:
-        """Reads how many rollouts a batch has; None where this owner (None: any) has no such batch."""
+        """Reads how many rollouts a batch has.
+
+        Args:
+            batch_id: The batch.
+            owner: Whose batch it must be; None stands for any.
+
+        Returns:
+            The number, or None where this owner has no such batch.
+        """
         with store_errors():
             total, owned_by = await self._redis.hmget(keys.batch(batch_id), "total", "owner")
         return int(total) if total is not None and owner in (None, owned_by.decode()) else None
@@ -246,6 +261,7 @@ class Batches:
         ended = sum(counts.values())
         created_s = int(fields["created_ms"]) / 1000
         finished_s = int(fields["finished_ms"]) / 1000 if "finished_ms" in fields else None
+        # A batch may end in the millisecond of its commit, where all of it was cancelled before.
         seconds = max((finished_s or now_s) - created_s, 1e-3)
         sampled = int(fields.get("sampled", 0))
         return BatchStatus(
@@ -253,6 +269,7 @@ class Batches:
             state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
             cancelled="cancelled_ms" in fields,
             total=total,
+            # What is queued has no counter of its own, so these numbers always add up to the total.
             counts={RolloutStatus.QUEUED: total - running - ended, RolloutStatus.RUNNING: running, **counts},
             progress=ended / total,
             rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
@@ -271,10 +288,18 @@ class Batches:
         )
 
     async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Reads up to `limit` results that ended after `cursor`; "0" is the start.
+        """Reads the results that ended after a cursor, in the order of their ends.
 
         A cursor from before the last start of Redis counts as the start: Redis may have lost results then, and stored
         others in their place. A reader that gets a result again knows it by its uid.
+
+        Args:
+            batch_id: The batch.
+            cursor: Of the slice before; "0" is the start.
+            limit: Most results.
+
+        Returns:
+            The results with the next cursor, and whether nothing can follow them.
         """
         known, _, after = cursor.rpartition(".")
         with store_errors():
@@ -285,6 +310,7 @@ class Batches:
                 pipe.xrange(keys.batch(batch_id, "done"), "-" if after == "0" else f"({after}", "+", count=limit)
                 n, (total, ended), entries = await pipe.execute()
                 epoch = "0" if n is None else n.decode()
+                # At most two rounds: the second one reads from the start.
                 if after == "0" or known == epoch:
                     break
                 cursor = after = "0"
@@ -293,6 +319,7 @@ class Batches:
         items = [
             (f"{epoch}.{at.decode()}", expand(data))
             for (at, _), data in zip(entries, found, strict=True)
+            # The batch may be deleted between the two reads.
             if data is not None
         ]
         next_cursor = f"{epoch}.{entries[-1][0].decode()}" if entries else cursor
@@ -352,6 +379,7 @@ class Batches:
                 stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
                 if stale:
                     await self._redis.unlink(*stale)
+            # The batch itself goes last: if this process dies before that, the next round deletes the rest.
             parts = ("items", "groups", "group_counts", "deadlines", "outbox", "done")
             await self._redis.unlink(
                 keys.batch(batch_id),

@@ -54,8 +54,10 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
         pipe.hset(keys.batch(batch_id), "cancelled_ms", now)
         pipe.sadd(keys.CANCELLING, batch_id)
         pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
+        # Read in the same step as the mark, so that nothing which this call cancels is counted in it.
         *_, before = await pipe.execute()
     fields = orjson.loads(shared)
+    # One iterator for all lanes: each takes the next rollouts as soon as it is free.
     starts = iter(range(0, int(total), AT_ONCE))
 
     async def cancel_next() -> None:

@@ -58,6 +58,7 @@ class EpochConnection(GreetingConnection):
         Raises:
             ForeignSchema: Redis holds data of another version.
         """
+        # With its source: a Redis that was started again knows no script by its hash.
         await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, check_health=False)
         # Redis refuses the script while it takes no writes. Then no epoch is needed, and the reconciler notices.
         with suppress(ResponseError):
@@ -104,6 +105,7 @@ class Connection:
             self.url,
             connection_class=_CLASSES[kind_of(self.url)],
             max_connections=max_connections,
+            # Seconds that a caller waits for a free connection.
             timeout=30,
             socket_timeout=socket_timeout,
             socket_connect_timeout=5,

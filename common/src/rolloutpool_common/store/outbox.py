@@ -37,7 +37,15 @@ class Outbox:
         self._redis = connection.redis
 
     async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
-        """Takes up to `limit` tickets for which the window has room; the caller must publish them now."""
+        """Takes tickets for which the window has room; the caller must publish them now.
+
+        Args:
+            priority: The class.
+            limit: Most tickets.
+
+        Returns:
+            The tickets, all with the same time of publishing; empty where nothing waits or the window is full.
+        """
         answer = named(
             await self._connection.script("reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000))
         )
@@ -73,6 +81,7 @@ class Outbox:
         for raw, score in entries:
             split = keys.split_uid(raw.decode())
             if split is not None:
+                # The time goes along: the script leaves alone what was claimed or published again since the read above.
                 moved += await self._connection.script("republish", *split, priority, f"{score:.0f}")
         return moved
 

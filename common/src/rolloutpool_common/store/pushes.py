@@ -47,7 +47,13 @@ class Pushes:
         return [DuePush(uid.decode(), attempt, receiver.decode()) for uid, attempt, receiver in taken]
 
     async def settle(self, uid: str, what: Literal["delivered", "dead", "retry"], *, retry_in_s: float = 0.0) -> None:
-        """Notes what became of a leased push; after `retry` it is due again in `retry_in_s` seconds."""
+        """Notes what became of a leased push.
+
+        Args:
+            uid: The rollout.
+            what: `dead` says that the push is given up; `retry` makes it due again.
+            retry_in_s: Seconds until then; of no effect for the others.
+        """
         split = keys.split_uid(uid)
         batch_id = split[0] if split else ""
         await self._connection.script("settle_push", batch_id, uid, what, int(retry_in_s * 1000))

@@ -85,6 +85,7 @@ class Reconciliation:
         if not await self._connection.script("lead", self._id, LEASE_MS):
             return ReconciliationReport(leader=False)
         dead = requeued = poisoned = 0
+        # Each connection has run this script already, unless Redis took no writes at that moment.
         redis = named(await self._connection.script("epoch", SCHEMA_VERSION))
         check_version(redis["schema"])
         if redis["uptime_s"] > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
@@ -100,6 +101,7 @@ class Reconciliation:
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""
         with store_errors():
+            # Two steps: if the lock runs out between them, this removes the next leader's. Two leaders do no harm.
             if await self._redis.get(keys.LEADER) == self._id.encode():
                 await self._redis.delete(keys.LEADER)
 
@@ -111,6 +113,7 @@ class Reconciliation:
         for start in range(0, len(uids), REQUEUED_AT_ONCE):
             some = uids[start : start + REQUEUED_AT_ONCE]
             crashes += await asyncio.gather(*(self._take_back(uid, worker_id) for uid in some))
+        # After its rollouts: the script refuses while any is left, and the next round tries again.
         await self._workers.deregister(worker_id)
         requeued, poisoned = sum(n > 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
@@ -127,6 +130,7 @@ class Reconciliation:
             return 0
         crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0, ""))
         if crashes >= MAX_CRASHES:
+            # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)
             poison = PoisonRollout(
                 f"{crashes} workers died while they ran this rollout; look into the workers' logs before resubmitting"
@@ -138,6 +142,7 @@ class Reconciliation:
         """Puts a rollout on the dead-letter list, at its front."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
+            # The same rollout may be noted twice.
             pipe.lrem(keys.DEAD, 0, uid)
             pipe.lpush(keys.DEAD, uid)
             pipe.ltrim(keys.DEAD, 0, MAX_DEAD - 1)
@@ -152,6 +157,7 @@ class Reconciliation:
         """Queues the delayed rollouts that are due; returns how many."""
         with store_errors():
             now = await now_ms(self._redis)
+            # At most 1000, so that a round stays short; the others are due in the next one.
             due = await self._redis.zrangebyscore(keys.DELAYED, "-inf", f"{now:.0f}", start=0, num=1000)
         resumed = 0
         for raw in due:
@@ -176,6 +182,7 @@ class Reconciliation:
                 else await self._rollouts.settle(*split, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
             )
             expired += answer == "ok"
+            # The script takes a rollout that it ends off the list. One that had ended, or is gone, is taken off here.
             if answer != "ok":
                 with store_errors():
                     await self._redis.zrem(keys.DEADLINES, raw)

@@ -189,6 +189,14 @@ def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, An
     """Merges the batch's shared fields and a rollout's own, without validating them again.
 
     Its own fields replace the shared ones; sampling parameters and metadata are merged key by key.
+
+    Args:
+        shared: The batch's fields, as stored or as read before.
+        overrides: The rollout's own fields, likewise.
+        uid: The rollout's name where neither gives one.
+
+    Returns:
+        The fields of its `RolloutSpec`.
     """
     base = orjson.loads(shared) if isinstance(shared, bytes) else shared
     own = orjson.loads(overrides) if isinstance(overrides, bytes) else overrides

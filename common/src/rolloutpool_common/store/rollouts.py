@@ -119,6 +119,7 @@ class Rollouts:
         Raises:
             ClaimLost: If the rollout is no longer this worker's.
         """
+        # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
         index = len(records) - 1
         while index < len(records):
             record = compress(encode_record(records[index]))
@@ -126,6 +127,7 @@ class Rollouts:
             if answer["outcome"] == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
                     raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+                # Restored with all records. The script finds this one there, and answers `ok`.
                 continue
             index = answer["length"] if answer["outcome"] == b"gap" else index + 1
 
@@ -163,8 +165,10 @@ class Rollouts:
     async def finish(self, claim: Claim, result: RolloutResult) -> None:
         """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""
         answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+        # No records are sent along: the result takes the journal's place at once.
         if answer == "fenced" and await self.restore(claim, [], turns=result.num_llm_calls):
             answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+        # The status stands for a second arrival of this call, which finds that the first one has ended the rollout.
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
 
@@ -204,6 +208,7 @@ class Rollouts:
             reason=reason,
             failure=failure,
         )
+        # The rollout may have ended since the read above. The script looks again, and then changes nothing.
         return await self._end(batch_id, index, "", result)
 
     async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult) -> str:
@@ -305,6 +310,7 @@ class Rollouts:
         """Tries a suspect again after so many seconds, where no isolated process can be started for it now."""
         with store_errors():
             at = await now_ms(self._redis) + seconds * 1000
+            # XX: a rollout that was claimed meanwhile is no longer delayed, and must not become so again.
             await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
 
     async def first_suspect(self) -> str | None:
@@ -360,6 +366,7 @@ class Rollouts:
             batch_id=batch_id,
             index=index,
             group=group.decode() if group is not None else None,
+            # A rollout has no state in Redis before its first claim.
             status=RolloutStatus(state.decode()) if state is not None else RolloutStatus.QUEUED,
             attempt=int(attempt or 0),
             worker=worker.decode() if worker is not None else None,
@@ -374,7 +381,15 @@ class Rollouts:
         return None if data is None else expand(data)
 
     async def find(self, rollout_id: str, owner: str) -> str | None:
-        """Returns the uid of the rollout to which its caller gave this name."""
+        """Finds a rollout by the name that its caller gave it.
+
+        Args:
+            rollout_id: The name.
+            owner: Names of different owners are apart.
+
+        Returns:
+            The uid; None where no rollout has this name.
+        """
         with store_errors():
             uid = await self._redis.get(keys.name(owner, rollout_id))
         return None if uid is None else str(uid.decode())

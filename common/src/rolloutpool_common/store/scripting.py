@@ -88,6 +88,7 @@ class Scripts:
         me = asyncio.current_task()
         try:
             while self._waiting and self._sender is me:
+                # A caller that gave up has cancelled its future; its call is not sent.
                 calls = [call for call in self._waiting[:AT_ONCE] if not call.answer.done()]
                 del self._waiting[:AT_ONCE]
                 overtake = asyncio.get_running_loop().call_later(OVERTAKE_SECONDS, self._overtake)
@@ -98,6 +99,7 @@ class Scripts:
                 # The callers that have their answers now make their next calls, which travel together too.
                 await asyncio.sleep(0)
         finally:
+            # Where this sender ends by an error or a cancellation, calls may still wait.
             if self._sender is me:
                 self._overtake()
 
@@ -112,7 +114,7 @@ class Scripts:
             answers = await self._send(calls)
             unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             if unknown:
-                # Redis forgets scripts when it restarts.
+                # Redis forgets scripts when it restarts. These calls did nothing, so they may be sent again.
                 for name in {calls[n].name for n in unknown}:
                     await self._redis.script_load(self._sources[name])
                 again = await self._send([calls[n] for n in unknown])

@@ -37,6 +37,7 @@ class Watch:
                 await self._event.wait()
         except TimeoutError:
             return False
+        # After the wait and not before it: a signal that came while the waiter was reading is kept for its next wait.
         self._event.clear()
         return True
 
@@ -70,6 +71,7 @@ class Signals:
             yield watch
         finally:
             self._watches[batch_id].discard(watch)
+            # Otherwise a process that lives long would keep an entry for each batch that it ever watched.
             if not self._watches[batch_id]:
                 del self._watches[batch_id]
 
@@ -81,17 +83,20 @@ class Signals:
 
     async def _listen(self) -> None:
         redis = self._connection.blocking()
+        # Where to read on; `$` says that this is not known, at the start and after a lost connection.
         last = b"$"
         try:
             while True:
                 try:
                     if last == b"$":
+                        # First the place, then the waiters look: a signal in between makes them look twice.
                         newest = await redis.xrevrange(keys.FINISHED, count=1)
                         last = newest[0][0] if newest else b"0"
                         self.wake_all()
                     # Half a minute, so that a connection that broke silently is noticed.
                     for _, entries in await redis.xread({keys.FINISHED: last}, count=PAGE, block=30_000) or []:
                         last = entries[-1][0]
+                        # The reader is far behind, and the stream may have dropped signals that it has not read.
                         if len(entries) == PAGE:
                             self.wake_all()
                             continue

@@ -113,6 +113,7 @@ class Workers:
         found = [
             _info(worker_id.decode(), fields, (now - score) / 1000)
             for (worker_id, score), fields in zip(beats, hashes, strict=True)
+            # A worker that was removed and still lives has a beat, and no announcement until it makes one again.
             if b"about" in fields
         ]
         return sorted(found, key=lambda worker: worker.started_at)
@@ -130,6 +131,7 @@ class Workers:
 
     async def tokens(self, worker_id: str) -> dict[str, str]:
         """Returns the uids of the rollouts that it has claimed, each with the token of its claim."""
+        # Two reads: in between a rollout may end or go to another worker, and is then left out.
         uids = await self.claims(worker_id)
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)

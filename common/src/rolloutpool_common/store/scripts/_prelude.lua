@@ -58,6 +58,8 @@ end
 -- Queue a batch with a non-empty outbox among its run's batches, and the run among the runs of its priority class:
 -- at the front of both, or at the end.
 local function enlist(batch, run, priority, front)
+  -- The batch may stand there already, and must not get two places. A list that has one element now was empty, so the run
+  -- stood in no list.
   redis.call('LREM', k_run(priority, run), 0, batch)
   if redis.call(front and 'LPUSH' or 'RPUSH', k_run(priority, run), batch) == 1 then
     redis.call('LREM', k_runs(priority), 0, run)
@@ -67,6 +69,7 @@ end
 
 -- Put a rollout back at the front of its batch's outbox.
 local function to_outbox(batch, index, priority)
+  -- The outbox was empty, so the batch stood in no list of its run.
   if redis.call('LPUSH', k_batch(batch, 'outbox'), index) == 1 then
     enlist(batch, redis.call('HGET', k_batch(batch), 'run'), priority, true)
   end
@@ -92,7 +95,8 @@ local function count_in_group(batch, index, status, min_usable, late)
   if late == 'cancel' then redis.call('SADD', P .. 'late', batch .. ' ' .. group) end
 end
 
--- Wake those who wait for a rollout of a batch to end.
+-- Wake those who wait for a rollout of a batch to end. Only the newest signals are kept: a reader that missed some wakes
+-- all of its waiters (signals.py). With `~` Redis cuts whole blocks of the stream, which costs it less.
 local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
 
 -- End a rollout; no other code does. `counts` = {field, increment, ...}, added to the batch's hash and to the totals.
@@ -147,10 +151,12 @@ end
 -- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says. The caller then wakes.
 local function finish(batch, index, token, new_status, result, counts)
   local total = redis.call('HGET', k_batch(batch), 'total')
+  -- A deleted batch, or an index beyond the batch: nothing may be counted for a rollout that never was.
   if not total or tonumber(index) >= tonumber(total) then return 'gone' end
   local status, holder_token, worker = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index), 'status', 'token', 'worker'))
   if TERMINAL[status or ''] then return status end
   if token ~= '' and holder_token ~= token then return 'fenced' end
+  -- Ended from outside: the next beat of its worker brings the order to stop.
   if token == '' and status == 'running' then redis.call('SADD', k_worker(worker, 'stop'), holder_token) end
   end_rollout(batch, index, new_status, result, counts)
   return 'ok'
@@ -158,6 +164,7 @@ end
 
 -- A push that was due is over: it was delivered, given up, or stopped.
 local function end_push(batch, uid, outcome)
+  -- It was settled before, by this very call or by a cancel, and must not be counted twice.
   if redis.call('ZREM', P .. 'push:due', uid) == 0 then return 0 end
   count('push:' .. outcome)
   redis.call('HDEL', P .. 'push:attempts', uid)

@@ -1,7 +1,7 @@
 -- Note that a worker is alive, and tell it what it must know.
 -- ARGV: worker, then field, value, ... of what it announces.
 -- Answer: known (1, or 0: it was declared dead and must announce itself again), epoch, stop (the tokens of the claims
--- that it must stop running, each told once).
+-- that it must stop running, each told once; at most 1000, the others with the next beat).
 local worker = ARGV[1]
 redis.call('ZADD', P .. 'workers', str(now_ms()), worker)
 redis.call('HSET', k_worker(worker), unpack(ARGV, 2))

@@ -6,6 +6,7 @@ local batch, cancelled = ARGV[1], 0
 for i = 2, #ARGV, 2 do
   local index, result = ARGV[i], ARGV[i + 1]
   local status
+  -- It had ended when the caller looked, and an end is final. Only its push may still have to be stopped.
   if result == '' then
     status = redis.call('HGET', k_rollout(batch .. '-' .. index), 'status')
   else

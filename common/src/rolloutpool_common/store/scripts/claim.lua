@@ -11,6 +11,7 @@ local priority, created_ms, shared, cancelled_ms = unpack(redis.call(
 ))
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
+-- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
 local status, attempts, crashes, holder_token, clean, retries, deferrals, deaths = unpack(redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'deaths'
@@ -37,6 +38,7 @@ if suspicion(crashes, deaths) >= 2 and role ~= 'isolated' then
   local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)
   return { 'outcome', first and leased == 1 and 'isolated' or 'taken' }
 end
+-- It may stand there as a suspect with a lease, which ends with this claim.
 redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(attempts or '0')
 if not again then

@@ -29,6 +29,7 @@ if open + total > tonumber(ARGV[7]) then
   return { 'outcome', 'refused', 'open', open }
 end
 redis.call('INCRBY', P .. 'open', total)
+-- It does not expire while the batch runs; with the batch's end its time begins (end_rollout).
 if idempotency ~= '' then redis.call('HSET', idempotency, 'batch', batch, 'digest', digest) end
 -- 2. What was staged becomes the batch's.
 local now = now_ms()
@@ -36,6 +37,7 @@ for _, part in ipairs(parts) do
   local staged = P .. 'stage:' .. batch .. ':' .. part
   if redis.call('EXISTS', staged) == 1 then
     redis.call('RENAME', staged, k_batch(batch, part))
+    -- A renamed key keeps its time to live, and staged keys have one.
     redis.call('PERSIST', k_batch(batch, part))
   end
 end
@@ -54,6 +56,7 @@ end
 local precancelled, is_precancelled = {}, {}
 local owner = redis.call('HGET', k_batch(batch), 'owner')
 local names = redis.call('HGETALL', staged_names)
+-- Nearly always there are none; one look saves one per name.
 local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
@@ -61,6 +64,7 @@ for i = 1, #names, 2 do
   local until_ms = any_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
   if until_ms then
     redis.call('ZREM', P .. 'precancels', owner .. ':' .. name)
+    -- One that has expired may still be here: they are cleaned up only when another is added.
     if tonumber(until_ms) > now then
       redis.call('SADD', P .. 'precancelled', batch .. '-' .. index)
       is_precancelled[index] = true

@@ -7,6 +7,7 @@ if uid then return uid end
 local now = now_ms()
 redis.call('ZREMRANGEBYSCORE', P .. 'precancels', '-inf', str(now))
 redis.call('ZADD', P .. 'precancels', str(now + tonumber(ms)), owner .. ':' .. name)
+-- Beyond the limit the oldest ones are forgotten: callers may name what never comes.
 redis.call('ZREMRANGEBYRANK', P .. 'precancels', 0, -most - 1)
 redis.call('PEXPIRE', P .. 'precancels', ms)
 return ''

@@ -11,6 +11,7 @@ local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
 local uid = batch .. '-' .. index
 local status, holder_token, holder = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker'))
 if status ~= 'running' or (token ~= '' and holder_token ~= token) or (worker ~= '' and holder ~= worker) then
+  -- A dead worker's list may name what it no longer has. While it names anything, deregister.lua keeps the worker.
   if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
   return -1
 end

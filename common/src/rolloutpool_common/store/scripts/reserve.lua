@@ -22,6 +22,7 @@ local function next_of(batches)
   while true do
     local batch = redis.call('LINDEX', batches, 0)
     if not batch then return nil end
+    -- Nil where a cancel has removed the outbox.
     local index = redis.call('LPOP', k_batch(batch, 'outbox'))
     if redis.call('EXISTS', k_batch(batch, 'outbox')) == 0 then redis.call('LPOP', batches) end
     if index then
@@ -38,6 +39,7 @@ while room > 0 do
   if not run then break end
   local batches = k_run(priority, run)
   local first = redis.call('LINDEX', batches, 0)
+  -- A run has no hash of its own; its weight is that of its first batch.
   local turn = first and tonumber(redis.call('HGET', k_batch(first), 'weight') or '1') or 0
   local rest = string.match(noted_turn, '^(%d+) ')
   if rest and noted_turn == rest .. ' ' .. run then turn = tonumber(rest) end

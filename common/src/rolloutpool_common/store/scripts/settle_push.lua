@@ -5,6 +5,7 @@
 -- Answer: 1, or 0: the push was not due any more.
 local batch, uid, outcome = ARGV[1], ARGV[2], ARGV[3]
 if outcome == 'retry' then
+  -- A cancel may have stopped it meanwhile, and it must not come back.
   if not redis.call('ZSCORE', P .. 'push:due', uid) then return 0 end
   redis.call('ZADD', P .. 'push:due', str(now_ms() + tonumber(ARGV[4])), uid)
   return 1

@@ -7,6 +7,7 @@ local limit, lease_ms, share, look = tonumber(ARGV[1]), tonumber(ARGV[2]), tonum
 local busy, receivers = {}, {}
 for i = 5, #ARGV, 2 do busy[ARGV[i]] = tonumber(ARGV[i + 1]) end
 
+-- Remembered by batch: many due pushes are of one batch, and this script looks at hundreds.
 local function receiver_of(uid)
   local batch = string.match(uid, '^(.*)%-%d+$') or ''
   if not receivers[batch] then
