@@ -45,7 +45,14 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Begins the loop's time; `thread` is the one in which the loop runs."""
+        """Begins the loop's time.
+
+        Args:
+            loop: The loop to watch.
+            thread: The one in which the loop runs.
+            clock: Returns seconds that never go back; tests pass their own.
+            sleep: Sleeps for so many seconds; tests pass their own.
+        """
         self._loop = loop
         self._thread = thread
         self._clock = clock
@@ -68,6 +75,7 @@ class Watchdog:
         if now - before > STOPPED_SECONDS:
             _log.warning("this process did not run for %.0f s", now - before)
             self._last_tick = now
+        # A loop that does not run yet, or no longer, is silent and does not hang; so it must be running.
         silent = now - self._last_tick
         if silent > WEDGED_SECONDS and self._loop.is_running():
             return f"the event loop has not run for {silent:.0f} s"
@@ -79,6 +87,7 @@ class Watchdog:
             wrong = self.look()
             if wrong is not None:
                 _log.critical("%s: this worker ends itself", wrong)
+                # `sys.exit` would end the watchdog's thread alone.
                 os._exit(EXIT_WEDGED)
 
 
@@ -109,6 +118,7 @@ class EventLoop:
     def stop(self) -> None:
         """Ends the loop; what still runs on it is cancelled."""
         if not self._stopped:
+            # The flag comes first: `_run` starts a loop again that ends without it.
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)

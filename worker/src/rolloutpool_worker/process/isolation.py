@@ -51,6 +51,7 @@ class IsolatedRuns:
         """Runs a suspect in an isolated process and waits for its end; postpones it where one is running already."""
         drain = self._services.drain
         if self._one_at_a_time.locked() or drain.begun:
+            # If Redis fails here, the lease of 30 s that `claim.lua` gave the suspect brings it back.
             with suppress(StoreError):
                 await self._services.store.rollouts.postpone(uid, BUSY_SECONDS)
             return TicketOutcome.POSTPONED
@@ -61,6 +62,7 @@ class IsolatedRuns:
             )
             ended = asyncio.ensure_future(child.wait())
             # The child gets a SIGTERM for each one that this process got: first drain, then hurry.
+            # If the child has ended, both waits return at once.
             for signalled in (drain.wait, drain.wait_hurried):
                 waiting = asyncio.ensure_future(signalled())
                 await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,6 +96,7 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
 
     async def end_without_parent() -> None:
         while True:
+            # The system gives a process another parent when its own has died.
             if os.getppid() != parent:
                 ending.set()
                 return await worker.drain()
@@ -105,6 +108,8 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
     suspect: str | None = uid
     try:
         while suspect is not None and not ending.is_set():
+            # A task of its own: the API and a drain cancel the task that runs a claim, and this one must live to stop
+            # the worker.
             await asyncio.create_task(run_rollout(services, suspect))
             suspect = await _next_suspect(services, after=suspect)
     finally:

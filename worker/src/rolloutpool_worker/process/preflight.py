@@ -22,7 +22,16 @@ SECONDS = 5.0
 
 
 async def try_endpoints(services: Services, request_id: str, urls: list[str]) -> None:
-    """Tries each endpoint once, and stores what was found for the API process that asked."""
+    """Tries each endpoint once, and stores what was found for the API process that asked.
+
+    Args:
+        services: What the process gives its rollouts; the calls go over the same connections and checks as theirs.
+        request_id: Names the answer, so that the API process finds it.
+        urls: Where `/health` is asked, like `http://host:port`.
+
+    Raises:
+        StoreError: Redis does not take the answer.
+    """
     places = asyncio.Semaphore(AT_ONCE)
 
     async def limited(url: str) -> EndpointCheck:

@@ -71,6 +71,7 @@ class WebhookSender:
         """Pushes what is due, until `stop` is called and the pushes under way have ended."""
         async with asyncio.TaskGroup() as pushing:
             while not self._stopped.is_set():
+                # Before the look: a push that ends during it causes another one.
                 self._wake.clear()
                 try:
                     await self._begin(pushing)
@@ -89,6 +90,7 @@ class WebhookSender:
         if not free:
             return
         for push in await self._store.pushes.take(free, lease_s=TIMEOUT + LEASE_SLACK, share=SHARE, busy=self._busy):
+            # Counted before the task runs, so that the next look has the right number of free places.
             self._busy[push.receiver] += 1
             pushing.create_task(self._push_and_free(push))
 
@@ -111,10 +113,12 @@ class WebhookSender:
         result = await self._store.rollouts.result(push.uid)
         try:
             target = await self._store.batches.delivery(batch_id)
+            # The batch was deleted, or it has no webhook: no later attempt can succeed.
             if target is None or result is None:
                 await self._store.pushes.settle(push.uid, "dead")
                 return
             stamp = datetime.now(UTC).isoformat()
+            # The stored result is JSON already, so it is not parsed only to be written again.
             body = b'{"type":"rollout.finished","timestamp":"' + stamp.encode() + b'","data":' + result + b"}"
             fault = await self._post(target.callback_url, target.secret, push.uid, body)
         except (TargetRefused, SecretUnreadable) as error:

@@ -78,6 +78,8 @@ class WorkerProcess:
         await services.store.check_schema()
         isolated = services.role is WorkerRole.ISOLATED
         if not isolated:
+            # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
+            # only what its suspects need.
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
         await self._announce()
         self._beats.start(self._beat())
@@ -114,6 +116,7 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Ends the background tasks, leaves Redis' list of workers, and closes all connections."""
+        # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
         for task in (self._beats, self._publishing, self._pushing):
             await task.stop()
         with suppress(StoreError):
@@ -157,6 +160,7 @@ class WorkerProcess:
                     claims.cancel(token)
                 if epoch != self._epoch:
                     await self._verify_claims()
+                    # Noted only now: if Redis fails in between, the next beat verifies again.
                     self._epoch = epoch
                 elif number % VERIFY_BEATS == 0:
                     await self._abandon_unheld("this worker has its claim, and nothing here runs it")
@@ -166,6 +170,8 @@ class WorkerProcess:
     async def _verify_claims(self) -> None:
         """Makes Redis and this process agree about what runs here, after Redis was started again."""
         await self._abandon_unheld("Redis forgot how it ended here")
+        # All of them are asked, and none waits for another: a claim that is lost must not keep the others from being
+        # restored.
         running = self.services.claims.current()
         answers = await asyncio.gather(*(claim.verify() for claim in running), return_exceptions=True)
         for claim, answer in zip(running, answers, strict=True):
@@ -190,6 +196,8 @@ class WorkerProcess:
         while True:
             await refill.wait()
             await asyncio.sleep(REFILL_PAUSE)
+            # After the pause, so that one look serves all claims until now; before the look, so that a claim during it
+            # causes another.
             refill.clear()
             try:
                 await self._publisher.pump()

@@ -50,6 +50,7 @@ def _faults(result: RolloutResult, ledger: TokenLedger, vocab_size: int, allow_u
 
 def _sample_faults(sample: Sample, vocab_size: int) -> Iterator[str]:
     length = len(sample.response_ids)
+    # A trainer pairs the three by position, so one value too few shifts all that follow.
     if not len(sample.response_mask) == len(sample.response_logprobs) == length:
         yield f"{length} ids, {len(sample.response_mask)} mask values, {len(sample.response_logprobs)} logprobs"
     if not set(sample.response_mask) <= {0, 1}:
@@ -64,6 +65,7 @@ def _sample_faults(sample: Sample, vocab_size: int) -> Iterator[str]:
         if segment.start != at or segment.n < 0:
             yield "the segments do not tile the response"
         at = segment.start + segment.n
+        # It would train the policy on text that it did not write.
         if segment.kind != "sampled" and any(sample.response_mask[segment.start : at]):
             yield f"a {segment.kind} token has mask 1"
     if at != length:

@@ -60,7 +60,21 @@ _UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
 
 
 async def run_rollout(services: Services, uid: str) -> TicketOutcome:
-    """Runs one rollout if this worker gets the claim; returns what became of the ticket."""
+    """Runs one rollout if this worker gets the claim.
+
+    Args:
+        services: What the process gives its rollouts.
+        uid: The rollout that a ticket names.
+
+    Returns:
+        What became of the ticket.
+
+    Raises:
+        StoreError: Redis does not answer while this process shuts down, so there is no claim.
+        CancelledError: This task was cancelled before it had a claim.
+    """
+    # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
+    # on its way, and give it back as one that nothing here runs.
     with services.claims.claiming() as token:
         attempt: _Attempt | None = None
         settled = False
@@ -68,6 +82,7 @@ async def run_rollout(services: Services, uid: str) -> TicketOutcome:
             claim = await retry_store(
                 services.drain,
                 uid,
+                # Each try has the same token, so that the script knows a claim again whose answer was lost.
                 lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=token),
             )
             if isinstance(claim, ClaimRefused):
@@ -80,6 +95,8 @@ async def run_rollout(services: Services, uid: str) -> TicketOutcome:
             return outcome
         finally:
             if not settled:
+                # The claim may have arrived although its answer did not. Without that answer nothing is known about
+                # earlier attempts' model calls, so the rollout is not called clean then.
                 await _abandon(services, uid, token, clean=attempt is not None and attempt.clean)
 
 
@@ -116,6 +133,7 @@ class _Attempt:
         """Runs the rollout to an ending, and carries out what the table says about it."""
         services = self._services
         ending = await self._run_to_ending()
+        # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
             decision = decide(
                 ending,
@@ -139,6 +157,8 @@ class _Attempt:
                     try:
                         return await self._to_result()
                     except asyncio.CancelledError:
+                        # The deadline cancels this task in the same way as the API and a drain do; `expired` tells
+                        # which it was. What was sampled until the deadline is delivered.
                         if not deadline.expired():
                             raise
                         return self._result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
@@ -172,6 +192,8 @@ class _Attempt:
                 )
             case Action.RELEASE, _:
                 await self._retry_store(lambda: rollouts.release(claim, clean=clean))
+            # Stopped and lost are ordinary endings. This one leaves a claim that the reconciler has to find, so it is
+            # logged.
             case Action.DROP, StoreError() as error if decision.outcome is TicketOutcome.STORE:
                 _log.error("rollout %s attempt %d: the store failed: %s", claim.uid, claim.attempt, error.message)
 
@@ -188,6 +210,7 @@ class _Attempt:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
         if self._journal is not None:
             await self._journal.resend()
+        # This attempt has not read the journal yet: None leaves the stored records as they are.
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
@@ -198,6 +221,7 @@ class _Attempt:
             result = self._result(RolloutStatus.COMPLETED, reason)
             self._admit(result)
             return result
+        # Before `RolloutError`, which is its base.
         except ResultQuarantined as error:
             return await self._quarantine(error)
         except RolloutError as error:
@@ -232,6 +256,7 @@ class _Attempt:
         self._fingerprint = tokenizer.fingerprint.model_dump()
         self._vocab_size = tokenizer.vocab_size
         _check_declared(spec, tokenizer.name, self._fingerprint)
+        # A first attempt has no journal, so it saves the round trip.
         records = await self._read_journal() if claim.journal_length else []
         # With its first record a suspect has made progress: it goes back to the queue from its next border. But a
         # rollout that is isolated for its lifetime crash count (then `crashes` is 0) stays isolated after one turn.
@@ -242,6 +267,8 @@ class _Attempt:
         settings = services.settings
         channel = CallbackChannel(
             services.transport,
+            # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them
+            # sealed.
             services.store.with_secrets(spec),
             uid=claim.uid,
             attempt=claim.attempt,
@@ -250,6 +277,8 @@ class _Attempt:
             pause=services.drain.pause,
             breakers=services.breakers,
         )
+        # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
+        # shows, and `FirstPrompt` finds that out.
         shown = [tool.shown for tool in TOOLS.values()]
         tokens = TokenTrack(spec, tokenizer, shown, services.kinds.of(spec, claim.batch_id), claim.uid)
         self._conversation = Conversation(
@@ -272,6 +301,7 @@ class _Attempt:
         try:
             return await agent(self._conversation)
         finally:
+            # Also after a failure: what an echo has shown of the trainer is true for the batch's other rollouts.
             services.kinds.learned(spec, claim.batch_id, tokens.kind)
 
     def _admit(self, result: RolloutResult) -> None:
@@ -292,6 +322,7 @@ class _Attempt:
         return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
 
     def _turn(self) -> int | None:
+        # `turns` counts those that succeeded, so the one that failed is the next.
         return None if self._conversation is None else self._conversation.turns + 1
 
     def _result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:

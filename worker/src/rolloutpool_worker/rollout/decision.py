@@ -123,6 +123,7 @@ def decide(
     """
     clean = state.certain
     match ending:
+        # It waits 1, 2, 4 … s (docs/decisions/0005).
         case RolloutResult() if _is_retried(ending, claim, infra_retries):
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
@@ -131,6 +132,8 @@ def decide(
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS)
         case Drained():
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+        # Cut off anywhere, perhaps in a call. The other exceptions that lead back to the queue are raised where no call
+        # is in flight, so only here `calling` counts.
         case asyncio.CancelledError() if draining:
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean and not state.calling)
         case SuspectCleared():

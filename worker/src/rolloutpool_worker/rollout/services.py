@@ -84,10 +84,12 @@ class ClaimRegister:
 
     def current(self) -> list[RunningClaim]:
         """The claims that run at this moment."""
+        # A copy: rollouts begin and end while the caller awaits.
         return list(self._running.values())
 
     def cancel(self, token: str) -> None:
         """Stops the rollout that runs under this token, if there is one."""
+        # It may have ended since Redis said that it must stop.
         if token in self._running:
             self._running[token].task.cancel()
 
