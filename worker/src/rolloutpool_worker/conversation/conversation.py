@@ -112,9 +112,20 @@ class Conversation:
 
         Args:
             train: False keeps the turn in the context with mask 0.
+
+        Returns:
+            What the policy did.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; nothing was asked.
+            TrainerDown: The trainer's port is taken out; nothing was asked.
+            RolloutError: The call failed, or its reply contradicts the ledger.
+            StaleJournal: An earlier attempt did something else at this step.
+            ClaimLost: The rollout is no longer this worker's.
         """
         record = self._replay(TurnRecord)
         if record is not None:
+            # Before the turn's own message is appended: these are the messages that it was asked with.
             self.tokens.resume(record.trainer, self.messages)
         else:
             record = await self._recorder.sample(self._planned, self.turns + 1, train=train)
@@ -127,9 +138,17 @@ class Conversation:
         Args:
             turn: As `sample` returned it.
             append: Further messages of the environment, which follow the results.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; no tool was run.
+            TooManyToolCalls: The turn has more calls than the limit; no tool was run.
+            AgentMisuse: No sampled turn comes before, or one of `append` is no message.
+            StaleJournal: An earlier attempt did something else at this step.
+            ClaimLost: The rollout is no longer this worker's.
         """
         record = self._replay(ObservationRecord)
         if record is None:
+            # Not for a replayed record: it was checked when it was made.
             self._check_appendable()
             record = await self._recorder.run_tools(turn.tool_calls, turn.turn, normal_form(append))
         self._apply_observation(record)
@@ -167,6 +186,7 @@ class Conversation:
         return record
 
     def _log_turn(self, record: TurnRecord) -> None:
+        # The line lists every segment of the context, which would be work for nothing at each turn.
         if _log.isEnabledFor(logging.DEBUG):
             before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
             runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)

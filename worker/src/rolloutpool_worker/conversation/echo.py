@@ -85,7 +85,15 @@ class EchoVerifier:
         self._uid = uid
 
     def offer(self, turn: int, *, edited: bool) -> Echo | None:
-        """What the trainer may leave out of its echo; None where the whole one is wanted."""
+        """What the trainer may leave out of its echo.
+
+        Args:
+            turn: The turn that is asked next, from 1.
+            edited: Whether the history was edited since the last turn.
+
+        Returns:
+            The ids up to the last sampled one, with their digest; None where the whole echo is wanted.
+        """
         ledger, spec = self._ledger, self._spec
         whole = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= spec.max_turns or edited
         if whole or spec.v1 or ledger.head < DELTA_ECHO_FROM:
@@ -113,6 +121,8 @@ class EchoVerifier:
             return self._unverified(1)
         if not echo:
             raise TrainerProtocolError("turn 1: prompt_token_ids is empty")
+        # `parse_reply` has refused negative ids already. On turn 1 an id that is too large means another model; on a
+        # later turn, a faulty reply.
         if max(echo) >= self._tokenizer.vocab_size:
             raise TokenizerMismatch(
                 f"turn 1: the prompt of the trainer at {self._spec.server_url} has id {max(echo)}, but this worker has "
@@ -125,6 +135,13 @@ class EchoVerifier:
     async def verify_later(self, reply: Reply, asked: AskedTurn) -> VerifiedEcho:
         """Compares the prompt of a turn from 2 on with the ledger.
 
+        Args:
+            reply: With the echo, whole or without the offered prefix, or without one.
+            asked: How the turn was asked.
+
+        Returns:
+            The label of the difference, and where it is.
+
         Raises:
             AlignmentUnverified: There is no echo, and the batch wants one.
             TrainerProtocolError: An id is outside the vocabulary, or the reply leaves out what was not offered.
@@ -136,6 +153,7 @@ class EchoVerifier:
         self.check_vocabulary("prompt_token_ids", echo, turn)
         self._check_prefix(reply.prefix, echo, asked)
         comparison = ledger.compare(echo, prefix=reply.prefix)
+        # The usual case costs one comparison and no label.
         if comparison.kind is EchoKind.EQUAL:
             return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
         label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix))
@@ -166,8 +184,10 @@ class EchoVerifier:
         return write_fingerprint(self._tokenizer.fingerprint)
 
     def _check_prefix(self, prefix: int, echo: Sequence[int], asked: AskedTurn) -> None:
+        # Only the offered length has a digest, and so a proof that the ids left out are ours.
         if prefix not in (0, asked.offered):
             raise TrainerProtocolError(f"turn {asked.turn}: the reply leaves out {prefix} ids, which were not offered")
+        # Such an echo would put the prefix into the context twice.
         if prefix and len(echo) >= prefix and echo[:prefix] == self._ledger.ids[:prefix]:
             raise TrainerProtocolError(
                 f"turn {asked.turn}: the reply says that it leaves out {prefix} ids, and has them"

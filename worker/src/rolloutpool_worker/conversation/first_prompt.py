@@ -77,6 +77,7 @@ class FirstPrompt:
         if self._look.counter is None:
             return None
         try:
+            # What our render of the first prompt lacks (a date, say) is missing in that of a later prompt as well.
             return self._look.counter.count(messages) + self.offset
         except RenderFailed:
             return None
@@ -95,6 +96,7 @@ class FirstPrompt:
                 ours = counter.count(self.messages, echoed=self._echoed)
             except RenderFailed:
                 continue
+            # Without an echo there is nothing to compare with, so the offset is 0.
             look = _Look(counter, tools, (self._echoed or ours) - ours)
             if not look.offset:
                 break

@@ -54,6 +54,7 @@ class History:
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         # Some templates print the name of the tool that was called; protocol v1's messages do not have it.
+        # The last message with calls is the one that these tool messages answer.
         calls: list[dict[str, Any]] = next(
             (m["tool_calls"] for m in reversed(self.messages) if m.get("tool_calls")), []
         )

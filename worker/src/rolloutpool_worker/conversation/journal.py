@@ -98,6 +98,7 @@ class Journal:
             ClaimLost: The rollout is no longer this worker's.
             StoreError: The store does not answer, and this process shuts down.
         """
+        # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
         self._records.append(record)
         self._turns = turns
         self._at += 1
@@ -107,6 +108,7 @@ class Journal:
             self._claim.uid,
             lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),
         )
+        # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:
             self._after_write()
 

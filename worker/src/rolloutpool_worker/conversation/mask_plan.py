@@ -40,12 +40,25 @@ REMEMBERED = 4096
 def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int) -> MaskPlan:
     """What to send on a turn from 2 on, where the trainer may render history again.
 
-    `rerender` is None where the template refuses the history. Raises `MaskImpossible` or `TemplateRefusedTurn` where
-    only `rerender` would do and there is none.
+    Args:
+        mode: `rerender` or `auto`; with `exact` there is nothing to decide.
+        kind: What is known of the trainer.
+        exact: Tokens that the ledger adds after the last sampled one.
+        rerender: Tokens that a trainer counts which renders again, maybe negative; None where the template refuses the
+            history.
+        turn: The number of the turn, for errors.
+
+    Returns:
+        The lengths to try, in their order.
+
+    Raises:
+        MaskImpossible: Only `rerender` would do, and it is negative.
+        TemplateRefusedTurn: Only `rerender` would do, and there is none.
     """
     if mode is MaskMode.RERENDER or kind is TrainerKind.RERENDERS:
         if rerender is None:
             raise TemplateRefusedTurn(f"turn {turn}: the template cannot render the history again, so nothing to count")
+        # A mask has no negative length. It happens where the render of a reply has fewer ids than were sampled.
         if rerender < 0:
             raise impossible(rerender, turn)
         return MaskPlan((rerender,), exact, rerender)
@@ -60,7 +73,17 @@ def impossible(rerender: int, turn: int) -> MaskImpossible:
 
 
 def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
-    """Infers the trainer's kind from an echo that its mask did not contradict."""
+    """Infers the trainer's kind from an echo that its mask did not contradict.
+
+    Args:
+        kind: What was known before.
+        plan: How the turn was asked.
+        echo: How the trainer's prompt compares with the ledger.
+
+    Returns:
+        The kind that the echo shows; `kind` where it shows none.
+    """
+    # Sampled ids have changed, and only a trainer that renders again changes them.
     if echo is EchoKind.FORK:
         return TrainerKind.RERENDERS
     # An echo that differs only after the last sampled token tells nothing: either kind of trainer spells out control

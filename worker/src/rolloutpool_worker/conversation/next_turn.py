@@ -75,10 +75,13 @@ class TurnAsker:
         for n, length in enumerate(plan.lengths):
             body = self._planned_body(planned, wire, turn) if n == 0 else self._channel.body(wire, plan.mask(n))
             echo = self._tokens.offer_prefix(turn, edited=planned.edited)
+            # Another mask is another body, and a trainer refuses that under the key of the first (409). `again` makes
+            # another key.
             call = TurnCall(turn, body, again=n > 0, edited=planned.edited, echo=echo)
             try:
                 reply = await self._channel.sample(call)
             except TrainerStatusError as error:
+                # There was only `exact` to send, and this trainer counts `rerender`, which no mask can express.
                 if error.http_status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
                     raise impossible(plan.rerender, turn) from error
                 if error.http_status != MASK_REFUSED or n == last:
@@ -90,6 +93,7 @@ class TurnAsker:
         raise AssertionError("unreachable: the last length returns or raises")
 
     def _planned_body(self, planned: PlannedTurn, wire: MessageBytes, turn: int) -> TurnBody:
+        # Forgotten once it is used: it is as long as the history, and no second call needs it.
         body, self._body = self._body, None
         if body is None or body.digest != planned.digest:
             body = self._channel.body(wire, planned.plan.mask(0))

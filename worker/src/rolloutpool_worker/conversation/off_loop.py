@@ -18,7 +18,16 @@ times that when a shape is rendered for the first time. Tokenising 500 character
 
 
 async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
-    """What the function returns; it runs in a thread if `size` (characters or ids) is larger than `OFF_LOOP`."""
+    """Calls a function, in a thread if it would take long.
+
+    Args:
+        size: Characters or ids that it works on; more than `OFF_LOOP` are worth a thread.
+        function: Must be safe in a thread while the event loop goes on.
+        *args: Its arguments.
+
+    Returns:
+        What it returns.
+    """
     return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)
 
 

@@ -68,14 +68,18 @@ class Recorder:
             AmbiguousTurn: A dead worker may have asked for this turn, and the trainer does not allow repetitions.
             RolloutError: The call failed, or its reply contradicts the ledger.
         """
+        # A border: nothing is in flight, and the journal has everything up to here.
         self._stop.check()
         if not self.certain and not self._claim.spec.may_repeat:
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
         start = time.perf_counter()
+        # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
+        # with it, and then the turn is in doubt.
         self.calling = True
         reply, asked = await self._asker.ask(planned, self._history.wire, turn)
         failpoints.hit("worker.reply_before_turn")
+        # First the check, then everything else: a reply that contradicts the ledger leaves no record.
         drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
         summary = TurnSummary(
             turn=turn,
@@ -105,9 +109,19 @@ class Recorder:
     ) -> ObservationRecord:
         """Runs the tool calls of a turn; records their results, then the messages `appended`.
 
+        Args:
+            calls: In the order in which the policy made them.
+            turn: The turn that made them.
+            appended: In normal form; they follow the results.
+
+        Returns:
+            The record, which is durable.
+
         Raises:
+            TooManyToolCalls: There are more calls than the limit; no tool was run.
             StoppedAtBorder: The rollout is to stop here; no tool was run.
         """
+        # A border too: tools may have effects, so a worker that shuts down leaves them to the next one.
         self._stop.check()
         failpoints.hit("worker.turn_before_tools")
         start = time.perf_counter()
@@ -129,6 +143,8 @@ class Recorder:
             tool_calls: How many of them are results of tools.
         """
         history = self._history
+        # `Conversation` appends the messages to the history when it applies the record, replayed or new. Until then
+        # they are passed along beside it.
         await self._tokens.append(history.since_last_turn(messages), history.through_last_turn(), turn)
         record = ObservationRecord(
             messages=messages,
@@ -143,7 +159,16 @@ class Recorder:
         return record
 
     async def edit(self, messages: list[dict[str, Any]], turn: int) -> EditRecord:
-        """Records another history, and how the turn after `turn` is asked with it."""
+        """Records another history, and how the next turn is asked with it.
+
+        Args:
+            messages: The whole history from now on, in normal form.
+            turn: The last turn that was sampled.
+
+        Raises:
+            TemplateUnusable: The template refuses these messages.
+            ClaimLost: The rollout is no longer this worker's.
+        """
         await self._tokens.replace(messages, turn)
         record = EditRecord(
             messages=messages,

@@ -61,8 +61,13 @@ class TokenTrack:
             messages: The whole history that is asked.
             turn: The number of that turn.
             edited: Whether the history was edited since the last turn; then all of it is new to the trainer.
+
+        Raises:
+            MaskImpossible: Only `rerender` would do, and it is negative.
+            TemplateRefusedTurn: Only `rerender` would do, and the template refuses the history.
         """
         spec = self._spec
+        # An edited history in the ledger is our own render; the trainer's is longer by the offset.
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
@@ -73,7 +78,7 @@ class TokenTrack:
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
 
     def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
-        """What the trainer may leave out of its echo; None where the whole one is wanted."""
+        """What the trainer may leave out of its echo; see `EchoVerifier.offer`."""
         return self._echoes.offer(turn, edited=edited)
 
     def _known(self, edited: bool) -> int:
@@ -101,6 +106,7 @@ class TokenTrack:
         """
         label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked))
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
+        # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
             self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
         self.ledger.append_sampled(
@@ -117,6 +123,7 @@ class TokenTrack:
         """
         self.kind = kind
         if self._first is None:
+            # This is turn 1, so nothing has forked yet, and the first segment is the trainer's first prompt.
             self._first = self._first_prompt(messages, self.ledger.segments[0].n)
 
     async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
@@ -130,9 +137,11 @@ class TokenTrack:
         if echo is None or verified.comparison is None:
             return verified.label
         plan, sent = asked.plan, asked.mask_length
+        # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
         if plan is not None and sent is not None and self._spec.mask_mode is MaskMode.AUTO:
             new = reply.prefix + len(echo) - self._known(asked.edited)
             masks.check_accepted(plan, sent, new, asked.turn)
+            # Both kinds of trainer render an edited history whole, so its echo tells nothing.
             if not asked.edited:
                 self.kind = masks.infer_kind(self.kind, plan, verified.comparison.kind)
         self.ledger.accept_echo(echo, prefix=reply.prefix)
@@ -164,12 +173,18 @@ class TokenTrack:
             messages: All messages after the policy's last one: some templates merge them into one turn.
             past: All messages up to the policy's last one, that one included.
             turn: The turn that they follow.
+
+        Raises:
+            TemplateRefusedTurn: The template cannot render them after what the policy sampled.
+            TemplateUnusable: The template cannot even render an ordinary tool result.
         """
         if self._reads_tools is None:
             self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
         tools = await self._shown_tools() if self._reads_tools else None
         size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
         delta = await off_loop(size, self._render, messages, past, turn, tools)
+        # Messages after this turn were rendered before, and `delta` has them too. It replaces that render; appended, it
+        # would say them twice.
         if self.ledger.pending_glue:
             self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
             return
