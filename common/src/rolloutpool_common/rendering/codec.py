@@ -23,6 +23,7 @@ class Codec:
 
     def __init__(self, backend: Tokenizer, template_text: str) -> None:
         """Takes over a tokenizer; `template_text` is the source of all chat templates that render for this codec."""
+        # A tokenizer.json may ask for both, and each would change the ids of a text without any sign.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -62,12 +63,14 @@ class Codec:
         ids: list[int] = []
         meant = 0
         for index, (piece, control) in enumerate(split_marks(text)):
+            # Only what the template wrote is encoded with control ids. Each piece after the first one continues text.
             if control:
                 meant += sum(1 for _ in self.pattern.finditer(piece))
                 first = after or (self.vocabulary.anchor if inside else "")
                 ids += self._continue(piece, first if index == 0 else self.vocabulary.anchor)
             else:
                 ids += self._encode_plain(piece)
+        # More of them than the template wrote: text that somebody typed has become one.
         if sum(map(self._control.__contains__, ids)) > meant:
             raise ContentUnsafe("The tokenizer makes control tokens out of content that holds none.")
         return ids
@@ -119,6 +122,7 @@ class Codec:
         if not after:
             return self._encode(piece)
         first, *rest = self._encode(after + piece)
+        # Only where the control string stays an id of its own do the other ids belong to the text alone.
         if first != self.control_ids[after]:
             raise ContentUnsafe(f"The tokenizer does not keep {after!r} apart from the text after it.")
         return rest
@@ -128,6 +132,7 @@ class Codec:
         spelled = self.vocabulary.spelled
         if piece in spelled:
             return spelled[piece]
+        # The fragment at an edge may hold a whole control string, which the last line marks in its turn.
         if self.pattern.search(piece) is None:
             return self._continue(piece, self.vocabulary.anchor)
         return self.encode_rendered(self.escaper.value(piece))

@@ -39,12 +39,14 @@ class ControlTokenEscaper:
             control: All control strings.
             special: Those of them that not even an assistant message may contain.
         """
+        # Longest first, because of several alternatives a regular expression takes the first that fits.
         strings = sorted(control, key=len, reverse=True)
         self.pattern = _any_of(strings)
         """Matches the longest control string at a place."""
         self._special_pattern = _any_of(sorted(special, key=len, reverse=True))
         self._heads = frozenset(s[:i] for s in strings for i in range(1, len(s)))
         self._tails = frozenset(s[i:] for s in strings for i in range(1, len(s)))
+        # Separated, so that a text that is found in it lies within one control string.
         self._joined = "\0".join(strings)
         self._longest = max(map(len, strings), default=0)
 
@@ -110,10 +112,12 @@ class ControlTokenEscaper:
         return _mark(text[:head]) + middle + _mark(text[end:])
 
     def _edge_lengths(self, text: str) -> tuple[int, int]:
+        # Text on both of its sides could complete it, as `im_` between `<|` and `end|>`. So all of it is marked.
         if len(text) < self._longest and text.strip() and text in self._joined:
             return len(text), 0
         sizes = range(min(self._longest, len(text)) - 1, 0, -1)
         head = next((n for n in sizes if text[:n] in self._tails), 0)
+        # The two must not overlap, or characters would be written twice.
         tail = next((n for n in sizes if text[-n:] in self._heads and head + n <= len(text)), 0)
         return head, tail
 
@@ -131,6 +135,7 @@ def split_marks(text: str) -> list[tuple[str, bool]]:
         return [(text, True)]
     pieces, control = [], True
     for part in _MARK.split(text):
+        # A mark out of turn, or a nonce that has lost its letter: the template cut or moved a part.
         if part == (_CLOSE if control else _OPEN) or NONCE in part.replace(_OPEN, "").replace(_CLOSE, ""):
             raise ContentUnsafe("The template tears apart a control token that was typed as content.")
         if part in (_OPEN, _CLOSE):
@@ -147,4 +152,5 @@ def _mark(text: str) -> str:
 
 
 def _any_of(strings: Sequence[str]) -> re.Pattern[str]:
+    # `(?!)` fits nowhere; an empty pattern would fit everywhere.
     return re.compile("|".join(map(re.escape, strings)) or r"(?!)")

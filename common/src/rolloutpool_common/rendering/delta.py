@@ -99,6 +99,7 @@ class DeltaRenderer:
         kwargs = dict(template_kwargs or {})
         new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
         _check(new)
+        # Only the turn itself; otherwise each delta would cost as much as its history is long.
         past = normalise(history[-1:]) if history else []
         calls = sentinel.calls_of(past, new)
         silent = bool(calls and past and not past[-1]["content"])
@@ -168,6 +169,8 @@ class DeltaRenderer:
             return found
 
         rendered = text(edges=False)
+        # Marked edges are tokenised apart, which may give other ids. So they are marked only where it matters: where a
+        # fragment and the template's text add up to a control string, the two renders hold different numbers of them.
         if escaper.has_edges([m["content"] for m in new]):
             safe = text(edges=True)
             if self._codec.count_control(split_marks(rendered)) != self._codec.count_control(split_marks(safe)):
@@ -185,6 +188,7 @@ class DeltaRenderer:
             first = next((i for i, m in enumerate(history) if m["role"] not in ("system", "developer")), len(history))
             return [*normalise(history[:first]), USER]
         past: list[Message] = list(normalise(history))
+        # The sentinel turn stands in its place.
         if past and past[-1]["role"] == "assistant":
             past.pop()
         return [_with_text_arguments(m) for m in past] if shape.arguments_as_text else past
@@ -205,6 +209,7 @@ class DeltaRenderer:
         with self._lock:
             verdict = self._shapes.get(key)
         if verdict is None:
+            # Outside the lock, because a probe renders dozens of times. Two threads may find the same verdict at once.
             ids = [f"call{i:05d}" for i in range(max(len(calls), len(new)))]
             harmless = [(ids[i], name if name == sentinel.NAMELESS else "f") for i, (_, name) in enumerate(calls)]
             try:
@@ -215,6 +220,7 @@ class DeltaRenderer:
                 self.reads_history = self.reads_history or verdict.shape.depends_on is Dependence.HISTORY
             with self._lock:
                 self._shapes[key] = verdict
+        # A new one each time: raising the cached one again would make its traceback longer with each raise.
         if isinstance(verdict, TemplateRefused):
             raise type(verdict)(verdict.message)
         return verdict

@@ -86,6 +86,7 @@ def load_tokenizer(
     if not chat.chat_template:
         raise TemplateMissing(name, "it has no chat template, so there is nothing to render messages with.")
     templates = chat.chat_template
+    # A tokenizer may have several templates by name. Sorted, so that the hash does not depend on their order.
     text = "\0".join(f"{k}\0{templates[k]}" for k in sorted(templates)) if isinstance(templates, dict) else templates
     fingerprint = TokenizerFingerprint(
         tokenizer_sha256=hashlib.sha256(path.read_bytes() if path else backend.to_str().encode()).hexdigest(),
@@ -141,6 +142,7 @@ def _agreeing(
 
 
 def _first_difference(reference: Tokenizer, backend: Tokenizer | None) -> str | None:
+    # Each added token too, between letters: what is done to the text next to it is compared as well.
     probes = [*_PROBES, *(f"a{token.content}b" for token in reference.get_added_tokens_decoder().values())]
     if backend is None:
         return probes[0]

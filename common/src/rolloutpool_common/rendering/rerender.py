@@ -72,6 +72,7 @@ class RerenderCounter:
         text = _text(self._tokenizer, messages, self._tools, self._kwargs)
         if self._whole is None:
             pieces = self._by_pieces(text)
+            # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).
             whole = echoed if pieces == echoed else len(self._tokenizer.encode(text))
             self._whole = pieces != whole
             return whole
@@ -80,6 +81,7 @@ class RerenderCounter:
     def _by_pieces(self, text: str) -> int:
         total = start = 0
         for border in self._tokenizer.added_pattern.finditer(text):
+            # The added token itself is one id.
             total += self._piece(text[start : border.start()]) + 1
             start = border.end()
         return total + self._piece(text[start:])
@@ -89,6 +91,7 @@ class RerenderCounter:
             return 0
         if len(piece) <= SHARED_CHARACTERS:
             return self._tokenizer.length_of(piece)
+        # A long piece is remembered by this conversation alone, and forgotten with it.
         length = self._lengths.get(piece)
         if length is None:
             length = self._lengths[piece] = len(self._tokenizer.encode(piece))

@@ -135,6 +135,7 @@ class Prober:
             raise TurnEndNotFound()
         shown = tools if tools and self._reads_tools(turn, marks, base, kwargs, tools) else None
         if tools and shown is None:
+            # Deltas leave the tools out, so all else is found out from a render without them.
             text, base = self.render([USER], turn, marks, kwargs=kwargs, tools=None)
             if base is None:
                 raise TurnEndNotFound()
@@ -178,12 +179,15 @@ class Prober:
             return True  # the template counts on tools
         if bare == base:
             return False
+        # The base changes with the tools: either they move to the end, or results are written otherwise where there are
+        # tools. Marked names show which of the two it is.
         named = [_named(tool, f"{_TOOL}{i}e") for i, tool in enumerate(tools)]
         try:
             text, found = self.render([USER], turn, marks, kwargs=kwargs, tools=named)
             first = self._template.render([USER], tools=named, template_kwargs=kwargs)
         except RenderFailed:
             return True
+        # Moved: shown in the first prompt, then only after the turn.
         moved = found is not None and _TOOL in first and _TOOL in found and _TOOL not in text[: len(text) - len(found)]
         if moved and any(mark["role"] in ("system", "developer") for mark in marks):
             raise HistoryRewritten("The template moves the tools to a late system message, or repeats them there.")
@@ -211,6 +215,7 @@ class Prober:
 
         words = self._template.words
         depends = Dependence.NOTHING
+        # A system message that moves to the end would make every base differ, and deltas leave it out anyway.
         if not self._moves_system(turn, marks, kwargs, tools):
             systems = ["x", *(text for word in words for text in (f"{word} x", f"x {word}"))]
             if any(differs([{"role": "system", "content": text}, USER]) for text in systems):

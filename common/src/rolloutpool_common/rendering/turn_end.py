@@ -83,6 +83,7 @@ class TurnEnd:
             if found is not None:
                 taken = found + _common(start[found:], sampled.space)
                 return taken, max(over, taken)
+            # A stop that this end does not have: it stands in place of the end's own.
             if sampled.control in self._stops:
                 taken = stop.end() if stop else over
                 return taken, max(over, taken)
@@ -92,6 +93,8 @@ class TurnEnd:
             return stop.start(), max(over, stop.end())
         if end is None:
             raise TurnEndNotFound("The turn was cut in a call, and the template does not show where a call ends.")
+        # The end has no known stop. If answers end with a control token, the last one of this end is written; otherwise
+        # the whole end counts as sampled.
         if not self._answers_close or not controls:
             return len(end), len(end)
         return controls[-1].start(), over
@@ -103,6 +106,7 @@ class TurnEnd:
             return places[0].end()
         if places:
             before = sampled.before()
+            # Where two places agree equally well, the first one counts.
             return max(places, key=lambda m: (_agreement(start[: m.start()], before), -m.start())).end()
         if end is not None and not self._answers_close:
             header = self._pattern.match(start, len(end))

@@ -30,19 +30,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 NEVER = tuple(
     ipaddress.ip_network(network)
     for network in (
-        "0.0.0.0/8",
-        "169.254.0.0/16",
+        "0.0.0.0/8",  # this machine itself, on many systems
+        "169.254.0.0/16",  # link-local; most clouds' metadata is at 169.254.169.254
         "100.100.100.200/32",  # metadata of Alibaba Cloud
         "168.63.129.16/32",  # of Azure
         "192.0.0.192/32",  # of Oracle Cloud
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "::/128",
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+        "::/128",  # unspecified
         "fd00:ec2::254/128",  # of AWS
         "fd20:ce::254/128",  # of Google Cloud
-        "fe80::/10",
-        "fec0::/10",
-        "ff00::/8",
+        "fe80::/10",  # link-local
+        "fec0::/10",  # site-local, the old form of private addresses
+        "ff00::/8",  # multicast
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -68,6 +68,8 @@ class _Name:
         if port not in self.ports:
             return False
         if self.pattern.startswith("*"):
+            # The dot stays in, so `*.example.com` fits neither example.com nor notexample.com. Of `*` nothing is left,
+            # which every name ends with.
             return host.endswith(self.pattern[1:])
         return host == self.pattern
 
@@ -137,11 +139,21 @@ class Targets:
         return self.refuse_host(host, _DEFAULT_PORTS.get(parts.scheme, 0) if port is None else port)
 
     def refuse_host(self, host: str, port: int) -> str | None:
-        """Say why a host may not be called at this port. A name that passes still has to have its addresses checked."""
+        """Say why a host may not be called at this port. A name that passes still has to have its addresses checked.
+
+        Args:
+            host: A name or an address, as it stands in a URL.
+            port: TCP port.
+
+        Returns:
+            The reason; None if the host may be called.
+        """
         literal = as_address(host)
         if literal is not None:
             return self.refuse_address(literal, port, listed=True)
+        # A dot at the end names the same host.
         name = host.lower().removesuffix(".")
+        # The pattern is that of the list's entries, where a `*` may stand. In a URL it may not.
         if not _NAME.fullmatch(name) or "*" in name:
             return f"{name[:100]!r} is neither a host name in ASCII nor an address"
         if any(known.fits(name, port) for known in self._names):
@@ -170,6 +182,7 @@ class Targets:
 def as_address(host: str) -> Address | None:
     """Read a host as an address; None if it is a name, or has a zone."""
     try:
+        # A zone, as in fe80::1%eth0, names an interface of the machine that connects.
         return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:
         return None
@@ -193,6 +206,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def _split(entry: str) -> tuple[str, range]:
+    # An IPv6 address without brackets, so all of its colons are its own.
     if entry.count(":") > 1 and "[" not in entry:
         return entry, ALL_PORTS
     found = _ENTRY.fullmatch(entry)

@@ -147,6 +147,7 @@ class TokenLedger:
         """All training samples, in order; one without sampled ids is left out."""
         samples = []
         ids = array("I")
+        # Each is kept as its difference from the one before.
         for closed in (*self._closed, self._close()):
             ids = ids[: closed.shared] + closed.own
             if any(segment.kind is SegmentKind.SAMPLED for segment in closed.segments):
@@ -248,6 +249,7 @@ class TokenLedger:
             ids = unpack(entry.ids, array("I"))
             logprobs = unpack(entry.logprobs, array("d")) if isinstance(entry, SampledEntry) else None
             keep = entry.keep if isinstance(entry, TailEntry | ForkEntry) else len(self)
+            # `after` is the digest of the whole context after this entry, so nothing before it can have changed unseen.
             if not 0 <= keep <= len(self) or entry.after != self._after(ids, keep):
                 raise LedgerCorrupt(
                     f"The digest after journal entry {index} ({entry.op}) differs: it or one before it is missing, "
@@ -324,6 +326,7 @@ class TokenLedger:
         if keep >= self._head:
             raise LedgerOrder(f"It keeps {keep} ids, where {self._head} were seen or sampled.")
         _refuse_empty_prompt(keep + len(ids))
+        # First of all, because the next lines cut off ids that belong to it.
         self._closed.append(self._close())
         turn = self._segments[-1].turn
         self._head, self._head_hash = 0, id_hash()
