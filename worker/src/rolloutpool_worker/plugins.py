@@ -33,7 +33,19 @@ class Registry(Generic[T]):
         self._things: dict[str, T] = {}
 
     def register(self, name: str, thing: T) -> T:
-        """Adds a thing under a name; raises `NameTaken` where another thing has that name."""
+        """Adds a thing under a name.
+
+        Args:
+            name: By which rollouts and policies choose it.
+            thing: A tool, an agent or a termination strategy.
+
+        Returns:
+            The thing, so that a decorator can return it.
+
+        Raises:
+            NameTaken: Another thing has that name.
+        """
+        # The same thing twice is no conflict: a module can be both an entry point and in ROLLOUTPOOL_PLUGINS.
         if self._things.setdefault(name, thing) is not thing:
             raise NameTaken(f"{self.group}: the name {name!r} is taken twice; rename one of them")
         return thing

@@ -30,9 +30,13 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
     Args:
         conversation: Its next step must be a turn.
         limit: The number of tokens, and what to do there.
+
+    Raises:
+        RolloutError: The turn for the summary failed, or the template refuses the edited history.
     """
     if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
         return
+    # A copy: the summary below appends to the conversation's own list.
     messages = list(conversation.messages)
     head = _head(messages, len(conversation.spec.messages))
     truncated = [*head, *_last_exchange(messages)]

@@ -44,8 +44,10 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
     strategy = _strategy(spec)
     while True:
         if spec.context is not None:
+            # Here the last turn's tools have run, so an edit keeps their results with the calls that they answer.
             await keep_within(conversation, spec.context)
         turn = await conversation.sample()
+        # Before the tools run: a rollout over its budget has no turn left that could read their results.
         if conversation.sampled_tokens >= spec.max_tokens_total:
             return FinishReason.MAX_TOKENS
         decision = strategy(turn, conversation.messages)
@@ -79,11 +81,13 @@ def _hint_reached(conversation: Conversation) -> FinishReason | None:
     metadata = conversation.spec.metadata
     hints = (
         ("max_assistant_turns", conversation.turns, FinishReason.MAX_ASSISTANT_TURNS),
+        # Each turn but the first was preceded by messages of the environment.
         ("max_user_turns", conversation.turns - 1, FinishReason.MAX_USER_TURNS),
         ("budget_tokens", conversation.context_tokens, FinishReason.BUDGET_TOKENS),
     )
     for name, reached, reason in hints:
         limit = metadata.get(name)
+        # Metadata is free for callers, so a value of another kind is no hint. True is an int to Python.
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0 and reached >= limit:
             return reason
     return None

@@ -94,6 +94,7 @@ class CallbackChannel:
             stop=sampling.stop,
             logprobs=sampling.logprobs,
         )
+        # Without the braces: a turn's messages are written before it, and the mask after it.
         self._frame = orjson.dumps(turn.frame())[1:-1]
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
@@ -111,9 +112,16 @@ class CallbackChannel:
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
 
+        Args:
+            call: the turn, with its body.
+
+        Returns:
+            The reply, parsed; not yet compared with the ledger.
+
         Raises:
             RolloutError: of the trainer's boundary; the last call's, if several were made.
             TrainerDown: the trainer's port is taken out; nothing was asked.
+            Drained: the process began to shut down between two calls.
         """
         where = f"turn {call.turn} at {self._spec.server_url}"
         data, headers = await self._post(call, where)
@@ -122,6 +130,7 @@ class CallbackChannel:
         return parse_reply(data, headers, where, needs_prompt_ids=self._spec.v1)
 
     async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
+        # The same for each try: key and digest show a trainer that has sampled the turn that this is a repetition.
         headers = self._headers(call)
         for failures in range(1, self._attempts + 1):
             try:
@@ -132,6 +141,7 @@ class CallbackChannel:
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
+                # A border: no call is in flight here, so a drain may end the turn.
                 await self._pause(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 

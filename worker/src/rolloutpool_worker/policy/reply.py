@@ -70,6 +70,7 @@ def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_pr
     if not reply.choices:
         raise TrainerProtocolError("empty choices in the reply of " + where)
     choice = reply.choices[0]
+    # The message goes into the history as the policy's own, and templates render by role.
     if choice.message.role != "assistant":
         raise TrainerProtocolError(f"{where}: the reply's message has role {choice.message.role}, not assistant")
     if len(reply.logprobs) != len(reply.token_ids):
@@ -96,4 +97,5 @@ def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_pr
 
 def as_count(value: str | None) -> int | None:
     """Reads a header that holds a number; None where it is missing or holds something else."""
+    # `isdigit` is true of other scripts' digits too, and `int` refuses texts of some thousand digits with a ValueError.
     return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None

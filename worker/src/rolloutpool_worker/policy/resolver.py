@@ -72,12 +72,17 @@ class Resolver(AbstractResolver):
     def check(self, host: str, port: int) -> None:
         """Checks a URL's host and port before a call. Of a name, `resolve` checks the addresses later.
 
+        Args:
+            host: a name or an address, as yarl reads it from the URL.
+            port: of the URL, or its scheme's.
+
         Raises:
             TargetRefused: the host is not listed.
             OverflowError: no such port can exist.
         """
         if not 0 < port < 65536:
             raise OverflowError(f"port {port}")
+        # A verdict depends on the settings alone, so it never becomes stale.
         if (host, port) not in self._verdicts:
             self._verdicts[host, port] = self._targets.refuse_host(host, port)
         if fault := self._verdicts[host, port]:
@@ -86,7 +91,15 @@ class Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Returns all addresses of a name, for aiohttp to connect to one of them.
+        """Finds all addresses of a name, for aiohttp to connect to one of them.
+
+        Args:
+            host: a name.
+            port: that will be connected to; a permission may hold for one port only.
+            family: aiohttp's wish, which is not asked for: each address brings its own family.
+
+        Returns:
+            The addresses in aiohttp's form, each checked.
 
         Raises:
             TargetRefused: one of the addresses may not be called.

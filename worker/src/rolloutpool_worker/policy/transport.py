@@ -68,6 +68,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             resolver: decides what may be called.
             timeout: seconds for each read. A connection has to stand within the same time, and within ten seconds.
         """
+        # The timeout allows for sampling, which may take minutes. A connection needs no such time.
         connect = min(timeout, CONNECT_SECONDS)
         self.timeout = httpx.Timeout(timeout, connect=connect)
         """For requests that bring no timeout of their own."""
@@ -88,6 +89,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """
         target = _parsed(str(request.url))
         self._resolver.check(target.host or "", target.port or 0)
+        # Step 2 above: a call on a connection that its server has closed would be ambiguous.
         await asyncio.sleep(0)
         content = await request.aread()
         timeout = request.extensions.get("timeout") or self._default
@@ -114,8 +116,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 resolver=self._resolver,
+                # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
                 use_dns_cache=False,
                 ssl=self._context,
+                # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
+                # connection.
                 limit=0,
                 keepalive_timeout=KEEPALIVE_SECONDS,
             )
@@ -146,6 +151,7 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Gives the connection back, or closes it where something of the body is still to come."""
+        # Not `close`, which would cost the next call a new connection.
         self._answer.release()
 
 

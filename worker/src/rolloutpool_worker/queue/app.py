@@ -49,6 +49,7 @@ class CeleryWorker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Loads plug-ins and tokenizers, and announces the worker; raises `RolloutPoolError`."""
+        # First, because the announcement lists the tools and agents.
         load_plugins(settings)
         self._stopped = self._draining = False
         self._settings = settings
@@ -78,6 +79,7 @@ class CeleryWorker:
         def preflight(request_id: str, urls: list[str]) -> Future[None]:
             return self._loop.submit(try_endpoints(self._services, request_id, urls))
 
+        # Not weak: Celery would forget a bound method at once, because nothing else refers to it.
         worker_shutting_down.connect(self._drain, weak=False)
         worker_shutdown.connect(self.stop, weak=False)
         return app
@@ -96,6 +98,7 @@ class CeleryWorker:
                 outcome = await run_rollout(self._services, uid)
                 return await self._isolated_runs.run(uid) if outcome is TicketOutcome.ISOLATED else outcome
         finally:
+            # Also for a rollout that was refused or has failed, else this worker would take fewer and fewer.
             self._slots.give()
 
     def worker(self) -> Worker:
@@ -106,6 +109,7 @@ class CeleryWorker:
             pool_cls=LoopPool,
             consumer_cls=LoopConsumer,
             concurrency=settings.worker_slots,
+            # Workers need nothing of each other: the claims in Redis keep them apart.
             without_gossip=True,
             without_mingle=True,
             loglevel=settings.log_level.upper(),
@@ -127,6 +131,7 @@ class CeleryWorker:
         if self._stopped:
             return
         self._stopped = True
+        # After a SIGTERM this returns at once. Where Celery has ended otherwise, nothing is drained yet.
         self._loop.run(self._process.drain())
         self._loop.run(self._process.stop())
         self._loop.stop()

@@ -93,6 +93,7 @@ class LoopPool(TaskPool):
         assert accept_callback is not None
         task = PoolTask(*args)
         start = monotonic()
+        # Before the task, because its future can be done at once, and Celery must hear of the start first.
         accept_callback(getpid(), start)
         future: Future[object]
         try:
@@ -102,12 +103,15 @@ class LoopPool(TaskPool):
                 # One of Celery's own tasks, which this pool's API never sends.
                 raise TypeError(f"task {task.name} returns no future")
         except Exception as error:
+            # The failure takes the way of all ends, so that Celery hears of it and frees the message's place.
             future = Future()
             future.set_exception(error)
+        # In this order: the callback of a future that is done runs at once, and removes it again.
         self._running.add(future)
         future.add_done_callback(lambda ended: self._note(_Ended(callback, ended, monotonic() - start)))
 
     def _note(self, ended: _Ended) -> None:
+        # A deque's `append` and `popleft` are atomic, so the two threads need no lock.
         self._ended.append(ended)
         self._running.discard(ended.future)
         self._hub.call_soon(self._settle)

@@ -36,11 +36,13 @@ class Slots:
 
     def take(self, count: int) -> None:
         """Takes slots for the rollouts of a message; called in Celery's thread."""
+        # All at once, although the rollouts begin one by one: else the hub would reserve the next message too soon.
         self._taken += count
 
     def give(self) -> None:
         """Gives one slot back; called in the event loop's thread."""
         had_room = self.has_room
         self._given += 1
+        # Celery's thread may take slots meanwhile. Then the hub is woken for nothing, and asks `has_room` itself.
         if self.has_room and not had_room:
             self.on_room()

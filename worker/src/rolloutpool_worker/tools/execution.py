@@ -116,6 +116,8 @@ class ToolRunner:
         limit = asyncio.timeout(self._limits.seconds)
         try:
             try:
+                # Only the call, which binds the arguments; an async tool runs at the `await`. So a TypeError here is
+                # about the arguments, and one below is the tool's own defect.
                 pending = tool.run(context, **arguments)
             except TypeError as error:
                 return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
@@ -126,8 +128,10 @@ class ToolRunner:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and task.cancelling():
                 raise
+            # Asked of the limit, because a tool may raise a TimeoutError of its own.
             if limit.expired():
                 return f"Error: Tool execution timed out after {self._limits.seconds:g} s"
+            # Only the type: the text of a plug-in's error could quote what the rollout says.
             _log.warning("tool %s failed for rollout %s: %s", name, context.uid, type(error).__name__)
             return FAILED
 

@@ -33,7 +33,15 @@ class ToolLimits:
 
 
 def cut_result(text: str, limit: int) -> str:
-    """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown."""
+    """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown.
+
+    Args:
+        text: What the tool returned.
+        limit: Bytes of the text in UTF-8; the mark that follows a cut is not counted.
+
+    Returns:
+        The text itself, or its beginning with a mark that says how much is shown.
+    """
     # A character takes a byte at least, so the rest cannot be shown; a long text is not encoded for nothing.
     # Half of a surrogate pair is a string to Python, but it cannot be encoded as UTF-8.
     data = text[:limit].encode("utf-8", "backslashreplace")
@@ -58,6 +66,7 @@ def size_of(arguments: str | dict[str, Any], *, at_most: int) -> int:
         arguments: Of a tool call, as they were sampled.
         at_most: The count ends as soon as it has passed this number.
     """
+    # A list instead of recursion: arguments may be nested more deeply than Python's stack allows.
     size, left = 0, [arguments]
     while left and size <= at_most:
         value: Any = left.pop()
