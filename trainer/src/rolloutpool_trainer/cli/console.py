@@ -52,7 +52,14 @@ def fail(error: Exception) -> None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None, *, lines: bool = True
 ) -> None:
-    """Prints a table on stdout, with numbers to the right. Without lines it has room for more columns."""
+    """Prints a table on stdout, with numbers to the right.
+
+    Args:
+        columns: The names in the head.
+        rows: Each with a value per column.
+        title: Above the table.
+        lines: Whether to draw lines; without them there is room for more columns.
+    """
     shown = Table(title=title, title_justify="left", box=HEAVY_HEAD if lines else None, pad_edge=lines)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)

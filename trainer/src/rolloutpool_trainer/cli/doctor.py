@@ -68,7 +68,15 @@ def doctor(
 
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
-    """Yields the outcome of each check. A check that depends on a failed one is left out."""
+    """Runs the checks in order. A check that depends on a failed one is left out.
+
+    Args:
+        client: Of the pool to look at.
+        callbacks: Base URLs that a worker tries.
+
+    Yields:
+        The outcome of each check.
+    """
     from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
 

@@ -16,7 +16,7 @@ def make_api_key(
     name: Annotated[str, typer.Argument(help="Owner of the batches; a second key of this name sees the same ones.")],
     scopes: Annotated[str, typer.Option(help="Some of submit, read, admin, separated by commas.")] = "submit,read",
 ) -> None:
-    """Makes an API key: the key, which is shown once, and its entry for the API."""
+    """Make an API key: the key, which is shown once, and its entry for the API."""
     from rolloutpool_trainer.cli import console
 
     try:
@@ -31,7 +31,7 @@ def make_api_key(
 
 
 def make_secrets_key() -> None:
-    """Makes a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers encrypt callers' secrets in Redis."""
+    """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers encrypt callers' secrets in Redis."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.local.state import new_secrets_key
 

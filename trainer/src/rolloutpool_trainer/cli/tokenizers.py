@@ -83,6 +83,10 @@ def conformance(
 def load(name: str, revision: str | None = None) -> "ChatTokenizer":
     """Loads a tokenizer, which takes seconds the first time.
 
+    Args:
+        name: Of a hub repository or a directory.
+        revision: Commit, branch or tag of a hub repository.
+
     Raises:
         MissingExtra: The libraries that it needs are not installed.
         TokenizerLoadFailed: It can't be loaded.

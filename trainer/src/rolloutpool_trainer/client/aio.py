@@ -101,6 +101,7 @@ class AsyncBatch:
             status = await self.status()
             if status.state is BatchState.COMPLETE:
                 return status
+            # A look after the time is over would be of no use, so the pause before it is not made either.
             if timeout is not None and time.monotonic() - started + delay > timeout:
                 break
             await asyncio.sleep(delay)
@@ -260,6 +261,7 @@ class AsyncRolloutClient:
             http = httpx.AsyncClient(**self._settings)
         try:
             yield http
+        # A request that was cancelled or failed may leave half an answer on its connection, so it is not used again.
         except BaseException:
             await http.aclose()
             raise

@@ -117,6 +117,7 @@ def _error(response: httpx.Response) -> errors.ClientError:
     message = f"{_where(response)}: {status}" + (f", {said}" if said else "")
     if status in (401, 403):
         return errors.Unauthorized(message, status=status)
+    # A 404 without the pool's own form of an error comes from another server: the address is wrong, not the id.
     if status == 404 and own:
         return errors.NotFound(message, status=status)
     if status == 409:
@@ -159,7 +160,23 @@ def submit(
     weight: int = 1,
     group: GroupPolicy | Mapping[str, Any] | None = None,
 ) -> Call[BatchAccepted]:
-    """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path."""
+    """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path.
+
+    Args:
+        rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
+        idempotency_key: The same key with the same batch gives the same batch.
+        defaults: What holds for every rollout.
+        trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
+        priority: Which queue it waits in.
+        labels: Free; shown with the batch.
+        delivery: Where results are pushed.
+        run: Which training run it belongs to.
+        weight: Its run's share of the workers.
+        group: When a group may be taken although it is not complete.
+
+    Returns:
+        The call; its answer has the batch's id and the uids of its rollouts.
+    """
     if isinstance(trainer, str):
         trainer = [trainer]
     if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
@@ -190,12 +207,22 @@ def status(batch_id: str) -> Call[BatchStatus]:
 
 
 def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
-    """`GET /v1/batches/{id}/results`; `wait` is how many seconds the pool may hold the request."""
+    """`GET /v1/batches/{id}/results`.
+
+    Args:
+        batch_id: The batch.
+        cursor: Of the last result that the caller has; "0" begins at the start.
+        wait: Seconds for which the pool may hold the request until there is a result.
+
+    Returns:
+        The call; its answer is a page of up to 200 results.
+    """
     return Call(
         method="GET",
         path=f"{_path('batches', batch_id)}/results",
         params={"cursor": cursor, "limit": str(PAGE), "wait": f"{wait:g}"},
         read=_model(ResultPage),
+        # The pool may begin to answer only when `wait` is over.
         read_seconds=wait + READ_SECONDS,
     )
 
@@ -288,6 +315,7 @@ def _path(kind: str, identity: str) -> str:
 
 
 def _json(document: Any) -> bytes:
+    # A lone surrogate is sent as it is, and the pool refuses it. Strict encoding would raise a UnicodeEncodeError here.
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 

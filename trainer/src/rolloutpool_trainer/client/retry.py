@@ -42,17 +42,20 @@ class RetryPolicy:
 
     def after_answer(self, response: httpx.Response) -> float | None:
         """Counts a failure if the answer is one, as `after_error` does; None means that the answer can be read."""
+        # For some calls a 503 is the answer that was asked for, such as that of a pool that is not ready.
         status = response.status_code
         if status not in UNAVAILABLE or status in self._answers:
             return None
         try:
             wanted = float(response.headers.get("Retry-After", "0"))
         except ValueError:
+            # HTTP also allows a date, which the pool never sends but a proxy may.
             wanted = 0.0
         return self._next(f"{self._name}: the pool answered {status}", status, wanted)
 
     def _next(self, what: str, status: int | None, wanted: float) -> float:
         now = time.monotonic()
+        # The time counts from the first failure: a long-poll may have waited for long before that without any fault.
         if self._deadline is None:
             self._deadline = now + self._seconds
         left = self._deadline - now
@@ -62,6 +65,7 @@ class RetryPolicy:
             )
         self._failures += 1
         delay = max(BACKOFF.delay_s(self._failures), min(wanted, BACKOFF.longest_s))
+        # The last pause ends at the deadline, so that one more attempt is made there.
         return min(delay, left)
 
 

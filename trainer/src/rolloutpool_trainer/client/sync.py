@@ -98,6 +98,7 @@ class Batch:
             status = self.status()
             if status.state is BatchState.COMPLETE:
                 return status
+            # A look after the time is over would be of no use, so the pause before it is not made either.
             if timeout is not None and time.monotonic() - started + delay > timeout:
                 break
             time.sleep(delay)
@@ -257,6 +258,7 @@ class RolloutClient:
             http = httpx.Client(**self._settings)
         try:
             yield http
+        # A request that was cancelled or failed may leave half an answer on its connection, so it is not used again.
         except BaseException:
             http.close()
             raise

@@ -188,6 +188,7 @@ class CallbackApp:
     def _authorise(self, http: Request) -> None:
         if self._api_key is None:
             return
+        # As bytes, because `compare_digest` raises for text with other characters than ASCII.
         given = http.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._api_key}".encode()):
             raise EndpointError(
@@ -203,12 +204,15 @@ class CallbackApp:
         turn = session.admit(request)
         if isinstance(turn, Turn):
             return turn_reply(turn.head, session.tokens_of(turn), turn.policy_version, request)
+        # Nothing is awaited between `admit` and `session.running`, so two equal requests can't both begin the turn.
         if not isinstance(turn, RunningTurn):
             task = asyncio.create_task(self._sample_turn(session, request, turn.number))
             task.add_done_callback(_mark_error_as_seen)
             turn = session.running = RunningTurn(turn.number, request.digest, task)
+            # Only now: a request that was refused leaves no empty session, and a restart keeps the old one until here.
             self.sessions.put(key, session)
-        # The task goes on if this caller disconnects: the rollout's next attempt asks again, and joins it.
+        # `wait` leaves the task running if this caller disconnects, where `await` would cancel it: the rollout's next
+        # attempt asks again, and joins it.
         await asyncio.wait({turn.task})
         return turn.task.result()
 
@@ -236,6 +240,7 @@ class CallbackApp:
         try:
             if request.size <= INLINE_BYTES:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
+            # Safe in a thread: the ledger changes only in `commit`, and this turn is the only one that runs.
             return await asyncio.to_thread(self._prompter.prompt, messages, tools, session.ledger, appended)
         except TemplateRefused as error:
             raise EndpointError(
@@ -261,6 +266,7 @@ class CallbackApp:
         version = self.policy_version  # read before sampling: the weights may change while this turn is sampled
         try:
             generation = await sample(self._generate, prompt.ids, params)
+            # The stop token ends the message, but is no part of its text.
             ids = generation.token_ids
             tokenizer = self._prompter.tokenizer
             message = self._parse(tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.stop_ids else ids))

@@ -42,7 +42,17 @@ class TurnReply:
 
 
 def turn_head(model: str, message: Message, generation: Generation) -> dict[str, Any]:
-    """Makes the answer without its token lists, in the form of OpenAI's chat completions."""
+    """Makes the answer without its token lists, in the form of OpenAI's chat completions.
+
+    Args:
+        model: As the request names it.
+        message: What the policy said.
+        generation: Says why it stopped.
+
+    Returns:
+        The answer, to which `turn_reply` adds the tokens.
+    """
+    # A turn that was cut at its length may have whole calls, but its reason to end is still the length.
     has_calls = generation.finish_reason == "stop" and message.tool_calls
     finish_reason = "tool_calls" if has_calls else generation.finish_reason
     return {

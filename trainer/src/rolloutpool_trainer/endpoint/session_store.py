@@ -50,7 +50,13 @@ class SessionStore:
         return session
 
     def put(self, key: SessionKey, session: Session) -> None:
-        """Keeps a session in the place of one with the same key; the least recently used one may be forgotten."""
+        """Keeps a session in the place of one with the same key; the least recently used one may be forgotten.
+
+        Args:
+            key: Of the rollout.
+            session: Counts as used now.
+        """
+        # Removed and not overwritten, so that it also moves to the end of its name: `named` means the last one opened.
         if key in self._sessions:
             self.remove(key)
         self._sessions[key] = session
@@ -84,6 +90,7 @@ class SessionStore:
         oldest = self._clock() - self._ttl
         expired: list[SessionKey] = []
         for key, session in self._sessions.items():
+            # The order is that of use, so after the first session that may stay all others may stay too.
             if len(self._sessions) - len(expired) <= self._max and self._used[key] >= oldest:
                 break
             if session.running is None:

@@ -143,9 +143,11 @@ class Session:
             EndpointError: 409 for a lower attempt than was seen before, for another request in the place of a turn
                 that is finished or running, and for a turn whose predecessors are unknown here.
         """
+        # First of all, because an attempt that was replaced must not join the turn of the one that replaced it.
         self._check_attempt(request)
         if self.running is not None:
             return self._join(self.running, request)
+        # A caller without turn identity always means the next turn.
         number = request.turn or self.turns + 1
         if number <= self.turns:
             return self._repeat(number, request)
@@ -176,13 +178,18 @@ class Session:
             generation: What it sampled.
             head: The answer without its token lists.
             message_digest: Digest of the answer's message, by which the next request's history is recognised.
+
+        Returns:
+            The turn, from which its answer can be made again.
         """
+        # What the policy saw goes into the ledger before what it sampled: the ledger only grows at its end.
         if not self.turns:
             self.ledger.seed(prompt.ids)
             self._opening = request.history
         elif prompt.delta is not None:
             self.ledger.append_close(prompt.delta.close_ids, turn=number)
             self.ledger.append_glue(prompt.delta.glue_ids, turn=number)
+        # The whole prompt was rendered. Where it changes sampled ids, the ledger closes its sample and begins another.
         elif self.ledger.accept_echo(prompt.ids).kind is EchoKind.FORK:
             self._samples += 1
         start, version = len(self.ledger), generation.policy_version
@@ -201,6 +208,7 @@ class Session:
 
     def tokens_of(self, turn: Turn) -> TurnTokens:
         """The tokens of a finished turn, from the ledger."""
+        # `turn.start` counts from the start of the context, and so includes the sample's prompt.
         sample = self.ledger.samples()[turn.sample]
         first = turn.start - len(sample.prompt_ids)
         return TurnTokens(

@@ -99,13 +99,17 @@ class Child:
         self._stopping = threading.Event()
         self._spawned = threading.Event()
         self._steady = threading.Event()
+        # This thread also starts the process: for the kernel the thread that forks is the parent, with which the child
+        # dies (see `launch.py`), and it has to live as long as the child.
         self._thread = threading.Thread(target=self._watch, name=f"watch {spec.name}", daemon=True)
         self._thread.start()
+        # From here on there is a pid, or a failure that says why there is none.
         self._spawned.wait()
 
     @property
     def pid(self) -> int | None:
         """Process id; None while it does not run."""
+        # Read once, because the watching thread replaces it after a crash.
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -127,6 +131,7 @@ class Child:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Asks the process to end for good; `join` waits for that."""
+        # Before the signal: otherwise the watching thread could take the end for a crash and start the process again.
         self._stop_signal = number
         self._stopping.set()
         self.send(number)
@@ -164,6 +169,7 @@ class Child:
             delay = RESTART.delay_s(crashes)
             log = f"; log: {self.spec.log}" if self.spec.log else ""
             self._report(f"{self.spec.name} ended ({how}); starting it again in {delay:g} s{log}")
+            # Wakes at once when the child is stopped during the delay.
             if self._stopping.wait(delay):
                 return
 
@@ -183,11 +189,13 @@ class Child:
         return self._end
 
     def _spawn(self) -> subprocess.Popen[bytes]:
+        # Isolated (-I) and without site-packages (-S): each child of the pool waits until this interpreter has started.
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
         output = None
         try:
             if self.spec.log is not None:
                 output = self.spec.log.open("ab")
+                # At the first start only: the log is appended to, and may begin with an earlier run's lines.
                 if not self._spawned.is_set():
                     self._log_start = output.tell()
             return subprocess.Popen(
@@ -199,6 +207,7 @@ class Child:
                 pass_fds=self.spec.pass_fds,
                 process_group=0,
             )
+        # The child writes to a copy of its own.
         finally:
             if output is not None:
                 output.close()

@@ -167,6 +167,7 @@ class LocalPool:
             self._await_workers(started)
             if self._flower:
                 self._start_flower()
+        # Ctrl-C too: the caller gets no pool that it could stop, so the processes have to end here.
         except BaseException:
             self.stop()
             raise
@@ -202,6 +203,7 @@ class LocalPool:
         if self._state is not None:
             self._state.release()
             self._state = None
+        # The server of the next start may have another port.
         self._redis_url = self._given_redis_url
         self._started_workers.clear()
 
@@ -214,6 +216,7 @@ class LocalPool:
         return self._env.get(name) or os.environ.get(name) or None
 
     def _check_keys(self) -> None:
+        # With keys, `client` needs one too, and the entries that are given hold digests only. So the pool adds its own.
         given = self._setting("ROLLOUTPOOL_API_KEYS")
         if given or self._setting("ROLLOUTPOOL_API_KEYS_FILE"):
             self._api_key, own = make_key("local-pool", [KeyScope.ADMIN])
@@ -276,10 +279,12 @@ class LocalPool:
 
     def _await_workers(self, workers: Sequence[Child]) -> None:
         """Waits until each of them has announced itself, which a worker does when it takes work."""
+        # No time for retries: the supervisor asks every 50 ms anyway, and in between it sees whether a child has ended.
         with self.client(timeout=0) as client:
 
             def announced() -> bool:
                 try:
+                    # With the host, because a given Redis may have workers of other machines with the same pids.
                     alive = {(worker.host, worker.pid) for worker in client.workers() if worker.alive}
                 except PoolUnavailable:
                     return False
@@ -321,6 +326,7 @@ def _check_installed(*, flower: bool) -> None:
 
 def _reachable(host: str) -> str:
     """The address under which this machine reaches a server that listens on `host`."""
+    # These two mean all addresses of the machine, and are none that one can connect to.
     if host in ("0.0.0.0", "::"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

@@ -62,12 +62,14 @@ def start_redis(state: State, supervisor: Supervisor) -> str:
         try:
             _start_once(server, port, password, state, supervisor)
         except ChildFailed:
-            # Another process may have taken the port after we looked.
+            # Another process may have taken the port after we looked. If it is free, another port would not help:
+            # the start failed for another reason.
             if attempt == START_ATTEMPTS or is_free(port):
                 raise
         else:
             break
     url = f"redis://:{password}@127.0.0.1:{port}/0"
+    # Only now that it answers: workers that are added by hand read this file.
     state.write(state.redis_url, url)
     return url
 
@@ -81,6 +83,7 @@ def _start_once(server: str, port: int, password: str, state: State, supervisor:
             role=Role.REDIS,
             command=[server, str(config)],
             log=state.logs / "redis.log",
+            # Keeps the state locked until Redis has ended too, even if this process is killed.
             pass_fds=(state.lock_fd,),
         )
     )
@@ -107,9 +110,11 @@ def _config(port: int, password: str, directory: Path) -> str:
             f"port {port}",
             f"requirepass {password}",
             f'dir "{quoted}"',
+            # The append-only file holds every accepted write (docs/decisions/0003), so snapshots would add nothing.
             "appendonly yes",
             "appendfsync always",
             'save ""',
+            # A full Redis must refuse new work; eviction would delete work that was accepted.
             "maxmemory-policy noeviction",
         ]
     )
@@ -119,6 +124,7 @@ def _answers(port: int, password: str) -> bool:
     """Whether the server has loaded its data and takes commands. Two commands need no Redis client."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            # While it loads, PING gets an error. After QUIT the server closes, which ends the loop below.
             connection.sendall(f"AUTH {password}\r\nPING\r\nQUIT\r\n".encode())
             answer = b""
             while chunk := connection.recv(1024):

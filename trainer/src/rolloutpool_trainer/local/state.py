@@ -93,7 +93,12 @@ class State:
         return self.path / "secrets.keys"
 
     def secret(self, file: Path, make: Callable[[], str]) -> str:
-        """Returns the secret in a file; it is made when it is first asked for, and kept over restarts."""
+        """Returns the secret in a file; it is made when it is first asked for, and kept over restarts.
+
+        Args:
+            file: In this directory.
+            make: Makes the secret if the file is missing.
+        """
         try:
             return file.read_text().strip()
         except FileNotFoundError:
@@ -102,7 +107,13 @@ class State:
             return value
 
     def write(self, file: Path, text: str) -> None:
-        """Writes a file that only its owner can read; a reader sees all of it or none."""
+        """Writes a file that only its owner can read; a reader sees all of it or none.
+
+        Args:
+            file: In this directory; replaced if it exists.
+            text: Without the newline at the end, which is added.
+        """
+        # A pool that was killed may have left its draft, which O_EXCL would refuse to open.
         draft = file.with_name(file.name + ".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -123,6 +134,7 @@ class State:
                 return
             except BlockingIOError:
                 holder = os.pread(self.lock_fd, 32, 0).decode(errors="replace").strip()
+                # If the holder has ended, only its Redis still has the lock, and that will end in a moment.
                 if _runs(holder) or time.monotonic() > deadline:
                     raise StateInUse(
                         f"state {self.path} is in use by pid {holder or 'unknown'}; stop that pool, "
@@ -142,6 +154,7 @@ def _runs(pid: str) -> bool:
         os.kill(int(pid), 0)
     except (ValueError, ProcessLookupError):
         return False
+    # The process exists, but is another user's.
     except PermissionError:
         return True
     return True

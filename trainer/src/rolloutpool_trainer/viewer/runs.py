@@ -109,6 +109,7 @@ def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleVie
     for number, sample in enumerate(result.samples, 1):
         shared = min(_common(before, sample.prompt_ids), len(sample.prompt_ids))
         views.append(_view(number, sample, shared, records, decode))
+        # With the response, because a fork's prompt contains the turns that came before it.
         before = [*sample.prompt_ids, *sample.response_ids]
     return views
 
@@ -135,10 +136,12 @@ def _view(
     for (index, value), group in groupby(range(len(ids)), key=lambda i: (owners[i], mask[i])):
         places = list(group)
         start, end = places[0], places[-1] + 1
+        # At mask 0 the log-probabilities are 0.0, which would read as certain.
         pieces = _pieces(ids[start:end], logprobs[start:end] if value else (), decode, last)
         last = pieces[-1].ids
         segment = None if index is None else sample.segments[index]
         turn = None if segment is None else segment.turn
+        # A turn may have several sampled runs, for example if the weights changed; its record is shown once.
         opens = segment is not None and segment.kind == SAMPLED and segment.turn not in seen
         if opens and turn is not None:
             seen.add(turn)
@@ -201,6 +204,7 @@ def _whole(ids: Sequence[int], decode: Decode, before: tuple[int, ...]) -> tuple
 
 def _continuation(ids: Sequence[int], decode: Decode, before: tuple[int, ...]) -> str:
     """Decodes ids as they continue others: decoders drop the space before a text's first word."""
+    # If the piece before is a broken character, its bytes could merge with ours; then the ids are decoded alone.
     lead = decode(before) if before else ""
     whole = decode([*before, *ids])
     return whole[len(lead) :] if whole.startswith(lead) and not lead.endswith(_REPLACEMENT) else decode(ids)

@@ -25,7 +25,18 @@ TURN_COLUMNS = ("turn", "prompt", "sampled", "mask", "finish", "stop", "tools", 
 
 
 def mask_runs(ids: Sequence[int], mask: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yields the runs of tokens with the same mask, as (mask, ids)."""
+    """Yields the runs of tokens with the same mask.
+
+    Args:
+        ids: [T].
+        mask: [T].
+
+    Yields:
+        (mask, ids) of each run, in order.
+
+    Raises:
+        ValueError: The lengths differ.
+    """
     for value, group in groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1]):
         yield value, [token for token, _ in group]
 
