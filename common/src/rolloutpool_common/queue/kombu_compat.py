@@ -32,7 +32,15 @@ def batched(producer: Any, size: int) -> AbstractContextManager[object]:
 
 
 def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:
-    """Reads the headers of the oldest message of a queue without taking it; None where the queue is empty."""
+    """Reads the headers of the oldest message of a queue without taking it.
+
+    Args:
+        connection: Of kombu, to the broker's Redis.
+        queue: The queue's name, without the global key prefix.
+
+    Returns:
+        The headers, or None where the queue is empty.
+    """
     raw = connection.default_channel.client.lindex(KEY_PREFIX + queue, -1)
     if raw is None:
         return None

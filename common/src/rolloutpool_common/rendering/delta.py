@@ -95,7 +95,21 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
-        """Renders the delta of messages after a turn that ended with the ids `sampled`; raises TemplateRefused."""
+        """Renders the delta of messages after a turn of the policy.
+
+        Args:
+            new_messages: What follows the turn; no assistant messages.
+            sampled: The last ids of the turn, `SAMPLED_TAIL` of them or all; empty where the policy sampled nothing.
+            history: All messages up to the turn, that turn included; None where they are not known.
+            tools: What the policy was shown that it may call.
+            template_kwargs: Further variables of the template.
+
+        Returns:
+            The ids that end the turn, and those of the new messages with the generation prompt.
+
+        Raises:
+            TemplateRefused: The ids cannot be exact with this template.
+        """
         kwargs = dict(template_kwargs or {})
         new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
         _check(new)
@@ -127,7 +141,15 @@ class DeltaRenderer:
         return self._delta(text, start, end, sampled, calls=bool(calls))
 
     def reads_tools(self, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a tool's result is written otherwise where there are tools."""
+        """Tells whether a tool's result is written otherwise where there are tools.
+
+        Args:
+            tools: What the policy is shown that it may call.
+            kwargs: Further variables of the template.
+
+        Returns:
+            The answer; True where the template refuses a tool's result.
+        """
         result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
         try:
             return self._known([result], [("call00000", "f")], True, kwargs, tools).shape.reads_tools

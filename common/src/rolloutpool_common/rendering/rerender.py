@@ -34,6 +34,12 @@ def rerender(
 ) -> list[int]:
     """Renders a whole conversation as a trainer does that escapes nothing.
 
+    Args:
+        tokenizer: The trainer's.
+        messages: The whole conversation.
+        tools: What the policy is shown that it may call.
+        template_kwargs: Further variables of the template.
+
     Returns:
         Ids [P].
 

@@ -69,7 +69,12 @@ def after_sentinel(text: str) -> str | None:
 
 
 def marked(messages: Sequence[Message], first: int = 0) -> list[dict[str, Any]]:
-    """The messages with numbered markers as content, counted from `first`."""
+    """Copies messages with numbered markers as content.
+
+    Args:
+        messages: What to copy; roles, keys and kinds of content stay.
+        first: The number of the first marker.
+    """
     return [{**m, "content": _replaced(m["content"], f"{NONCE}m{i}e")} for i, m in enumerate(messages, first)]
 
 

@@ -78,7 +78,22 @@ class Prober:
         tools: Sequence[Mapping[str, Any]] | None,
         generation_prompt: bool = True,
     ) -> tuple[str, str | None]:
-        """The whole text, and what of it follows the sentinel. Raises RenderFailed."""
+        """Renders a conversation in which a sentinel stands for the policy's turn.
+
+        Args:
+            context: The messages before the turn.
+            turn: The sentinel turn.
+            new: The messages after it.
+            kwargs: Further variables of the template.
+            tools: What the policy is shown that it may call.
+            generation_prompt: Whether to end with the header after which the policy speaks.
+
+        Returns:
+            The whole text, and what of it follows the sentinel; None where the template left the turn out.
+
+        Raises:
+            RenderFailed: The template raised an error.
+        """
         text = self._template.render(
             [*context, turn, *new], tools=tools, template_kwargs=kwargs, generation_prompt=generation_prompt
         )
@@ -92,7 +107,21 @@ class Prober:
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> Shape:
-        """Finds the shape of such messages after such a turn; raises TemplateRefused with the first reason."""
+        """Finds the shape of messages after a turn.
+
+        Args:
+            new: Messages of the shape; their content does not matter.
+            calls: (id, name) of each call that the turn makes.
+            silent: Whether the turn makes its calls without saying anything.
+            kwargs: Further variables of the template.
+            tools: What the policy is shown that it may call.
+
+        Returns:
+            The shape with the first form of the turn that the template appends these messages to.
+
+        Raises:
+            TemplateRefused: It appends them to no form; the reason is that of the first one.
+        """
         marks = sentinel.marked(new)
         refusal: TemplateRefused | None = None
         quiet = (silent, not silent) if calls else (False,)

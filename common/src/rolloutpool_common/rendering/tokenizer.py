@@ -144,7 +144,15 @@ class ChatTokenizer:
             return False
 
     def encode(self, text: str, *, control: bool = True) -> list[int]:
-        """Encodes a text without adding special tokens; with `control=False` none of the ids is a control id."""
+        """Encodes a text without adding special tokens.
+
+        Args:
+            text: Any text.
+            control: Whether control strings become control ids; otherwise they are spelled.
+
+        Returns:
+            Ids [T].
+        """
         return self._codec.encode(text, control=control)
 
     def length_of(self, text: str) -> int:
@@ -185,6 +193,14 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Renders the messages as they are, with typed control strings unmarked: to read, or to predict other renders.
+
+        Args:
+            messages: From the first one on.
+            tools: What the policy is shown that it may call.
+            template_kwargs: Further variables of the template.
+
+        Returns:
+            The text, with its generation prompt.
 
         Raises:
             RenderFailed: The template raised an error.

@@ -17,7 +17,19 @@ __all__ = ["backend_of", "repository_file"]
 
 
 def repository_file(where: str, name: str, revision: str | None) -> Path | None:
-    """Finds a file of a hub name or a directory; None where there is none. Raises OSError where the hub is away."""
+    """Finds a file of a repository.
+
+    Args:
+        where: Its name on the hub, or a directory.
+        name: The file's name in it.
+        revision: Commit, branch or tag of a hub repository; None is its default.
+
+    Returns:
+        The file on this machine; None where the repository has no such file.
+
+    Raises:
+        OSError: The hub does not answer, and no cache has the file.
+    """
     found = cached_file(where, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 

@@ -85,7 +85,15 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
 
 
 def find_key(keys: Iterable[ApiKey], key: str) -> ApiKey | None:
-    """Find the entry of a key; None if no entry fits. Takes the same time for every wrong key."""
+    """Find the entry of a key. Takes the same time for every wrong key.
+
+    Args:
+        keys: All entries.
+        key: What a request brought.
+
+    Returns:
+        The entry, or None if no entry fits.
+    """
     digest = _digest(key)
     found = None
     for known in keys:

@@ -101,7 +101,13 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, max_connections: int = 32, secrets: SecretStore | None = None) -> "Store":
-        """Makes a store for a Redis URL; it connects at first use. Without `secrets` it can keep no secrets."""
+        """Makes a store, which connects at first use.
+
+        Args:
+            url: Of the Redis: `redis://`, `rediss://` or `unix://`.
+            max_connections: Of this process. Where all are in use, a caller waits for one.
+            secrets: Encrypts what must not be stored in plain text. None refuses to store secrets.
+        """
         return cls(Connection(url, max_connections=max_connections), secrets or SecretStore.none())
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:

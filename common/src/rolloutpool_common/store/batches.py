@@ -245,7 +245,15 @@ class Batches:
         return int(total) if total is not None and owner in (None, owned_by.decode()) else None
 
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
-        """Reads the state of a batch; None where this owner (None: any) has no such batch."""
+        """Reads the state of a batch.
+
+        Args:
+            batch_id: The batch.
+            owner: Whose batch it must be; None stands for any.
+
+        Returns:
+            The state, or None where this owner has no such batch.
+        """
         with store_errors():
             raw = await self._redis.hgetall(keys.batch(batch_id))
             now_s = await now_ms(self._redis) / 1000

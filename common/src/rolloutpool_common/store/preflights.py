@@ -18,7 +18,12 @@ class Preflights:
         self._redis = connection.redis
 
     async def answer(self, request_id: str, found: Preflight) -> None:
-        """Leave an answer for the API process that asked."""
+        """Leaves an answer for the API process that asked; it expires after `KEEP_SECONDS`.
+
+        Args:
+            request_id: Under which the API process looks for it.
+            found: What the worker found out.
+        """
         with store_errors():
             await self._redis.set(keys.preflight(request_id), found.model_dump_json(), ex=KEEP_SECONDS)
 

@@ -71,6 +71,10 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
     redis-py's pipeline does the same. Its bookkeeping around these calls was a fifth of what Redis costs a worker
     (docs/decisions/0010).
 
+    Args:
+        redis: Lends a connection of its pool; a caller waits where none is free.
+        commands: Each a name and its arguments.
+
     Returns:
         An answer per command, in their order; a `ResponseError` for each that the server refused.
 

@@ -58,7 +58,18 @@ def pack(values: Numbers) -> str:
 
 
 def unpack(text: str, into: Numbers) -> Numbers:
-    """The inverse of `pack`, read into an empty array of the right type. Raises LedgerCorrupt."""
+    """Reads what `pack` wrote.
+
+    Args:
+        text: Base64 of little-endian values.
+        into: An empty array of the values' type.
+
+    Returns:
+        The values.
+
+    Raises:
+        LedgerCorrupt: The text is no base64, or ends within a value.
+    """
     try:
         into.frombytes(b64decode(text, validate=True))
     except ValueError as error:

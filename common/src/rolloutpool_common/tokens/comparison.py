@@ -28,9 +28,16 @@ class EchoComparison:
 
 
 def first_difference(ours: "array[int]", theirs: "array[int]") -> int | None:
-    """Where two contexts part, or where the shorter ends; None if they are equal.
+    """Finds where two contexts part.
 
     Halves the range of whole-slice comparisons, which run in C: under 1 ms at 128k ids.
+
+    Args:
+        ours: Ids [T].
+        theirs: Ids, of any length.
+
+    Returns:
+        The offset of the first id that differs, or the length of the shorter one; None if they are equal.
     """
     if ours == theirs:
         return None

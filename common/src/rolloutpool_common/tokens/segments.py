@@ -51,7 +51,15 @@ class Segment:
 
 
 def cut(segments: Sequence[Segment], end: int) -> list[Segment]:
-    """The segments of the first `end` ids; one that crosses `end` is shortened."""
+    """Cuts segments off at an offset.
+
+    Args:
+        segments: Tile a context, in order.
+        end: How many ids of the context to keep.
+
+    Returns:
+        The segments of these ids; one that crosses `end` is shortened, with its log-probabilities.
+    """
     kept = [segment for segment in segments if segment.start < end]
     if kept and kept[-1].end > end:
         last = kept[-1]
