@@ -45,7 +45,8 @@ class Registry(Generic[T]):
         Raises:
             NameTaken: Another thing has that name.
         """
-        # The same thing twice is no conflict: a module can be both an entry point and in ROLLOUTPOOL_PLUGINS.
+        # The same thing twice is no conflict: an entry point's module is imported to load it, and its decorator has
+        # registered the thing by then.
         if self._things.setdefault(name, thing) is not thing:
             raise NameTaken(f"{self.group}: the name {name!r} is taken twice; rename one of them")
         return thing

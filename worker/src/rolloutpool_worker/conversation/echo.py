@@ -162,7 +162,16 @@ class EchoVerifier:
         return VerifiedEcho(label, comparison)
 
     def check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
-        """Raises `TrainerProtocolError` if an id of the reply's field is outside the tokenizer's vocabulary."""
+        """Checks that a reply's ids are ones that the tokenizer has.
+
+        Args:
+            name: The field of the reply, for the error.
+            ids: Its ids, none of them negative.
+            turn: The number of the turn, for the error.
+
+        Raises:
+            TrainerProtocolError: An id is outside the vocabulary.
+        """
         size = self._tokenizer.vocab_size
         if ids and max(ids) >= size:
             raise TrainerProtocolError(f"turn {turn}: {name} has an id outside the tokenizer's vocabulary of {size}")

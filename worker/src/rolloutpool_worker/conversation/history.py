@@ -49,6 +49,7 @@ class History:
         return self.messages[: self._turn_end()]
 
     def _turn_end(self) -> int:
+        # From the end, because few messages follow a turn, however long the history is.
         after = sum(1 for _ in takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))
         return len(self.messages) - after
 
@@ -68,7 +69,17 @@ class History:
 
 
 def normal_form(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An agent's messages in normal form; raises `AgentMisuse` if one of them is no message."""
+    """Brings an agent's messages into the form in which they are journaled, sent and rendered.
+
+    Args:
+        messages: As the agent gave them.
+
+    Returns:
+        The same messages as `Message.wire` writes them.
+
+    Raises:
+        AgentMisuse: One of them is no message.
+    """
     try:
         return [Message.model_validate(message).wire() for message in messages]
     except ValidationError as error:

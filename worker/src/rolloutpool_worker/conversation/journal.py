@@ -75,7 +75,17 @@ class Journal:
         return self._entries
 
     def replay(self, kind: type[Kind]) -> Kind | None:
-        """The next inherited record, None after the last; raises `StaleJournal` if it is of another kind."""
+        """Takes the next inherited record, for a step that an earlier attempt has made.
+
+        Args:
+            kind: The kind of record that this step writes.
+
+        Returns:
+            The record; None after the last one, so that the step must really happen.
+
+        Raises:
+            StaleJournal: The next record is of another kind.
+        """
         if self._at >= len(self._records):
             return None
         record = self._records[self._at]
@@ -84,6 +94,7 @@ class Journal:
                 f"record {self._at} is {type(record).__name__}, not {kind.__name__}: {StaleJournal.__doc__}"
             )
         self._at += 1
+        # With the records, so that the next step's new ledger entries begin after these.
         self._entries += len(record.entries)
         return record
 

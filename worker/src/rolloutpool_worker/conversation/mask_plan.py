@@ -68,7 +68,12 @@ def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, tu
 
 
 def impossible(rerender: int, turn: int) -> MaskImpossible:
-    """Makes the error for a rerender that has fewer tokens than were sampled."""
+    """Makes the error for a rerender that has fewer tokens than were sampled.
+
+    Args:
+        rerender: The negative length.
+        turn: The number of the turn.
+    """
     return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
 
 
@@ -94,7 +99,17 @@ def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind
 
 
 def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
-    """Raises `MaskDisproved` when the echoed prompt has another number of `new` tokens than were `sent` as such."""
+    """Checks that a trainer's prompt has as many new tokens as the mask that it accepted.
+
+    Args:
+        plan: How the turn was asked.
+        sent: Length of the accepted mask.
+        new: Tokens of the echoed prompt that the trainer had not seen before.
+        turn: The number of the turn, for the error.
+
+    Raises:
+        MaskDisproved: The two differ; the error names the mode that fits this trainer.
+    """
     if new != sent:
         mode = MaskMode.RERENDER if new == plan.rerender and new >= 0 else MaskMode.EXACT
         raise MaskDisproved(
@@ -110,10 +125,24 @@ class TrainerKinds:
         self._known: LRUCache[tuple[str, str], TrainerKind] = LRUCache(REMEMBERED)
 
     def of(self, spec: RolloutSpec, batch_id: str) -> TrainerKind:
-        """The kind of the trainer that this rollout calls."""
+        """Returns the kind of the trainer that a rollout calls.
+
+        Args:
+            spec: The rollout; its endpoint stands for the trainer.
+            batch_id: Its batch.
+
+        Returns:
+            What an earlier rollout of the batch has learned here; UNKNOWN before that.
+        """
         return self._known.get((batch_id, spec.server_url), TrainerKind.UNKNOWN)
 
     def learned(self, spec: RolloutSpec, batch_id: str, kind: TrainerKind) -> None:
-        """Remembers it for the batch's other rollouts."""
+        """Remembers a trainer's kind for the batch's other rollouts.
+
+        Args:
+            spec: The rollout that has learned it.
+            batch_id: Its batch.
+            kind: What it knows at its end; UNKNOWN overwrites nothing.
+        """
         if kind is not TrainerKind.UNKNOWN:
             self._known[batch_id, spec.server_url] = kind

@@ -60,6 +60,7 @@ class Measures:
         """Counts tool calls and their time."""
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
+        # Messages that an agent appends without tools are no results.
         if self.trace and record.tool_calls:
             self.trace[-1]["tool_results"] = record.messages
 
@@ -76,6 +77,7 @@ class Measures:
         """What a trainer should look at although nothing failed."""
         ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
         found = []
+        # One such turn may be chance; where every turn that ended by itself lacks its stop id, the server withholds it.
         if ended and all(stop is StopToken.WITHHELD for stop in ended):
             found.append("stop_token_withheld")
         if self.turns and self.zero_logprobs:

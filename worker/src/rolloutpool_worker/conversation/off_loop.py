@@ -41,5 +41,6 @@ def rendering_size(messages: Sequence[dict[str, Any]]) -> int:
         elif content:
             size += sum(len(part["text"]) for part in content if isinstance(part.get("text"), str))
         for call in message.get("tool_calls") or ():
+            # No more than `OFF_LOOP` is counted: from there on the answer is a thread in any case.
             size += MESSAGE + size_of(call["function"]["arguments"], at_most=OFF_LOOP)
     return size

@@ -42,6 +42,7 @@ async def retry_store(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) 
         try:
             return await call()
         except (StoreUnavailable, StoreFull) as error:
+            # A process that shuts down must end within its drain time, and the reconciler then finds the claim.
             if drain.begun:
                 raise
             failures += 1

@@ -212,7 +212,15 @@ class TokenTrack:
             raise TemplateRefusedTurn(f"turn {turn}: {refused.message}") from None
 
     async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
-        """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
+        """Makes an edited history the context: a new sample, whose prompt is the whole of it.
+
+        Args:
+            messages: The whole edited history.
+            turn: The last turn that was sampled.
+
+        Raises:
+            TemplateUnusable: The template refuses these messages.
+        """
         self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:

@@ -139,6 +139,7 @@ class CallbackChannel:
                 if failures == self._attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
+                # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
                 # A border: no call is in flight here, so a drain may end the turn.

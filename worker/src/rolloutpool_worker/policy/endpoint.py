@@ -65,6 +65,7 @@ class TrainerEndpoint:
                 asyncio.timeout(whole),
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
+                # At the head of the reply, whatever its status: the breaker counts refused connections only.
                 self._breakers.worked(origin)
                 self._check_status(response, where)
                 return await self._read(response, where), response.headers
@@ -75,6 +76,7 @@ class TrainerEndpoint:
             late = f"{where}: the reply was not whole after {whole:g} s"
             raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            # Always retryable: without a connection, the trainer cannot have had the request.
             self._breakers.failed(origin)
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
@@ -96,6 +98,7 @@ class TrainerEndpoint:
         size = 0
         async for part in response.aiter_bytes():
             size += len(part)
+            # While it is read, because a reply need not say its length, or say the truth.
             if size > self._max_reply_bytes:
                 raise TrainerProtocolError(f"{where}: the reply is larger than {self._max_reply_bytes:,} bytes")
             parts.append(part)

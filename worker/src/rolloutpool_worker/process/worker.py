@@ -103,6 +103,7 @@ class WorkerProcess:
         """Stops all rollouts at their next border; cancels those that still run after the drain time."""
         if self.services.drain.begun:
             return
+        # Before the list of tasks is made, so that no rollout begins after it.
         self.services.drain.begin()
         self._webhooks.stop()
         tasks = [claim.task for claim in self.services.claims.current()]
@@ -112,6 +113,7 @@ class WorkerProcess:
             for task in late:
                 task.cancel()
             if late:
+                # They write their release on the way out. Without the wait they would be found only by the reconciler.
                 await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
     async def stop(self) -> None:

@@ -46,12 +46,23 @@ class PoolTask(NamedTuple):
 
 
 def report_success(callback: TaskCallback, result: object, seconds: float) -> None:
-    """Tells Celery that a task has ended."""
+    """Tells Celery that a task has ended.
+
+    Args:
+        callback: As Celery gave it to the pool with the task.
+        result: What the task returned.
+        seconds: From the task's start to its end.
+    """
     callback((False, result, seconds))
 
 
 def report_failure(callback: TaskCallback, seconds: float) -> None:
-    """Tells Celery that a task has failed with the exception that is being handled."""
+    """Tells Celery that a task has failed with the exception that is being handled.
+
+    Args:
+        callback: As Celery gave it to the pool with the task.
+        seconds: From the task's start to its end.
+    """
     callback((True, ExceptionInfo(), seconds))
 
 

@@ -15,6 +15,10 @@ def reserve_only_while(channel: Any, has_room: Callable[[], bool]) -> None:
     """Makes a channel reserve messages only while there is room, besides kombu's own limit.
 
     kombu counts messages, but a message brings several rollouts.
+
+    Args:
+        channel: A channel of kombu's Redis transport.
+        has_room: Asked before each reservation, in the thread of Celery's hub; must not block.
     """
     qos = channel.qos
     may_reserve = qos.can_consume

@@ -73,7 +73,12 @@ class ClaimRegister:
 
     @contextmanager
     def running(self, claim: Claim, verify: Verify) -> Iterator[None]:
-        """Registers the current task as the one that runs this claim, until the block ends."""
+        """Registers the current task as the one that runs this claim, until the block ends.
+
+        Args:
+            claim: The claim, whose token is the key.
+            verify: Called when Redis was started again, perhaps without the claim.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._running[claim.token] = RunningClaim(task, verify)

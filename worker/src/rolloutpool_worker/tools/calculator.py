@@ -19,7 +19,12 @@ _delay_ms = (0.0, 0.0)
 
 
 def set_delay(low_ms: float, high_ms: float) -> None:
-    """Makes each call from now on wait a random time between the two, to imitate slow tools."""
+    """Makes each call from now on wait a random time between the two, to imitate slow tools.
+
+    Args:
+        low_ms: Shortest wait, milliseconds.
+        high_ms: Longest wait, milliseconds; 0 means none.
+    """
     global _delay_ms  # noqa: PLW0603  one setting per process, read by plain functions
     _delay_ms = (low_ms, high_ms)
 
