@@ -56,8 +56,10 @@ def gae(
     earned = rewards_on_actions(rewards, flags)
     compressed = _recurrence(earned[flags], values[flags], gamma, lam)
     # The number of sampled tokens before a position is the index of the first sampled token from that position on.
+    # `1 *`, because torch does not subtract booleans.
     ahead = flags.cumsum(0) - 1 * flags
     xp = namespace(rewards)
+    # The 0 at the end is for positions after the last sampled token.
     advantages = xp.concatenate([compressed, xp.zeros_like(compressed[:1])])[ahead]
     return advantages, advantages + values
 
@@ -87,12 +89,14 @@ def rewards_on_actions(rewards: Array, mask: Array) -> Array:
         raise MaskInvalid("No token has mask 1, so nothing that was sampled can have earned the reward.")
     if bool((rewards[: int(actions[0])] != 0).any()):
         raise MaskInvalid(f"There is a reward in front of the first sampled token, which is at {int(actions[0])}.")
+    # Before the first sampled token this would be -1, the last one. Rewards there are 0, so index 0 does no harm.
     latest = xp.clip(flags.cumsum(0) - 1, 0, None)
     return add_at(rewards.shape[0], actions[latest], rewards)
 
 
 def _recurrence(rewards: Array, values: Array, gamma: float, lam: float) -> Array:
     xp = namespace(rewards)
+    # The response ends the episode: after the last token the value is 0, not the critic's.
     deltas = rewards + gamma * xp.concatenate([values[1:], xp.zeros_like(values[:1])]) - values
     # A_t = Σ_k (gamma·lam)^k δ_{t+k}, by doubling the window: log R vector steps instead of R scalar ones.
     advantages, step = deltas, 1

@@ -65,6 +65,9 @@ def as_flags(mask: Array, like: Array) -> Array:
         mask: 0 and 1, or booleans, of the shape of `like`.
         like: an array or a tensor.
 
+    Returns:
+        Booleans of the shape of `like`.
+
     Raises:
         ShapeMismatch: the shapes differ.
         MaskInvalid: an entry is neither 0 nor 1.
@@ -88,7 +91,16 @@ def check_vector(**values: Array) -> None:
 
 
 def add_at(size: int, index: Array, values: Array) -> Array:
-    """Returns zeros [size] with values [N] added at index [N]."""
+    """Adds values to zeros; values with the same index add up.
+
+    Args:
+        size: Length of the result.
+        index: [N], from 0 to `size` - 1.
+        values: [N].
+
+    Returns:
+        The sums, [size].
+    """
     xp = namespace(values)
     if xp is np:
         return np.bincount(index, weights=values, minlength=size)

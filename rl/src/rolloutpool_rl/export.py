@@ -22,6 +22,7 @@ __all__ = ["Reward", "prime_rl_samples", "slime_samples", "trainable", "trl_colu
 Reward: TypeAlias = float | Sequence[float] | None
 """The episode's reward, which each sample of a forked rollout gets, or one reward for each of `result.samples`."""
 
+# Ended by a limit of tokens, not by the policy; slime calls that truncated.
 _CUT = frozenset({FinishReason.LENGTH, FinishReason.MAX_TOKENS, FinishReason.BUDGET_TOKENS})
 
 
@@ -39,6 +40,7 @@ def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[in
         ExportRefused: The rollout must not be trained, the lists of a sample do not fit together, or there is another
             number of rewards than of samples.
     """
+    # A failure of the policy itself is kept: it is what the policy should learn to avoid.
     if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
         raise ExportRefused(
             f"Rollout {result.rollout_id} failed ({result.failure.kind}, {result.failure.category}) for a reason that "
@@ -50,6 +52,7 @@ def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[in
             f"Rollout {result.rollout_id} has {len(result.samples)} samples, but {len(rewards)} rewards were given."
         )
     for index, (sample, own) in enumerate(zip(result.samples, rewards, strict=True)):
+        # Trainers pair these lists by position, and a wrong length would shift the mask without an error.
         lengths = {len(sample.response_ids), len(sample.response_mask), len(sample.response_logprobs)}
         if len(lengths) != 1 or not sample.prompt_ids or not {0, 1}.issuperset(sample.response_mask):
             raise ExportRefused(
@@ -116,6 +119,7 @@ def slime_samples(
     Raises:
         ExportRefused: See `trainable`.
     """
+    # slime's prompt is messages, and its tokens are ids: the ids come from the ledger, never from these messages.
     prompt = [message.model_dump(exclude_none=True) for message in result.messages[: _first_sampled(result)]]
     return [
         {
@@ -214,11 +218,13 @@ def _origin(result: RolloutResult, index: int) -> dict[str, Any]:
 
 def _first_sampled(result: RolloutResult) -> int:
     """Index of the first message that the policy wrote in this rollout; the prompt may hold earlier answers."""
+    # Counted from the end, because each call of the model wrote one message, and the answers in the prompt come before.
     written = [i for i, message in enumerate(result.messages) if message.role == "assistant"]
     return written[-result.num_llm_calls] if 0 < result.num_llm_calls <= len(written) else len(result.messages)
 
 
 def _chat_turns(result: RolloutResult) -> int:
+    # The prompt is one turn, each call is one, and so is each stretch of messages that others wrote.
     answers = groupby(message.role == "assistant" for message in result.messages[_first_sampled(result) :])
     return 1 + result.num_llm_calls + sum(not by_policy for by_policy, _ in answers)
 

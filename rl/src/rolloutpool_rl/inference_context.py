@@ -114,6 +114,7 @@ class InferenceContext:
         except TemplateMissing:
             if on_missing_template != "role_content":
                 raise
+        # Loaded again, now with a template of our own; a tokenizer that has one never comes here.
         context = cls(load_tokenizer(name, revision, missing_template=_ROLE_CONTENT), template_kwargs=template_kwargs)
         context.warn(PlainFormattingWarning, name)
         return context
@@ -193,12 +194,14 @@ class InferenceContext:
 
         Raises:
             ChoiceRefused: One of its kinds; PromptMismatch if the server rendered another prompt.
+            TemplateRefused: The template cannot render the prompt.
         """
         prompt_tokens = self.tokenize_prompt(prompt)
         echo = prompt_token_ids if prompt_token_ids is not None else field(choice, "prompt_token_ids")
         if echo is not None:
             self.check_prompt(prompt_tokens, echo)
         ids, logprobs = self.sampled_from_choice(choice, env_example_id)
+        # One reply is sampled from end to end, so its mask has no 0.
         return Rollout(
             env_name,
             env_example_id,
@@ -232,7 +235,13 @@ class InferenceContext:
             )
 
     def warn(self, category: type[RolloutWarning], example_id: str) -> None:
-        """Issues a warning, logs it with the example's id, and counts it."""
+        """Issues a warning, logs it with the example's id, and counts it.
+
+        Args:
+            category: Its docstring is the text.
+            example_id: Of the example whose reply is suspicious.
+        """
+        # Python may show a warning once only; the count and the log have every one.
         self.warning_counts[category.__name__] += 1
         _log.warning("%s example=%s", category.__name__, example_id)
         warnings.warn(f"{(category.__doc__ or '').strip()} ({example_id})", category, stacklevel=3)
@@ -260,6 +269,7 @@ def rewards_from_spans(
     for start, end, reward in spans:
         if not 0 <= start < end <= len(sampled):
             raise ShapeMismatch(f"The span [{start}, {end}) is empty or outside a response of {len(sampled)} tokens.")
+        # Each reward lands on sampled tokens only, so without one it would vanish without a word.
         if not sampled[start:end].any():
             raise ChoiceRefused(f"Nothing in the span [{start}, {end}) was sampled, so its reward would be lost.")
         rewards[start:end] += reward * sampled[start:end]

@@ -27,12 +27,21 @@ _INT32_END = 2**31
 
 
 def field(choice: Any, name: str) -> Any:
-    """Returns a field of an object or of a mapping; None if there is none."""
+    """Returns a field of an object or of a mapping; None if there is none.
+
+    Args:
+        choice: An `openai` object, a dict, or None.
+        name: Of the field.
+    """
     return choice.get(name) if isinstance(choice, Mapping) else getattr(choice, name, None)
 
 
 def sampled_ids(choice: Any, tokenizer: ChatTokenizer) -> npt.NDArray[np.int32]:
     """Reads the ids that the policy sampled.
+
+    Args:
+        choice: With `token_ids`, or with logprobs whose entries name ids or pieces.
+        tokenizer: The server's.
 
     Returns:
         [R].

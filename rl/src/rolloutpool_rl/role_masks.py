@@ -76,6 +76,9 @@ class MaskGenerator:
                 out of both masks, and on a tool message `include_in_loss: true`, which trains it in `slime_mask`.
             tools: What the policy could call.
 
+        Returns:
+            The conversation's ids with both masks.
+
         Raises:
             MessagesRefused: The conversation is empty, the type does not fit the template, or tool results that are
                 rendered as one turn disagree about their masks.
@@ -92,6 +95,7 @@ class MaskGenerator:
             spans = OffsetSpans(self.tokenizer, render).spans([str(m["role"]) for m in plain])
             ids = list(render.ids)
         else:
+            # qwen3's template writes consecutive tool results as one turn, so they can only be rendered together.
             alone = IdSpans(self.tokenizer, behind_dummy=self.tokenizer_type == "qwen3")
             groups = list(_groups([str(m["role"]) for m in plain], together=self.tokenizer_type == "qwen3"))
             ids, spans = alone.spans([(plain[group], group) for group in groups], tools)
@@ -109,6 +113,9 @@ class MaskGenerator:
             ids: [T].
             mask: [T].
 
+        Returns:
+            One text per run.
+
         Raises:
             ValueError: The lengths differ.
         """
@@ -119,6 +126,7 @@ class MaskGenerator:
         content = messages[-1].get("content")
         if not isinstance(content, str) or messages[-1].get("role") != "assistant":
             raise MessagesRefused("distill_qwen trains the last message: it must be an assistant's, with text content.")
+        # As in slime, only the first message is the prompt; what stands between it and the last is left out.
         prompt = self.tokenizer.render_prompt(plain[:1], tools=tools)
         # Markup in what a policy wrote is meant, so it is not escaped.
         response = self.tokenizer.encode(content)
@@ -171,6 +179,7 @@ def _masks(length: int, spans: Sequence[Span], messages: Sequence[Message]) -> t
         if members[0].get("role") == "assistant" and _trained(members[0]):
             slime[span.start : span.end] = [1] * (span.end - span.start)
             rl[span.start : span.close] = [1] * (span.close - span.start)
+        # Only the slime mask takes tool messages: no policy sampled them, so `rl` stays 0 there.
         wanted = set(map(_wants_loss, members))
         if len(wanted) > 1:
             raise MessagesRefused(
@@ -180,6 +189,7 @@ def _masks(length: int, spans: Sequence[Span], messages: Sequence[Message]) -> t
         if wanted == {True}:
             slime[span.turn_start : span.turn_end] = [1] * (span.turn_end - span.turn_start)
             placed.update(range(span.messages.start, span.messages.stop))
+    # `OffsetSpans` gives no span to messages that it cannot tell apart. What asked for loss there must not vanish.
     lost = [i for i, m in enumerate(messages) if _wants_loss(m) and i not in placed]
     if lost:
         raise MessagesRefused(f"include_in_loss: it cannot be told which tokens message {lost[0]} has become.")

@@ -52,7 +52,10 @@ class IdSpans:
         """
         self._tokenizer = tokenizer
         self._dummy = self._ids([_PROBE], None)
+        # One probe is a default system prompt and a message, two are that prompt and two messages. So twice the first
+        # length less the second is the length of the system prompt alone.
         self._system = 2 * len(self._dummy) - len(self._ids([_PROBE, _PROBE], None))
+        # With a generation prompt less without: what the template writes before the policy speaks.
         self._header = len(tokenizer.render_prompt([_PROBE])) - len(self._dummy)
         self._behind_dummy = behind_dummy
         if behind_dummy and self._system:
@@ -90,12 +93,15 @@ class IdSpans:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, first: bool
     ) -> list[int]:
         if self._behind_dummy:
+            # The first message of the conversation stays first; all others come after the dummy, which is cut off.
             n = len(self._dummy)
             ids = self._ids([*messages, _PROBE], tools) if first else self._ids([_PROBE, *messages], None)
             own, dummy = (ids[:-n], ids[-n:]) if first else (ids[n:], ids[:n])
             if dummy != self._dummy:
                 raise MessagesRefused("The template renders a message differently next to another; use `qwen3_5`.")
             return own
+        # The tools are part of the first render only, as in the whole conversation. A default system prompt is part of
+        # each render that does not begin with a system message, so it is cut off from the second one on.
         ids = self._ids(messages, tools if first else None)
         return ids if first or messages[0]["role"] == "system" else ids[self._system :]
 
@@ -115,6 +121,10 @@ class OffsetSpans:
     def __init__(self, tokenizer: ChatTokenizer, render: RenderedConversation) -> None:
         """Finds the turns.
 
+        Args:
+            tokenizer: Rendered the conversation.
+            render: The whole conversation, with the place of each id in the text.
+
         Raises:
             MessagesRefused: The vocabulary has no ChatML tokens.
         """
@@ -122,6 +132,7 @@ class OffsetSpans:
         if opening is None or self._close is None:
             raise MessagesRefused(f"The type `qwen3_5` needs {_OPEN} and {_CLOSE}, which {tokenizer.name} lacks.")
         self._render = render
+        # A turn reaches to the next opening token, so the newline after its close token belongs to it.
         starts = [i for i, token in enumerate(render.ids) if token == opening]
         self._turns = list(pairwise([*starts, len(render.ids)]))
 
@@ -153,7 +164,9 @@ class OffsetSpans:
             raise MessagesRefused(f"The template writes no {_CLOSE} after message {message}.")
         first = offsets[turn[0]][1] + len(_HEADER)
         first += len(_THINK) if text.startswith(_THINK, first) else 0
+        # slime's mask includes the newline after the close token.
         last = offsets[close][1] + text.startswith("\n", offsets[close][1])
+        # By characters, because one token may hold the end of the header and the first letters of the answer.
         inside = [i for i in range(*turn) if offsets[i][0] < last and offsets[i][1] > first]
         return Span(slice(message, message + 1), *turn, inside[0], close + 1, inside[-1] + 1)
 
@@ -162,6 +175,8 @@ class OffsetSpans:
         """Yields spans of the messages [start, stop) if each has a turn, or each run of tool results has one."""
         runs = [(role, len(list(run))) for role, run in groupby(roles[start:stop])]
         together = [size for role, n in runs for size in ([n] if role == "tool" else [1] * n)]
+        # A template does one or the other. If the number of turns fits neither, it dropped or merged messages, and it
+        # cannot be told which.
         for sizes in (together, [1] * (stop - start)):
             if len(sizes) == len(turns):
                 for turn, size in zip(turns, sizes, strict=True):
