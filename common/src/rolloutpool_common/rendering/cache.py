@@ -86,6 +86,7 @@ class TokenizerCache:
             return pending.result()
         try:
             tokenizer = load_tokenizer(name, revision, trust_remote_code=name in self._trusted)
+        # Even an interrupt: other threads wait for this future, and would wait for ever.
         except BaseException as error:
             with self._lock:
                 del self._loading[key]

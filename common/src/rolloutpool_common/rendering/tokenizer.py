@@ -235,6 +235,7 @@ class ChatTokenizer:
         """Whether deltas depend on the tools that the policy was shown, so that it matters which these are."""
         if not tools:
             return False
+        # With several templates, it is the tools that decide which one renders.
         if len(self._deltas) > 1:
             return True
         if template_kwargs:
@@ -291,6 +292,7 @@ class ChatTokenizer:
         if not results or self.close_id is None:
             return delta(new_messages, sampled, history)
         block = deepseek.outputs_block(normal[:results], self._codec, after=self.close_token or "")
+        # The block follows a closed turn. So what comes after it is rendered as after a turn that sampled its close.
         rest = delta(new_messages[results:], [self.close_id], None).glue_ids if normal[results:] else ()
         closed = bool(sampled) and sampled[-1] in self.stop_ids
         return Delta(() if closed else (self.close_id,), (*block, *rest))
@@ -323,6 +325,7 @@ class ChatTokenizer:
             )
 
         rendered = text(edges=False)
+        # Marked edges are tokenised apart, which may give other ids; see `DeltaRenderer` for when they are needed.
         if escaper.has_edges([m["content"] for m in normal]) or escaper.has_edges(list(tools or ())):
             marked = text(edges=True)
             if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):

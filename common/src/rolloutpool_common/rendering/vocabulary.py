@@ -72,6 +72,7 @@ def _anchor(backend: Tokenizer, control_ids: Mapping[str, int]) -> str:
     """Looks for a control string that stays one id and does not change the text after it."""
     for text, token_id in control_ids.items():
         ids = _encode(backend, text + "x x")
+        # None is needed where text alone has the same ids as after a control string.
         if ids[:1] == [token_id] and _encode(backend, text + "\nx")[1:] == _encode(backend, "\nx"):
             return text if ids[1:] != _encode(backend, "x x") else ""
     return ""
@@ -80,6 +81,7 @@ def _anchor(backend: Tokenizer, control_ids: Mapping[str, int]) -> str:
 def _are_borders(backend: Tokenizer, added: Iterable[AddedToken]) -> bool:
     normalizer = backend.normalizer
     rewrites = normalizer is not None and normalizer.normalize_str(_UNNORMALISED) != _UNNORMALISED
+    # Such a token takes white space from the text next to it, or is found or not by what stands there.
     return not any(
         token.lstrip or token.rstrip or token.single_word or (token.normalized and rewrites) for token in added
     )

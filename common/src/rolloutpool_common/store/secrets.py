@@ -71,6 +71,7 @@ class SecretStore:
 
     def encrypt(self, secret: str) -> str:
         """Encrypts a secret with the first key; raises `SecretsUnkept` where there is none."""
+        # In the order of the file. The key's name goes along, so that `decrypt` knows which one to take.
         for name, key in self._keys.items():
             return f"{name}:{key.encrypt(secret.encode()).decode()}"
         raise SecretsUnkept
@@ -96,6 +97,7 @@ class SecretStore:
             document: The object; unchanged where it has no secret.
             encrypted: Remembers what was encrypted, because thousands of rollouts share one secret.
         """
+        # Most documents hold no secret, and this look is cheaper than parsing thousands of them.
         if FIELD.encode() not in document:
             return document
         fields: dict[str, Any] = orjson.loads(document)
