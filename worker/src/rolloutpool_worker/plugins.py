@@ -68,7 +68,12 @@ class Registry(Generic[T]):
         return list(self._things.values())
 
     def load_entry_points(self) -> None:
-        """Adds what installed packages offer; raises `NameTaken` or `PluginBroken`."""
+        """Adds what installed packages offer under this group.
+
+        Raises:
+            NameTaken: Two of them have one name.
+            PluginBroken: One cannot be imported.
+        """
         for entry in entry_points(group=self.group):
             try:
                 self.register(entry.name, entry.load())
@@ -79,7 +84,15 @@ class Registry(Generic[T]):
 
 
 def import_plugins(modules: tuple[str, ...]) -> None:
-    """Imports the modules of the setting; raises `PluginBroken`."""
+    """Imports modules, which register their plug-ins while they are imported.
+
+    Args:
+        modules: Dotted names, from ROLLOUTPOOL_PLUGINS.
+
+    Raises:
+        PluginBroken: A module cannot be imported.
+        NameTaken: A module registers a name that another thing has.
+    """
     for module in modules:
         try:
             importlib.import_module(module)

@@ -30,7 +30,7 @@ class History:
         self.append(messages)
 
     def append(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Adds messages in normal form."""
+        """Adds messages to the end of the transcript, and to the bytes that go out. They must be in normal form."""
         self.messages.extend(messages)
         self.wire.append(messages)
 
@@ -45,7 +45,7 @@ class History:
         return self._with_tool_names([*self.messages[self._turn_end() :], *messages])
 
     def through_last_turn(self) -> list[dict[str, Any]]:
-        """All messages up to the policy's last one, that one included."""
+        """All messages up to the policy's last one, that one included; none where it has written none."""
         return self.messages[: self._turn_end()]
 
     def _turn_end(self) -> int:

@@ -34,7 +34,11 @@ class Measures:
     """Whether every log-probability so far was 0.0, which no real policy reports."""
 
     def add_turn(self, record: TurnRecord) -> None:
-        """Counts a turn."""
+        """Counts a turn: its tokens, time, drift, and what later warnings need.
+
+        Args:
+            record: Of the turn, replayed or new.
+        """
         summary = record.summary
         self.turns.append(summary)
         self.sampled_tokens += summary.sampled_tokens
@@ -57,7 +61,11 @@ class Measures:
             )
 
     def add_observation(self, record: ObservationRecord) -> None:
-        """Counts tool calls and their time."""
+        """Counts the tool calls that followed a turn, and their time.
+
+        Args:
+            record: Of what followed, replayed or new; the turn itself was added before.
+        """
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
         # Messages that an agent appends without tools are no results.
@@ -74,7 +82,12 @@ class Measures:
         return Alignment.FORKED if self.forked else Alignment.EXACT
 
     def warnings(self) -> list[str]:
-        """What a trainer should look at although nothing failed."""
+        """Lists what a trainer should look at although nothing failed.
+
+        Returns:
+            `stop_token_withheld`: the trainer keeps back the ids that end turns. `zero_logprobs`: it reports 0.0 for
+            every sampled token.
+        """
         ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
         found = []
         # One such turn may be chance; where every turn that ended by itself lacks its stop id, the server withholds it.

@@ -159,7 +159,12 @@ class TokenTrack:
         return self._first
 
     def stop_of(self, reply: Reply) -> StopToken:
-        """How the end of a turn shows in its ids."""
+        """How the end of a turn shows in its ids.
+
+        Returns:
+            SAMPLED where the last id is a stop id; ABSENT where sampling stopped at a length; else WITHHELD, because
+            the turn has ended and its stop id is missing.
+        """
         if reply.token_ids and reply.token_ids[-1] in self._tokenizer.stop_ids:
             return StopToken.SAMPLED
         return StopToken.ABSENT if reply.finish_reason == "length" else StopToken.WITHHELD

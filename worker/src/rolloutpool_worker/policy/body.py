@@ -40,7 +40,11 @@ class MessageBytes:
         self.append(messages)
 
     def append(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Encodes and hashes further messages."""
+        """Encodes and hashes further messages; takes time for these alone, however long the history is.
+
+        Args:
+            messages: In normal form.
+        """
         for message in messages:
             if self._parts:
                 self._digest.update(b",")
@@ -57,7 +61,14 @@ class MessageBytes:
         return copy
 
     def body(self, tail: bytes) -> TurnBody:
-        """Returns the body that consists of all messages, followed by `tail`."""
+        """Makes the body that consists of all messages, followed by `tail`.
+
+        Args:
+            tail: From the bracket that closes the list of messages to the end of the object.
+
+        Returns:
+            The body with its digest; this object stays as it is.
+        """
         digest = self._digest.copy()
         digest.update(tail)
         return TurnBody(b"".join((_HEAD, b",".join(self._parts), tail)), digest.hexdigest())

@@ -61,12 +61,20 @@ class Breakers:
         port.retry_at = now + OPEN_SECONDS
 
     def failed(self, origin: str) -> None:
-        """Reports a refused connection."""
+        """Reports a refused connection; the one that makes `FAILURES` in a row takes the port out.
+
+        Args:
+            origin: The port, like `http://host:port`.
+        """
         port = self._ports.setdefault(origin, _PortFailures())
         port.in_a_row += 1
         if port.in_a_row >= FAILURES:
             port.retry_at = self._clock() + OPEN_SECONDS
 
     def worked(self, origin: str) -> None:
-        """Reports an answer, with whatever status."""
+        """Reports an answer, with whatever status, and closes the port's breaker.
+
+        Args:
+            origin: The port, like `http://host:port`.
+        """
         self._ports.pop(origin, None)

@@ -108,7 +108,11 @@ class EventLoop:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts the coroutine on the loop; another thread can wait for the future."""
+        """Starts a coroutine on the loop; may be called from any thread.
+
+        Returns:
+            Its future. Another thread may wait for it; the loop's own thread must not, because it would wait for ever.
+        """
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -116,7 +120,7 @@ class EventLoop:
         return self.submit(coroutine).result()
 
     def stop(self) -> None:
-        """Ends the loop; what still runs on it is cancelled."""
+        """Ends the loop, and waits up to ten seconds for its thread. What still runs on it is cancelled."""
         if not self._stopped:
             # The flag comes first: `_run` starts a loop again that ends without it.
             self._stopped = True

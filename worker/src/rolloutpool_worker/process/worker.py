@@ -117,7 +117,7 @@ class WorkerProcess:
                 await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
     async def stop(self) -> None:
-        """Ends the background tasks, leaves Redis' list of workers, and closes all connections."""
+        """Ends the background tasks, leaves Redis' list of workers unless it has claims, and closes all connections."""
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
         for task in (self._beats, self._publishing, self._pushing):
             await task.stop()

@@ -102,7 +102,11 @@ class CeleryWorker:
             self._slots.give()
 
     def worker(self) -> Worker:
-        """Makes Celery's worker, ready to start."""
+        """Makes Celery's worker.
+
+        Returns:
+            The worker, with this process's pool and slots. Its `start` returns when the process shall end.
+        """
         settings = self._settings
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = self.app.Worker(
@@ -144,7 +148,15 @@ async def _started(settings: WorkerSettings) -> WorkerProcess:
 
 
 def load_plugins(settings: WorkerSettings) -> None:
-    """Registers tools, agents and termination strategies of this process; raises `RolloutPoolError`."""
+    """Registers the tools, agents and termination strategies of this process.
+
+    Args:
+        settings: Name the plug-ins' modules, and how long the calculator waits.
+
+    Raises:
+        NameTaken: Two plug-ins of one kind have one name.
+        PluginBroken: A plug-in cannot be imported.
+    """
     calculator.set_delay(*settings.calculator_delay_ms)
     for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
         registry.load_entry_points()

@@ -82,7 +82,7 @@ class LoopConsumer(Consumer):
             self.timer.call_after(FLUSH_SECONDS, self._send_events)
 
     def on_ready(self) -> None:
-        """Limits reservations; the channel is new after each connection."""
+        """Limits reservations to the slots. Done after each connection, because each has a new channel."""
         super().on_ready()
         slots = self.pool.slots
         reserve_only_while(self.task_consumer.channel, lambda: slots.has_room)

@@ -35,12 +35,16 @@ class Slots:
         return self._taken - self._given + self._per_message <= self._total
 
     def take(self, count: int) -> None:
-        """Takes slots for the rollouts of a message; called in Celery's thread."""
+        """Takes slots for the rollouts of a message; called in Celery's thread.
+
+        Args:
+            count: Rollouts in the message. They may be more than are free; then nothing is reserved until enough end.
+        """
         # All at once, although the rollouts begin one by one: else the hub would reserve the next message too soon.
         self._taken += count
 
     def give(self) -> None:
-        """Gives one slot back; called in the event loop's thread."""
+        """Gives one slot back, and calls `on_room` if a whole message may come again; in the event loop's thread."""
         had_room = self.has_room
         self._given += 1
         # Celery's thread may take slots meanwhile. Then the hub is woken for nothing, and asks `has_room` itself.

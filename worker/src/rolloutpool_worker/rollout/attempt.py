@@ -130,7 +130,14 @@ class _Attempt:
         return state.certain and not state.calling
 
     async def run(self) -> TicketOutcome:
-        """Runs the rollout to an ending, and carries out what the table says about it."""
+        """Runs the rollout to an ending, and carries out what the table says about it.
+
+        Returns:
+            What became of the ticket.
+
+        Raises:
+            BaseException: A defect that the table does not name; `run_rollout` then abandons the claim.
+        """
         services = self._services
         ending = await self._run_to_ending()
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.

@@ -93,7 +93,11 @@ class ClaimRegister:
         return list(self._running.values())
 
     def cancel(self, token: str) -> None:
-        """Stops the rollout that runs under this token, if there is one."""
+        """Stops the rollout that runs under this token; does nothing where there is none.
+
+        Args:
+            token: The claim's, as the beat's answer names it.
+        """
         # It may have ended since Redis said that it must stop.
         if token in self._running:
             self._running[token].task.cancel()

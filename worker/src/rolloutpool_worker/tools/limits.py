@@ -53,7 +53,14 @@ def cut_result(text: str, limit: int) -> str:
 
 
 def shorten_fault(text: str) -> str:
-    """Makes a message that quotes arguments at most `LONGEST_FAULT` characters long, and some words."""
+    """Shortens a message that quotes arguments.
+
+    Args:
+        text: The message.
+
+    Returns:
+        The message itself, or its first `LONGEST_FAULT` characters and a mark that says so.
+    """
     if len(text) <= LONGEST_FAULT:
         return text
     return f"{text[:LONGEST_FAULT]}… [cut: {LONGEST_FAULT} of {len(text)} characters shown]"
