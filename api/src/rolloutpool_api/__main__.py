@@ -86,6 +86,7 @@ def main() -> int:
     try:
         settings = ApiSettings.from_environment()
         app = create_app(settings)
+        # Before the port is bound: an API that must not touch this Redis must not take requests for it either.
         asyncio.run(refuse_foreign_schema(settings.redis_url.get_secret_value()))
         listener = listen(settings)
     except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, BindFailed) as error:

@@ -66,6 +66,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
 
     app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
     app.state.services = services
+    # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 1_000_000)
     # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
@@ -92,6 +93,7 @@ async def _store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
         return answer(request.url.path, 409, error.message)
+    # A full Redis stays full for a while; one that does not answer may be restarting.
     retry_after_s = 30 if isinstance(error, StoreFull) else 2
     return answer(request.url.path, 503, error.message, headers={"Retry-After": str(retry_after_s)})
 

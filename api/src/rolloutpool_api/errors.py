@@ -108,6 +108,7 @@ class Conflict(ApiError):
         super().__init__(message)
         self.batch_id = batch_id
 
+    # By default an exception is copied and pickled by calling its class with the message alone.
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_conflict, (self.message, self.batch_id))
 
@@ -205,5 +206,10 @@ def answer(
 
 
 def answer_error(at: str, error: ApiError) -> Response:
-    """Makes the answer of an error, in the shape that this path has."""
+    """Makes the answer of an error, in the shape that this path has.
+
+    Args:
+        at: The request's path.
+        error: Has status, message and headers.
+    """
     return answer(at, error.status, error.message, error.extra(), error.headers())

@@ -80,7 +80,15 @@ class _Once(Collector):
 
 
 def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Writes metrics in the format that an Accept header asks for; returns them with their content type."""
+    """Writes metrics in the format that an Accept header asks for.
+
+    Args:
+        found: The metrics of this scrape.
+        accept: The request's Accept header.
+
+    Returns:
+        The text, and its content type.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(list(found)))
     encoder, content_type = choose_encoder(accept)
@@ -110,7 +118,9 @@ def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Ite
             if field.startswith(f"{prefix}:")
         }
         family = CounterMetricFamily(f"rolloutpool_{name}", text, labels=labels)
+        # What was counted wins over the zeros of the values that are always there.
         for value, n in sorted({**dict.fromkeys(always, 0), **found}.items()):
+            # Split once per label but the last, which may have colons of its own.
             family.add_metric(value.split(":", len(labels) - 1), n)
         yield family
 

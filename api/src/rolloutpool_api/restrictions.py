@@ -97,6 +97,7 @@ class _HostCheck(Check):
                 self._check(part[name], (*at, name))
 
     def _check(self, url: Any, at: Place) -> None:
+        # What is no URL is a fault of its model already.
         if not _is_url(url):
             return
         if url not in self._verdicts:

@@ -85,5 +85,6 @@ class StoppingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Calls `on_stop`, then stops."""
+        # First, because uvicorn then waits for open requests. Those that wait for results end only if they are told.
         self._on_stop()
         await super().shutdown(sockets)

@@ -75,6 +75,8 @@ class ChoiceConversation:
         ids, logprobs = self._context.sampled_from_choice(choice, example_id)
         echo = prompt_token_ids if prompt_token_ids is not None else field(choice, "prompt_token_ids")
         if echo is not None:
+            # On the first turn nothing is sampled yet, so another prompt can only be a wrong setting. Later it may be
+            # drift, which the ledger handles.
             if self._turn == 0:
                 self._context.check_prompt(self._ledger.ids, echo)
             else:
@@ -83,6 +85,7 @@ class ChoiceConversation:
         self._turn += 1
         self._ledger.append_sampled(ids.tolist(), logprobs.tolist(), turn=self._turn)
         message = _message(field(choice, "message"))
+        # A history with a gap would render other messages than the policy saw, so it is given up for good.
         self._history = None if message is None or self._history is None else [*self._history, message]
         self._open = False
 
@@ -125,6 +128,7 @@ class ChoiceConversation:
         samples = self._ledger.samples()
         if not samples:
             raise ChoiceRefused("The conversation has no reply yet.")
+        # A prompt that was not echoed on one turn is unproved for the whole sequence.
         alignment = Alignment.EXACT if self._echoed == self._turn else Alignment.UNVERIFIED
         records = []
         for sample in samples:

@@ -58,6 +58,9 @@ def policy_loss(
         clip: How far r may fall below 1.
         clip_high: How far r may rise above 1; `clip` by default.
 
+    Returns:
+        Loss, clip flags and drift of each token, [R] each.
+
     Raises:
         ShapeMismatch: Shapes differ.
         MaskInvalid: The mask holds other values.
@@ -65,6 +68,7 @@ def policy_loss(
     floats = as_floats(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     flags = as_flags(mask, floats[0])
     xp = namespace(floats[0])
+    # Replaced first and not multiplied by 0 at the end: inf times 0 is NaN, in the result and in its gradient.
     new, old, gain = (xp.where(flags, value, 0.0) for value in floats)
     ppo_kl = old - new
     ratio = xp.exp(-ppo_kl)
@@ -84,6 +88,9 @@ def value_loss(values: Array, old_values: Array, returns: Array, mask: Array, *,
         returns: [R], from `advantages.gae`.
         mask: [R], 0 or 1.
         clip: How far a value may move without being clipped.
+
+    Returns:
+        Loss and clip flags of each token, [R] each.
 
     Raises:
         ShapeMismatch: Shapes differ.
@@ -128,6 +135,7 @@ def kl(log_probs: Array, reference_log_probs: Array, mask: Array, *, estimator: 
     if estimator == "k2":
         return difference**2 / 2
     if estimator == "k3":
+        # `expm1` stays exact where the policies hardly differ; exp(-d) - 1 would lose its digits there.
         return xp.expm1(-difference) + difference
     raise ValueError(f"There is no KL estimator {estimator!r}; use k1, k2 or k3.")
 
@@ -152,8 +160,10 @@ def entropy(logits: Array, mask: Array) -> Array:
     flags = as_flags(mask, logits[:, 0])
     xp = namespace(logits)
     kept = xp.where(flags[:, None], logits, 0.0)
+    # Without its largest logit no exponential overflows; the entropy does not change by that.
     shifted = kept - xp.amax(kept, axis=-1, keepdims=True)
     weights = xp.exp(shifted)
     total = weights.sum(-1)
+    # A forbidden token has shifted = -inf and weight 0, whose product would be NaN.
     spread = (weights * xp.where(weights > 0, shifted, 0.0)).sum(-1)
     return xp.where(flags, xp.log(total) - spread / total, 0.0)

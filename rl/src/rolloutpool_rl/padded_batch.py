@@ -60,6 +60,9 @@ def padded_batch(
         prompt_length: P; the longest prompt by default.
         response_length: R; the longest response by default.
 
+    Returns:
+        The batch, with one row per trainable sample.
+
     Raises:
         ExportRefused: There is nothing to train, a sample is too long, a reward is missing, or `trainable` refuses.
     """
@@ -89,6 +92,7 @@ def padded_batch(
         attention[row, start : width_p + size] = 1
         mask[row, :size] = sample.response_mask
         logprobs[row, :size] = sample.response_logprobs
+        # `trainable` leaves out samples without a sampled token, so there is a last one.
         scores[row, np.flatnonzero(mask[row])[-1]] = reward
     sums = np.bincount(rollout, weights=mask.sum(1)).astype(np.int64)
     return PaddedBatch(
@@ -96,6 +100,7 @@ def padded_batch(
         responses=ids[:, width_p:],
         input_ids=ids,
         attention_mask=attention,
+        # Counting attended tokens gives -1 in the padding on the left, and stands still in that on the right.
         position_ids=np.maximum(attention.cumsum(1) - 1, 0),
         response_mask=mask,
         rollout_log_probs=logprobs,

@@ -40,6 +40,7 @@ def sum_of_sample_mean(
         raise ShapeMismatch(f"There are {len(denoms)} denominators for {len(flags)} samples.")
     counts = [max(denom, 1) for denom in denoms] if denoms is not None else [flag.sum().clip(1) for flag in flags]
     sums = [_masked(part, flag).sum() / count for part, flag, count in zip(parts, flags, counts, strict=True)]
+    # Started with the sum of nothing in x's own type, so that an empty batch also gives an array or a tensor.
     return sum(sums, start=x[:0].sum())
 
 
@@ -114,6 +115,7 @@ def masked_whiten(values: Array, mask: Array, *, shift_mean: bool = True) -> Arr
     if n == 0:
         raise MaskInvalid("There is nothing to whiten: the mask is 0 everywhere.")
     mean = _masked(values, flags).sum() / n
+    # Divided by n - 1; a single token has no variance, and must not divide by 0.
     variance = (_masked(values - mean, flags) ** 2).sum() / max(n - 1, 1)
     whitened = (values - mean) / namespace(values).sqrt(variance + _EPSILON)
     return whitened if shift_mean else whitened + mean

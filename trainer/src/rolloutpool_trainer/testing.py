@@ -87,11 +87,13 @@ class ScriptedPolicy:
         """Samples the next turn of the conversation in `params.messages`, of at most `params.max_tokens`."""
         if self._latency:
             await asyncio.sleep(self._latency)
+        # Not `hash()`, which differs from process to process.
         seed = hashlib.blake2b(f"{params.rollout_id}/{params.turn}".encode(), digest_size=8).digest()
         rng = random.Random(int.from_bytes(seed, "big"))
         ids = self._encode(_next_text(params.messages, self._turns, rng), rng)
         if self._tokenizer.close_id is not None:
             ids.append(self._tokenizer.close_id)
+        # The close token counts too; a turn that is cut before it ends by its length.
         kept = ids[: params.max_tokens]
         return Generation(
             token_ids=kept,
@@ -130,6 +132,7 @@ class _ScriptedCall:
 
 
 def _next_text(messages: Sequence[dict[str, Any]], turns: int | None, rng: random.Random) -> str:
+    # Only what follows the last question counts: a conversation may hold several.
     start = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
     question = messages[start]["content"] if start >= 0 else None
     since = messages[start + 1 :]
@@ -216,6 +219,7 @@ def _plan(tree: ast.expr) -> list[_ScriptedCall]:
         return depth + 1
 
     visit(tree)
+    # The sort is stable, so calls of one depth stay in the order from left to right.
     found.sort(key=lambda call: call[4])
     place = {id(node): index for index, (node, *_) in enumerate(found)}
 

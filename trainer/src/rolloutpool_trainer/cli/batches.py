@@ -52,6 +52,7 @@ def submit(
         "max_tokens_total": max_tokens_total,
         "deadline_seconds": deadline,
     }
+    # An option of its own wins over the same field in --defaults.
     shared |= {name: value for name, value in given.items() if value is not None}
     with console.client(url, api_key) as client:
         batch = client.submit(
@@ -128,6 +129,7 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read {file}: {error}") from error
+    # Not `splitlines`, which also splits at characters such as U+2028 that JSON allows inside a text.
     rows = [(number, row) for number, row in enumerate(text.split("\n"), 1) if row.strip()]
     if not rows:
         raise typer.BadParameter(f"{file} holds no rollouts; write one JSON object a line")

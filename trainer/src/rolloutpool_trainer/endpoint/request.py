@@ -65,6 +65,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         raise EndpointError(400, "bad_json", f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise EndpointError(400, "bad_json", "the body must be a JSON object")
+    # Taken out before the model sees it, because `mask_check` looks at each value itself and says which one is wrong.
     mask = document.pop("response_mask", None)
     try:
         completions = CompletionsRequest.model_validate(document)

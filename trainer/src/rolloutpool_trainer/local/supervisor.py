@@ -87,6 +87,7 @@ class Supervisor:
             pause.wait(1.0)
 
     def _await_end(self, children: Sequence[Child]) -> None:
+        # One deadline for all, because they stop side by side.
         deadline = time.monotonic() + max((child.spec.grace_seconds for child in children), default=0.0)
         for child in children:
             if not child.join(max(0.0, deadline - time.monotonic())):

@@ -166,6 +166,7 @@ def _sample(view: SampleView) -> str:
     for place, run in enumerate(view.runs):
         waiting.append(run)
         after = view.runs[place + 1] if place + 1 < len(view.runs) else None
+        # A turn may have several sampled runs, one after the other; its part ends after the last.
         turn_ends = run.kind == SAMPLED and not (after and after.kind == SAMPLED and after.turn == run.turn)
         if turn_ends or run.kind in (SHARED, PROMPT) or after is None:
             parts.append(_part(waiting, view))
@@ -221,6 +222,7 @@ def _run(run: Run) -> str:
 def _probability(logprobs: Sequence[float]) -> str:
     if not logprobs:
         return ""
+    # A piece may have several tokens, whose probabilities multiply. Rounding may make a sum greater than 0.
     chance = math.exp(min(sum(logprobs), 0.0))
     return f" class=q{sum(chance >= edge for edge in _PROBABILITIES)}"
 
