@@ -44,7 +44,7 @@ V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
 
 @dataclass(frozen=True)
 class Principal:
-    """A caller who was let in."""
+    """A caller who was let in: the name that owns their data, and what they may do with it."""
 
     name: str
     """Owner of the data: batches, rollouts, idempotency keys and rollout ids of different names are kept apart."""
@@ -56,13 +56,17 @@ class Principal:
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
     def must(self, scope: KeyScope) -> None:
-        """Raises `Forbidden` unless they have this permission."""
+        """Demands a permission for what a route is about to do.
+
+        Raises:
+            Forbidden: They have neither this permission nor `admin`.
+        """
         if not self.may(scope):
             raise Forbidden(f"this key may not do this: it lacks the scope `{scope}`")
 
     @property
     def sees(self) -> str | None:
-        """Whose data they see; None means everybody's."""
+        """The name whose data they see, which is their own; None means everybody's, for `admin`."""
         return None if KeyScope.ADMIN in self.scopes else self.name
 
 

@@ -49,7 +49,7 @@ class Check:
         self.faults = FaultList()
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Looks at what surrounds the rollouts."""
+        """Looks at what surrounds the rollouts; called once, before the first rollout."""
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
         """Looks at one rollout.
@@ -61,12 +61,12 @@ class Check:
         """
 
     def see_end(self) -> None:
-        """Draws conclusions once all rollouts were seen."""
+        """Adds the faults that only all rollouts together show; called once, after the last rollout."""
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """What the live workers can run."""
+    """Names of what the live workers can run: a name is known if any of them has it."""
 
     tools: frozenset[str]
     agents: frozenset[str]
@@ -161,7 +161,7 @@ class IdCheck(Check):
         self.faults.add(path("rollouts", index, "rollout_id"), text)
 
     def see_end(self) -> None:
-        """Counts the rollouts."""
+        """Compares the number of rollouts, with `n` counted, with the limit of a batch."""
         if self._total > MAX_ROLLOUTS:
             text = f"{self._total} rollouts with `n` counted, at most {MAX_ROLLOUTS}; send several batches"
             self.faults.add("rollouts", text)
@@ -177,7 +177,7 @@ class GroupCheck(Check):
         self._first: dict[str, int] = {}
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Counts the rollout with its group."""
+        """Counts the rollout, `n` times, with its group; single rollouts have none."""
         if item is None or (item.group is None and item.n == 1):
             return
         # An item with `n` above 1 and no name is a group of its own.
@@ -186,7 +186,7 @@ class GroupCheck(Check):
         self._first.setdefault(name, index)
 
     def see_end(self) -> None:
-        """Compares the sizes with the policy."""
+        """Compares each group's size with the `size` and `min_usable` of the policy."""
         policy = self._policy
         for name, size in self._sizes.items():
             # One fault per group, at its first rollout: the other rollouts are no more wrong than that one.
@@ -199,10 +199,10 @@ class GroupCheck(Check):
 
 
 class CompleteCheck(Check):
-    """Every rollout has a tokenizer and an endpoint."""
+    """Every rollout has a tokenizer and an endpoint: its own, the defaults', or one of the trainer's."""
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Notes what the rollouts need not say themselves."""
+        """Notes whether `defaults` or `trainer` give a tokenizer and an endpoint to all rollouts."""
         defaults = as_object(document.get("defaults"))
         has_trainer, has_url = document.get("trainer") is not None, defaults.get("server_url") is not None
         self._has_tokenizer = defaults.get("tokenizer_name") is not None

@@ -27,7 +27,14 @@ _TEXTS = {
 
 
 def path(*steps: str | int) -> str:
-    """Writes steps into a document as one path."""
+    """Writes steps into a document as one path.
+
+    Args:
+        *steps: Keys and list indices, from the outside in.
+
+    Returns:
+        For example `rollouts[3].messages[0].role`.
+    """
     text = ""
     for step in steps:
         if isinstance(step, int):
@@ -47,13 +54,18 @@ class FaultList:
         self.total = 0
 
     def add(self, where: str, message: str) -> None:
-        """Adds one fault."""
+        """Adds one fault; it is counted even if the list is full.
+
+        Args:
+            where: Its path in the document.
+            message: What is wrong and what would be right; cut at 500 characters.
+        """
         self.total += 1
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
 
     def extend(self, others: "FaultList") -> None:
-        """Appends the faults of another list."""
+        """Appends the faults of another list, up to 1000 in all, and adds its count."""
         self.total += others.total
         self.listed += others.listed[: MAX_LISTED - len(self.listed)]
 

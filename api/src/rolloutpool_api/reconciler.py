@@ -36,7 +36,7 @@ class PeriodicTask:
         self._failures = 0
 
     def start(self) -> None:
-        """Begins, in the running event loop."""
+        """Begins with a first round at once, in the running event loop."""
         self._task.start(self._run())
 
     async def stop(self) -> None:
@@ -85,7 +85,7 @@ class Reconciler:
         self._publish = PeriodicTask("publish", publisher.pump)
 
     def start(self) -> None:
-        """Begins to work in the background."""
+        """Begins both tasks in the running event loop; Redis need not answer yet."""
         self._reconcile.start()
         self._publish.start()
 
@@ -98,7 +98,7 @@ class Reconciler:
             await self._store.reconciliation.resign()
 
     def publish_soon(self) -> None:
-        """Publishes now; to be called after each submission."""
+        """Publishes now instead of at the next period; to be called after each submission. Returns at once."""
         self._publish.wake()
 
     async def _reconcile_once(self) -> None:

@@ -30,7 +30,11 @@ _CURSOR = re.compile(r"0|[0-9]{1,15}\.[0-9]{1,15}-[0-9]{1,15}")
 
 
 def check_cursor(cursor: str) -> str:
-    """Returns the cursor unchanged, or raises `BadCursor`."""
+    """Returns the cursor unchanged if it has the form of one.
+
+    Raises:
+        BadCursor: It is neither "0" nor of the form `<epoch>.<stream id>`.
+    """
     if not _CURSOR.fullmatch(cursor):
         raise BadCursor(f"cursor {cursor[:64]!r}: {BadCursor.__doc__}")
     return cursor
@@ -38,7 +42,7 @@ def check_cursor(cursor: str) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """Some results of one batch."""
+    """Some results of one batch, in the order in which their rollouts ended."""
 
     items: list[bytes]
     """Each the JSON of a `ResultItem`."""
@@ -50,13 +54,13 @@ class Page:
         return len(self.items) >= limit or sum(map(len, self.items)) >= PAGE_BYTES
 
     def json(self) -> bytes:
-        """Writes a `ResultPage`."""
+        """Writes the page as one `ResultPage`, in JSON."""
         complete = b"true" if self.complete else b"false"
         tail = b'],"next_cursor":"%b","complete":%b}' % (self.next_cursor.encode(), complete)
         return b'{"items":[' + b",".join(self.items) + tail
 
     def ndjson(self) -> bytes:
-        """Writes one `ResultItem` a line."""
+        """Writes one `ResultItem` a line, each with its own cursor."""
         return b"".join(item + b"\n" for item in self.items)
 
 

@@ -30,7 +30,7 @@ ASK_REDIS_AGAIN_SECONDS = 5.0
 
 
 class ApiServices:
-    """The services of one API process."""
+    """The services of one API process, which every route gets as a parameter (`ServicesDep`)."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
@@ -143,7 +143,14 @@ class ApiServices:
         return happened
 
     async def pause(self, seconds: float) -> None:
-        """Waits before another attempt. Raises `ShuttingDown`."""
+        """Waits before another attempt.
+
+        Args:
+            seconds: How long, unless the process stops.
+
+        Raises:
+            ShuttingDown: This process stops.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()

@@ -32,7 +32,7 @@ _ANY_ROLLOUT = RolloutItem.model_validate({"messages": [{"role": "user"}]})
 
 @dataclass(frozen=True)
 class CheckedBatch:
-    """A document without faults."""
+    """A document without faults: its parts as models, and as they stand in the document."""
 
     batch: BatchRequest
     """All of it but the rollouts."""

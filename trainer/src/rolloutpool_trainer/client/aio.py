@@ -268,7 +268,7 @@ class AsyncRolloutClient:
         self._idle.append(http)
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; call it when no call is in flight."""
         while self._idle:
             await self._idle.pop().aclose()
 

@@ -56,7 +56,7 @@ _JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """One request and how to read its answer."""
+    """One request and how to read its answer. It is immutable, so a client may send it several times."""
 
     method: str
     path: str
@@ -202,7 +202,7 @@ def submit(
 
 
 def status(batch_id: str) -> Call[BatchStatus]:
-    """`GET /v1/batches/{id}`."""
+    """`GET /v1/batches/{id}`; the answer is where the batch stands."""
     return Call(method="GET", path=_path("batches", batch_id), read=_model(BatchStatus))
 
 
@@ -228,12 +228,12 @@ def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
 
 
 def cancel(batch_id: str) -> Call[None]:
-    """`DELETE /v1/batches/{id}`."""
+    """`DELETE /v1/batches/{id}`; ends what has not ended, and has no answer to read."""
     return Call(method="DELETE", path=_path("batches", batch_id), read=_nothing)
 
 
 def rollout_view(rollout_id: str) -> Call[RolloutView]:
-    """`GET /v1/rollouts/{id}`."""
+    """`GET /v1/rollouts/{id}`; takes the pool's uid or the caller's own id."""
     return Call(method="GET", path=_path("rollouts", rollout_id), read=_model(RolloutView))
 
 
@@ -245,7 +245,7 @@ def cancel_rollout(rollout_id: str) -> Call[bool]:
 
 
 def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutResponse]:
-    """`POST /rollout`."""
+    """`POST /rollout`; the answer comes when the rollout has ended, whether it completed or failed."""
     return Call(
         method="POST",
         path="/rollout",
@@ -257,7 +257,7 @@ def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutRespo
 
 
 def tools() -> Call[list[ToolDefinition]]:
-    """`GET /tools`."""
+    """`GET /tools`; the answer lists the tools of all live workers."""
     return Call(
         method="GET",
         path="/tools",
@@ -266,12 +266,12 @@ def tools() -> Call[list[ToolDefinition]]:
 
 
 def workers() -> Call[list[Worker]]:
-    """`GET /v1/workers`."""
+    """`GET /v1/workers`; the answer has what each worker announces of itself, the oldest first."""
     return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response).workers)
 
 
 def groups(batch_id: str) -> Call[list[Group]]:
-    """`GET /v1/batches/{id}/groups`."""
+    """`GET /v1/batches/{id}/groups`; the answer is empty for a batch without a group policy."""
     return Call(
         method="GET",
         path=f"{_path('batches', batch_id)}/groups",
@@ -280,7 +280,7 @@ def groups(batch_id: str) -> Call[list[Group]]:
 
 
 def preflight(server_urls: Sequence[str]) -> Call[list[EndpointCheck]]:
-    """`POST /v1/preflight`."""
+    """`POST /v1/preflight`; the answer has one check per URL, in the same order."""
     return Call(
         method="POST",
         path="/v1/preflight",
@@ -291,17 +291,17 @@ def preflight(server_urls: Sequence[str]) -> Call[list[EndpointCheck]]:
 
 
 def dead_letters() -> Call[DeadLetters]:
-    """`GET /v1/dead-letters`."""
+    """`GET /v1/dead-letters`; the answer has the uids of rollouts and of pushes that were given up."""
     return Call(method="GET", path="/v1/dead-letters", read=_model(DeadLetters))
 
 
 def requeue(uid: str) -> Call[BatchAccepted]:
-    """`POST /v1/dead-letters/{uid}/requeue`."""
+    """`POST /v1/dead-letters/{uid}/requeue`; the answer is a new batch with a copy of the rollout."""
     return Call(method="POST", path=f"{_path('dead-letters', uid)}/requeue", read=_model(BatchAccepted))
 
 
 def health() -> Call[Health]:
-    """`GET /health`."""
+    """`GET /health`; the API answers it whatever the state of Redis and workers."""
     return Call(method="GET", path="/health", read=_model(Health))
 
 

@@ -22,7 +22,7 @@ BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
 
 
 class RetryPolicy:
-    """The failures of one call."""
+    """Counts the failures of one call, and says how long to wait after each."""
 
     def __init__(self, call: Call[T], base_url: str, seconds: float) -> None:
         self._name = f"{call.method} {base_url}{call.path}"

@@ -265,7 +265,7 @@ class RolloutClient:
         self._idle.append(http)
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; call it when no call is in flight."""
         while self._idle:
             self._idle.pop().close()
 

@@ -53,7 +53,12 @@ class SamplingLog:
         return [record for record in self if record.rollout_id == rollout_id]
 
     def count(self, rollout_id: str, turn: int) -> int:
-        """Counts how often a turn was sampled."""
+        """Counts how often a turn was sampled; 1 is right.
+
+        Args:
+            rollout_id: As in the requests.
+            turn: From 1.
+        """
         return sum(record.turn == turn for record in self.of(rollout_id))
 
     def repeated(self) -> dict[tuple[str, int], int]:

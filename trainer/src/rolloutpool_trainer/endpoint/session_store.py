@@ -77,7 +77,7 @@ class SessionStore:
         return len(keys)
 
     def remove(self, key: SessionKey) -> None:
-        """Forgets one session."""
+        """Forgets one session, which must be there."""
         del self._sessions[key], self._used[key], self._named[key[0]][key]
         if not self._named[key[0]]:
             del self._named[key[0]]

@@ -67,7 +67,7 @@ class ChildSpec:
 
     @property
     def grace_seconds(self) -> float:
-        """How long it may take to stop."""
+        """Seconds that it may take to stop before it is killed; a worker's drain time is part of them."""
         grace = GRACE_SECONDS[self.role]
         if self.role is not Role.WORKER:
             return grace
@@ -115,7 +115,7 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether it has ended for good: it was stopped, or ended before it was ready."""
         return not self._thread.is_alive()
 
     def now_ready(self) -> None:

@@ -95,7 +95,7 @@ class LocalPool:
 
     @property
     def url(self) -> str:
-        """Base URL of the API."""
+        """Base URL of the API, under an address that this machine can reach."""
         return f"http://{_reachable(self._host)}:{self._port}"
 
     @property
@@ -140,7 +140,7 @@ class LocalPool:
         return RolloutClient(self.url, self._api_key, timeout=timeout)
 
     def async_client(self, *, timeout: float = 60.0) -> AsyncRolloutClient:
-        """Makes an async client; see `client`."""
+        """Makes a client for asyncio, with the same key as that of `client`. It belongs to one event loop."""
         return AsyncRolloutClient(self.url, self._api_key, timeout=timeout)
 
     def start(self) -> Self:

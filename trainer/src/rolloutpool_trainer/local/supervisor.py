@@ -21,7 +21,7 @@ KILLED_SECONDS = 5.0
 
 
 class Supervisor:
-    """The processes of one local pool."""
+    """The processes of one local pool: starts them, waits for them, and stops them in the order of their roles."""
 
     def __init__(self, report: Callable[[str], None] | None = None) -> None:
         self._report = report or logging.getLogger("rolloutpool").warning

@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens with one origin."""
+    """Consecutive tokens with one origin: the same segment, turn, policy version and mask."""
 
     kind: str
     """The segment's kind, or prompt, shared or unknown."""
