@@ -12,6 +12,8 @@ from rolloutpool_common.errors import (
     RequestFault,
     RolloutError,
     TrainerStatusError,
+    TrainerUnreachable,
+    WorkerFault,
 )
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Spans
@@ -70,6 +72,23 @@ def test_a_retryable_infra_failure_is_requeued_with_growing_delays(retries: int,
     failed = result_with(RolloutStatus.FAILED, InfraFault())
     expected = Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean=False, delay_s=delay_s)
     assert decision_of(failed, UNCERTAIN, claim=claim_of(retries=retries)) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "calling", "clean"),
+    [
+        (WorkerFault(), True, False),
+        (WorkerFault(), False, True),
+        (TrainerStatusError(status=503), True, True),
+        (TrainerUnreachable(), True, True),
+    ],
+)
+def test_a_worker_that_fails_in_a_call_leaves_that_turn_in_doubt(
+    error: RolloutError, calling: bool, clean: bool
+) -> None:
+    """The trainer may have sampled it; a 503 or a refused connection says that it has not."""
+    decision = decision_of(result_with(RolloutStatus.FAILED, error), AttemptState(certain=True, calling=calling))
+    assert (decision.action, decision.clean) == (Action.REQUEUE, clean)
 
 
 @pytest.mark.parametrize("claim", [claim_of(retries=3), claim_of(v1=True)], ids=["no retries left", "protocol v1"])

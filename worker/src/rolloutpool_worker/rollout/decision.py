@@ -19,7 +19,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.outcomes import Category, FailureKind
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.drain import Drained, SuspectCleared
@@ -125,6 +125,7 @@ def decide(
     match ending:
         # It waits 1, 2, 4 … s (docs/decisions/0005).
         case RolloutResult() if _is_retried(ending, claim, infra_retries):
+            clean = clean and not (state.calling and _is_defect(ending))
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
             return Decision(Action.FINISH, TicketOutcome(ending.status.value))
@@ -145,6 +146,11 @@ def decide(
         case StoreError():
             return Decision(Action.DROP, TicketOutcome.STORE)
     raise ending
+
+
+def _is_defect(result: RolloutResult) -> bool:
+    """Whether the worker itself failed. Then the trainer may have sampled a turn whose reply was not journaled."""
+    return result.failure is not None and result.failure.category is Category.INTERNAL_ERROR
 
 
 def _is_retried(result: RolloutResult, claim: Claim, infra_retries: int) -> bool:
