@@ -8,8 +8,7 @@ The policy is scripted, so the example needs no GPU; it samples real token ids, 
 import sys
 
 from rolloutpool_common.rendering import load_tokenizer
-from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer import LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 from rolloutpool_trainer.viewer.terminal import mask_runs
 

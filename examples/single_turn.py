@@ -6,9 +6,7 @@ It starts a local pool (Redis, API, one worker). For a pool that is running alre
 """
 
 from rolloutpool_common.rendering import load_tokenizer
-from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer import GenerateParams, Generation, LocalPool, callback_app, serve_callback
 
 TOKENIZER = load_tokenizer("rolloutpool/tiny")
 

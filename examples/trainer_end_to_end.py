@@ -10,8 +10,7 @@ from collections import defaultdict
 import numpy as np
 
 from rolloutpool_common.rendering import load_tokenizer
-from rolloutpool_trainer import FinishedRollout, LocalPool, callback_app
-from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer import FinishedRollout, LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 TOKENIZER = load_tokenizer("rolloutpool/tiny")

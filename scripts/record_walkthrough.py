@@ -19,8 +19,7 @@ import httpx
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_trainer import LocalPool, callback_app
-from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer import LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 __all__ = ["record"]
