@@ -1,4 +1,4 @@
-"""The admission check: what a result must be before it counts as completed.
+"""The admission checks: which tokenizer a rollout runs with, and what a result must be before it counts as completed.
 
 A broken trace that is delivered as "completed" is worse than a failure, because nothing draws attention to it. So each
 result is compared with itself and with the ledger once more. A result that fails is kept as evidence, and the rollout
@@ -9,13 +9,26 @@ import math
 from array import array
 from collections.abc import Iterator
 
-from rolloutpool_common.errors import ResultQuarantined
+from rolloutpool_common.errors import ResultQuarantined, TokenizerMismatch
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.tokens.arrays import unpack
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["check_result"]
+__all__ = ["check_declared", "check_result"]
+
+
+def check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
+    """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
+    declared = {} if spec.declared_tokenizer is None else spec.declared_tokenizer.model_dump(exclude_none=True)
+    known = {**ours, "revision": spec.tokenizer_revision}
+    for what, theirs in declared.items():
+        if known[what] != theirs:
+            raise TokenizerMismatch(
+                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {known[what]!r}; give "
+                "both the same files and versions"
+            )
 
 
 def check_result(result: RolloutResult, ledger: TokenLedger, *, vocab_size: int, allow_untrained: bool) -> None:

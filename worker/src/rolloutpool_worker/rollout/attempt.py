@@ -23,14 +23,12 @@ from rolloutpool_common.errors import (
     RequestFault,
     ResultQuarantined,
     RolloutError,
-    TokenizerMismatch,
     TrainerUnreachable,
     WorkerFault,
 )
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.journal import JournalRecord
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
@@ -42,7 +40,7 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
 from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
-from rolloutpool_worker.rollout.admission import check_result
+from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolLimits, ToolRunner
@@ -262,7 +260,7 @@ class _Attempt:
         self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
         self._fingerprint = tokenizer.fingerprint.model_dump()
         self._vocab_size = tokenizer.vocab_size
-        _check_declared(spec, tokenizer.name, self._fingerprint)
+        check_declared(spec, tokenizer.name, self._fingerprint)
         # A first attempt has no journal, so it saves the round trip.
         records = await self._read_journal() if claim.journal_length else []
         # With its first record a suspect has made progress: it goes back to the queue from its next border. But a
@@ -393,15 +391,3 @@ def _log_end(claim: Claim, result: RolloutResult) -> None:
         result.num_llm_calls,
         result.failure.category if result.failure else None,
     )
-
-
-def _check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
-    """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
-    declared = {} if spec.declared_tokenizer is None else spec.declared_tokenizer.model_dump(exclude_none=True)
-    known = {**ours, "revision": spec.tokenizer_revision}
-    for what, theirs in declared.items():
-        if known[what] != theirs:
-            raise TokenizerMismatch(
-                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {known[what]!r}; give "
-                "both the same files and versions"
-            )
