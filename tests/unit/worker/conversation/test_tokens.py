@@ -286,3 +286,13 @@ async def test_a_long_first_prompt_is_looked_at_off_the_loop(
     await tokens.replace(QUESTION, 1)
     assert threads
     assert threading.main_thread() not in threads
+
+
+async def test_a_reply_with_an_unknown_id_leaves_nothing_in_the_ledger(tokenizer: ChatTokenizer) -> None:
+    tokens = await opened(tokenizer)
+    before = tokens.ledger.entries
+    forked = [*tokens.ledger.ids[:-1], 5]
+    bad = reply(forked, [tokenizer.vocab_size])
+    with pytest.raises(TrainerProtocolError, match="token_ids"):
+        await tokens.ingest_reply(bad, [*QUESTION, ANSWER, *MORE], AskedTurn(2), train=True)
+    assert tokens.ledger.entries == before

@@ -105,7 +105,6 @@ class TokenTrack:
             RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
         """
         label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked))
-        self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
             self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
@@ -128,12 +127,14 @@ class TokenTrack:
 
     async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
+        self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         return label
 
     async def _follow(self, reply: Reply, asked: AskedTurn) -> DriftLabel:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
+        self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if echo is None or verified.comparison is None:
             return verified.label
         plan, sent = asked.plan, asked.mask_length
