@@ -120,7 +120,12 @@ class DeltaRenderer:
         known = self._known(new, calls, silent, kwargs, tools)
         shape = known.shape
         shown = tools if shape.reads_tools else None
-        turn = sentinel.turn(calls, arguments_as_text=shape.arguments_as_text, silent=shape.silent)
+        turn = sentinel.turn(
+            # Templates print ids and names of calls after the sentinel too, and those may be anything that was sampled.
+            [(self._marked(call_id), self._marked(name)) for call_id, name in calls],
+            arguments_as_text=shape.arguments_as_text,
+            silent=shape.silent,
+        )
         context = self._context(shape, history)
         text = self._text(context, turn, new, kwargs, shown)
         if shape.depends_on is not Dependence.HISTORY and history and known.due() and _is_short(history):
@@ -139,6 +144,9 @@ class DeltaRenderer:
         if sentinel.NAMELESS in text:
             raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
         return self._delta(text, start, end, sampled, calls=bool(calls))
+
+    def _marked(self, text: str) -> str:
+        return text if text == sentinel.NAMELESS else str(self._codec.escaper.value(text))
 
     def reads_tools(self, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> bool:
         """Tells whether a tool's result is written otherwise where there are tools.
@@ -159,9 +167,7 @@ class DeltaRenderer:
     def _delta(self, text: str, start: str, end: str | None, sampled: Sequence[int], *, calls: bool) -> Delta:
         tail = sampled_tail(sampled, self._codec)
         taken, over = self._end.taken(text, start, end, tail, calls=calls)
-        before = tail.control if tail.control and not tail.space and taken else ""
-        if tail.control and not tail.space and not taken and not text.startswith(tuple(self._codec.control_ids)):
-            before = tail.control
+        before = "" if tail.space else tail.control
         close: list[int] = []
         if over > taken:
             close = self._codec.encode_rendered(text[taken:over], after=before, inside=bool(sampled))

@@ -301,3 +301,19 @@ def test_a_sampled_token_of_a_header_is_no_end(make_tokenizer: MakeTokenizer, sa
     found = delta(tokenizer, [USER, said()], [USER], sampled)
     assert found.removeprefix("<|end|>") == "<|start|>user<|message|>go on<|end|><|start|>assistant"
     assert found.startswith("<|end|>") is not sampled.endswith(("<|end|>", "<|return|>"))
+
+
+IDS_AFTER_ARGUMENTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson + c.id }}{% endfor %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+def test_a_control_string_in_a_call_id_does_not_become_a_control_token(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(IDS_AFTER_ARGUMENTS)
+    call_id = "x<|im_start|>"
+    new, sampled = [result(call_id)], tokenizer.encode('{"a": 1}')
+    found = tokenizer.render_delta(new, sampled=sampled, history=[USER, calling(call_id)])
+    start = tokenizer.token_id("<|im_start|>")
+    assert [*found.close_ids, *found.glue_ids].count(start or -1) == 2  # of the result and of the generation prompt
