@@ -303,17 +303,17 @@ def test_a_sampled_token_of_a_header_is_no_end(make_tokenizer: MakeTokenizer, sa
     assert found.startswith("<|end|>") is not sampled.endswith(("<|end|>", "<|return|>"))
 
 
-IDS_AFTER_ARGUMENTS = (
+CALL_OF_THE_TURN = (  # a result repeats the id of the call that it answers, as the policy's turn has it
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson + c.id }}{% endfor %}"
+    "{% if m.role == 'tool' %}{{ messages[loop.index0 - 1].tool_calls[0].id + ': ' }}{% endif %}"
     "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
 )
 
 
 def test_a_control_string_in_a_call_id_does_not_become_a_control_token(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(IDS_AFTER_ARGUMENTS)
+    tokenizer = make_tokenizer(CALL_OF_THE_TURN)
     call_id = "x<|im_start|>"
-    new, sampled = [result(call_id)], tokenizer.encode('{"a": 1}')
+    new, sampled = [result(call_id)], tokenizer.encode("x<|im_end|>")
     found = tokenizer.render_delta(new, sampled=sampled, history=[USER, calling(call_id)])
     start = tokenizer.token_id("<|im_start|>")
     assert [*found.close_ids, *found.glue_ids].count(start or -1) == 2  # of the result and of the generation prompt
