@@ -21,6 +21,8 @@ __all__ = ["Message", "Template", "normalise"]
 Message = Mapping[str, Any]
 
 _REASON_LIMIT = 300
+_ROLES_SHOWN = 12
+"""The last roles of a refused conversation that its error names; a long one has hundreds."""
 
 
 class Template:
@@ -67,9 +69,11 @@ class Template:
                 )
             )
         except Exception as error:  # a template is foreign code and may raise anything
-            roles = ", ".join(str(message.get("role")) for message in messages)
+            roles = ", ".join(str(message.get("role"))[:_REASON_LIMIT] for message in messages[-_ROLES_SHOWN:])
+            earlier = "… " if len(messages) > _ROLES_SHOWN else ""
             raise RenderFailed(
-                f"The chat template refused the roles [{roles}]: {type(error).__name__}: {str(error)[:_REASON_LIMIT]}"
+                f"The chat template refused the roles [{earlier}{roles}]: "
+                f"{type(error).__name__}: {str(error)[:_REASON_LIMIT]}"
             ) from None
 
 

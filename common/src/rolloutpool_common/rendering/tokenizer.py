@@ -27,6 +27,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.transformers_compat import quicken_sandbox
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -80,6 +81,8 @@ class ChatTokenizer:
         self._chat = chat
         templates = chat.chat_template
         sources = list(templates.values()) if isinstance(templates, dict) else [templates]
+        for source in sources:
+            quicken_sandbox(source)
         written = "\n".join(text for source in sources for text in (source, *written_texts(Template(chat, source))))
         self._codec = Codec(backend, written)
         control = self._codec.control_ids

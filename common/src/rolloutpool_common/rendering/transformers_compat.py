@@ -3,17 +3,34 @@
 - `cached_file(..., _raise_exceptions_for_missing_entries=False)`: finds a file of a repository in the local cache, a
   directory or the hub, by the same rules as transformers itself, and returns None where the repository lacks it.
 - `tokenizer.backend_tokenizer`: the `tokenizers.Tokenizer` inside; a tokenizer in pure Python has none.
+- `_compile_jinja_template(source)`: the compiled template that `apply_chat_template` will use, whose sandbox
+  `quicken_sandbox` makes cheaper.
 
-`test_transformers_compat.py` runs both against the installed transformers.
+`test_transformers_compat.py` runs all of them against the installed transformers.
 """
 
 from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment
+from jinja2.runtime import LoopContext
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import _compile_jinja_template
 from transformers.utils.hub import cached_file
 
-__all__ = ["backend_of", "repository_file"]
+__all__ = ["backend_of", "quicken_sandbox", "repository_file"]
+
+_DICT = frozenset(dir(dict))
+"""Names that are attributes of every dict: the sandbox must judge these itself."""
+_SAFE = {
+    str: frozenset(
+        {"startswith", "endswith", "split", "rsplit", "strip", "lstrip", "rstrip", "replace", "lower", "upper"}
+    ),
+    LoopContext: frozenset({"first", "last", "index", "index0", "revindex", "length", "previtem", "nextitem"}),
+}
+"""Attributes that the sandbox always allows, by the exact type of their object. `format` and `format_map` are not here,
+because the sandbox replaces them."""
 
 
 def repository_file(where: str, name: str, revision: str | None) -> Path | None:
@@ -37,3 +54,36 @@ def repository_file(where: str, name: str, revision: str | None) -> Path | None:
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     """Returns the tokenizer of the library `tokenizers` inside; None for one that is written in Python only."""
     return getattr(tokenizer, "backend_tokenizer", None)
+
+
+def quicken_sandbox(source: str) -> None:
+    """Makes attribute look-ups cheaper in the sandbox of a chat template; what they give stays the same.
+
+    The sandbox first asks a message for an attribute `role`, catches the AttributeError, and then reads the key. That
+    is half of the time of a render. For exact dicts, strings and loops the outcome is known before; all else is left
+    to the sandbox. Exact types only: a subclass may answer otherwise.
+
+    Args:
+        source: The template, which is compiled now if it was not. One that cannot be compiled is left alone; its render
+            then says why.
+    """
+    try:
+        environment: Environment = _compile_jinja_template(source).environment
+    except Exception:  # a template is foreign code, and compiling it may raise anything
+        return
+    careful = environment.getattr
+
+    def quick(obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _DICT:
+                try:
+                    return obj[attribute]
+                except KeyError:
+                    return environment.undefined(obj=obj, name=attribute)
+        elif attribute in _SAFE.get(kind, ()):
+            return getattr(obj, attribute)
+        return careful(obj, attribute)
+
+    # On this one environment, which belongs to this one template.
+    environment.getattr = quick  # type: ignore[method-assign]

@@ -1,11 +1,14 @@
 """The internals of transformers that `transformers_compat` uses still work; a failure here names what changed."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+from jinja2 import Environment
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rolloutpool_common.rendering.transformers_compat import backend_of, repository_file
+from rolloutpool_common.rendering.transformers_compat import backend_of, quicken_sandbox, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 
@@ -20,3 +23,74 @@ def test_a_directory_without_one_is_no_error(tmp_path: Path) -> None:
 
 def test_a_fast_tokenizer_has_a_backend() -> None:
     assert isinstance(backend_of(PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)), Tokenizer)
+
+
+EXPRESSIONS = {
+    "message.role": "user",
+    "message.missing is defined": "False",
+    "message.missing": "",
+    "message.keys is callable": "True",
+    "message.items() | list": "[('role', 'user'), ('items', 'a key')]",
+    "message['items']": "a key",
+    "message.get('role')": "user",
+    "message.role.upper()": "USER",
+    "' x '.strip() + 'a-b'.split('-')[1]": "xb",
+    "'{}'.format(1)": "1",
+    "'%s' | format(1)": "1",
+    "message.role.nothing is defined": "False",
+    "namespace(found=true).found": "True",
+    "[1, 2].index(2)": "1",
+    # What the sandbox forbids.
+    "message.__class__": "forbidden",
+    "message.update({})": "forbidden",
+    "'x'.__class__.__mro__": "forbidden",
+    "'{0.__class__}'.format(1)": "forbidden",
+    "'{a.__class__}'.format_map({'a': 1})": "forbidden",
+    "[].append(1)": "forbidden",
+    "loop.__init__": "forbidden",
+    "message.role.__len__()": "forbidden",
+}
+
+
+def _evaluate(tokenizer: PreTrainedTokenizerFast, source: str) -> str:
+    message: dict[str, Any] = {"role": "user", "items": "a key"}
+    try:
+        return str(tokenizer.apply_chat_template([message], chat_template=source, tokenize=False))
+    except Exception as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_quick_sandbox_gives_what_the_careful_one_gives(expression: str) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)
+    source = "{% for message in messages %}{{ " + expression + " }}{{ loop.first }}{{ loop.index }}{% endfor %}"
+    careful = _evaluate(tokenizer, source)
+    # Another text, because the compiled template is remembered by its text.
+    quick_source = source + "{# quick #}"
+    quicken_sandbox(quick_source)
+    assert _evaluate(tokenizer, quick_source) == careful
+    expected = EXPRESSIONS[expression]
+    if expected == "forbidden":
+        assert careful in ("SecurityError", "True1", "UndefinedError")
+    else:
+        assert careful == f"{expected}True1"
+
+
+def test_the_sandbox_of_apply_chat_template_is_the_one_that_is_quickened(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)
+    source = "{{ messages[0].role }}{# counted #}"
+    asked: list[str] = []
+    careful = Environment.getattr
+
+    def counted(self: Environment, obj: Any, attribute: str) -> Any:
+        asked.append(attribute)
+        return careful(self, obj, attribute)
+
+    monkeypatch.setattr("jinja2.sandbox.SandboxedEnvironment.getattr", counted)
+    quicken_sandbox(source)
+    assert _evaluate(tokenizer, source) == "user"
+    assert asked == []
+
+
+def test_a_template_with_a_fault_is_left_to_its_render() -> None:
+    quicken_sandbox("{% for %}")
