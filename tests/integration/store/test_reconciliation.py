@@ -309,3 +309,15 @@ async def test_ended_batches_are_deleted_when_their_time_is_over(store: Store, r
     assert await store.rollouts.view(old, OWNER) is None
     assert await store.rollouts.view(young, OWNER) is not None
     assert await store.rollouts.view(running, OWNER) is not None
+
+
+async def test_a_death_with_a_known_cause_from_outside_makes_no_suspect(store: Store, raw: redis.asyncio.Redis) -> None:
+    (uid,) = await submit(store)
+    for attempt in range(1, 9):
+        claimed = await claim(store, uid, f"w{attempt}")
+        assert (claimed.attempt, claimed.crashes) == (attempt, 0)
+        assert await store.reconciliation.take_back(uid, f"w{attempt}", "deaths") == 0
+    # The limit of its whole life: after eight deaths each one counts.
+    await claim(store, uid, "w9")
+    assert await store.reconciliation.take_back(uid, "w9", "deaths") == 1
+    assert await raw.hget(f"rp:rollout:{uid}", "crashes") is None

@@ -4,6 +4,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.support.batches import claim, submit
 
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Store
 
@@ -71,3 +72,16 @@ async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> Non
     await announce(store, "w")
     await store.workers.leave("w")
     assert sorted([key async for key in raw.scan_iter("*")]) == ["rp:epoch", "rp:schema"]
+
+
+async def test_a_parent_reports_how_its_worker_ended(store: Store, raw: Redis) -> None:
+    await store.workers.report_end("w", ProcessEnd.of(-11))
+    await store.workers.report_end("never spoke", ProcessEnd.of(0, told_to_stop=True))
+    assert await raw.hgetall("rp:obituaries") == {"w": "signal:11", "never spoke": "stopped"}
+
+
+async def test_a_worker_names_its_parent_and_says_whether_its_lifeline_is_seen(store: Store, raw: Redis) -> None:
+    await store.workers.announce("w", supervisor="s", lifeline=True, **ABOUT)  # type: ignore[arg-type]
+    assert await raw.hmget("rp:worker:w", "host", "supervisor", "life") == ["node-1", "s", "1"]
+    await store.workers.beat("w", running=0, tokenizers={}, lifeline=False)
+    assert await raw.hmget("rp:worker:w", "supervisor", "life") == ["s", "0"]

@@ -174,7 +174,7 @@ async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
         assert view is not None
         assert (view.status, view.turns) == (RolloutStatus.RUNNING, 1)
         # As the reconciler does with what a dead worker had.
-        await inside.services.store.reconciliation._take_back(uid, inside.services.worker_id)
+        await inside.services.store.reconciliation.take_back(uid, inside.services.worker_id)
         assert await inside.take(uid) == outcome
         result = await inside.result(uid)
         assert [request.turn for request in trainer.of(uid)] == asked

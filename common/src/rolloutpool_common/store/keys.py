@@ -39,9 +39,11 @@ rp:published:{priority}    zset    uid -> ms when its ticket was published; remo
 
 Workers (`workers.py`):
 rp:workers                 zset    w -> ms of its last beat
-rp:worker:{w}              hash    what it announced, and how many rollouts it runs
+rp:worker:{w}              hash    what it announced, how many rollouts it runs, and `condemned`: it is declared dead
+rp:obituaries              hash    w -> how its process ended, as its parent saw it; taken by the reconciler
 rp:worker:{w}:claims       set     uids that it has claimed
 rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them
+rp:life:{w}                (a channel, no key) the process is subscribed while it exists; `sup:{id}` for a supervisor
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
 Pushes to webhooks (`pushes.py`):
@@ -62,6 +64,7 @@ from rolloutpool_common.protocol.batch import Priority
 PREFIX = "rp:"
 
 WORKERS = f"{PREFIX}workers"
+OBITUARIES = f"{PREFIX}obituaries"
 FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
 DELAYED = f"{PREFIX}delayed"
@@ -98,6 +101,11 @@ def rollout(uid: str, part: str = "") -> str:
 def worker(worker_id: str, part: str = "") -> str:
     """A key of one worker process."""
     return f"{PREFIX}worker:{worker_id}:{part}" if part else f"{PREFIX}worker:{worker_id}"
+
+
+def life(name: str) -> str:
+    """The channel to which a process is subscribed while it exists (`lifeline.py`)."""
+    return f"{PREFIX}life:{name}"
 
 
 def runs(priority: Priority) -> str:

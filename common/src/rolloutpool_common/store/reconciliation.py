@@ -112,15 +112,20 @@ class Reconciliation:
         # Some at once: Redis then writes to its disk once for all of them.
         for start in range(0, len(uids), REQUEUED_AT_ONCE):
             some = uids[start : start + REQUEUED_AT_ONCE]
-            crashes += await asyncio.gather(*(self._take_back(uid, worker_id) for uid in some))
+            crashes += await asyncio.gather(*(self.take_back(uid, worker_id) for uid in some))
         # After its rollouts: the script refuses while any is left, and the next round tries again.
         await self._workers.deregister(worker_id)
         requeued, poisoned = sum(n > 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
         return requeued, poisoned
 
-    async def _take_back(self, uid: str, worker_id: str) -> int:
+    async def take_back(self, uid: str, worker_id: str, counter: str = "crashes") -> int:
         """Queues a dead worker's rollout again.
+
+        Args:
+            uid: The rollout.
+            worker_id: The worker, which had it.
+            counter: What the death counts as: `crashes`, `deaths`, or nothing (`release.lua`).
 
         Returns:
             How many workers it is suspected of having killed; 0 where the dead worker did not have it any more.
@@ -128,7 +133,7 @@ class Reconciliation:
         split = keys.split_uid(uid)
         if split is None:
             return 0
-        crashes = int(await self._connection.script("release", *split, "", worker_id, "crashes", 0, 0, ""))
+        crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, ""))
         if crashes >= MAX_CRASHES:
             # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.workers import Worker, WorkerRole
 from rolloutpool_common.store import keys
@@ -50,6 +51,8 @@ class Workers:
         worker_id: str,
         *,
         role: WorkerRole = WorkerRole.SHARED,
+        supervisor: str | None = None,
+        lifeline: bool = False,
         host: str,
         pid: int,
         slots: int,
@@ -59,7 +62,12 @@ class Workers:
         tokenizers: dict[str, dict[str, str]],
         versions: dict[str, str],
     ) -> None:
-        """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`."""
+        """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`, and two.
+
+        `supervisor` is the id of its parent, which holds the lifeline `sup:{id}` and reports the worker's end; None
+        where it has no such parent. `lifeline` says whether its own lifeline is seen; if not, the reconciler goes by
+        its beats alone.
+        """
         about = {
             "role": role,
             "host": host,
@@ -72,18 +80,40 @@ class Workers:
             "versions": versions,
             "started_at": time.time(),
         }
-        await self._connection.script("beat", worker_id, "about", orjson.dumps(about), "running", 0)
+        # The last three have fields of their own, because the reconciler reads them four times a second.
+        await self._connection.script(
+            *("beat", worker_id, "about", orjson.dumps(about), "running", 0),
+            *("host", host, "supervisor", supervisor or "", "life", int(lifeline)),
+        )
 
-    async def beat(self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]]) -> BeatAnswer:
+    async def report_end(self, worker_id: str, end: ProcessEnd) -> None:
+        """Says how a worker's process ended; for its parent, which has seen it end.
+
+        The reconciler then needs no other evidence, and puts its rollouts back at once.
+
+        Args:
+            worker_id: The worker, which need not have announced itself.
+            end: How it ended.
+        """
+        with store_errors():
+            await self._redis.hset(keys.OBITUARIES, worker_id, str(end))
+
+    async def beat(
+        self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]], lifeline: bool = False
+    ) -> BeatAnswer:
         """Tells Redis that the worker lives, and what it runs and has loaded by now.
 
         Args:
             worker_id: The worker.
             running: How many rollouts it runs.
             tokenizers: The tokenizers that it has loaded: name to fingerprint.
+            lifeline: Whether its own lifeline is seen by now.
         """
         answer = named(
-            await self._connection.script("beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers))
+            await self._connection.script(
+                *("beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)),
+                *("life", int(lifeline)),
+            )
         )
         stop = [token.decode() for token in answer["stop"]]
         return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"])

@@ -2,10 +2,12 @@
 -- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker.
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
--- `counter` is `retries`, `deferrals`, `losses`, `crashes`, or '' for a drain. `clean` is 0 where a model call may be
+-- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
+-- worker: `crashes` where a rollout may be the cause, which counts as both; `deaths` where the cause is known and came from
+-- outside, which only counts towards the limit of a rollout's whole life. `clean` is 0 where a model call may be
 -- unanswered, else 1.
--- Answer: the counter's new value; for `crashes` the number of workers that it is suspected of having killed; 0 without a
--- counter; -1 where the rollout is no longer that worker's.
+-- Answer: the counter's new value; for `crashes` and `deaths` the number of workers that it is suspected of having killed;
+-- 0 without a counter; -1 where the rollout is no longer that worker's.
 local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
 local uid = batch .. '-' .. index
@@ -30,6 +32,7 @@ end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 if counter == '' then return 0 end
 local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
+if counter == 'deaths' then return suspicion(redis.call('HGET', k_rollout(uid), 'crashes'), counted) end
 if counter ~= 'crashes' then
   -- A suspect that failed in an isolated worker without killing it is cleared.
   if role == 'isolated' then redis.call('HDEL', k_rollout(uid), 'crashes') end

