@@ -42,6 +42,10 @@ class Worker(Answer):
     termination_strategies: list[str]
     tokenizers: dict[str, dict[str, str]]
     """Tokenizers that it has loaded: name to fingerprint."""
+    loading: list[str] = Field(default_factory=list)
+    """Tokenizers that it is loading; rollouts that need one of them wait before their claim."""
+    draining: bool = False
+    """Whether it shuts down: it takes no more rollouts, and ends or gives back those that it has."""
     versions: dict[str, str]
     """Distribution to version."""
     started_at: datetime

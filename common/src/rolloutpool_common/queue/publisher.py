@@ -103,7 +103,8 @@ class Publisher:
         if self._allowed == 1:
             return 1
         if time.monotonic() - self._looked > WORKERS_SECONDS:
-            slots = [w.slots for w in await self._store.workers.known() if w.alive and w.role is WorkerRole.SHARED]
+            known = await self._store.workers.known()
+            slots = [w.slots for w in known if w.alive and w.role is WorkerRole.SHARED and not w.draining]
             self._workers = max(len(slots), 1)
             self._most = most_per_message(min(slots, default=1), self._allowed)
             self._looked = time.monotonic()

@@ -119,6 +119,16 @@ class TokenizerCache:
         with self._lock:
             return tuple(self._loaded.values())
 
+    def loading(self) -> tuple[str, ...]:
+        """Returns the names of the tokenizers that are being loaded now."""
+        with self._lock:
+            return tuple(name for name, _ in self._loading)
+
+    def is_loaded(self, name: str, revision: str | None = None) -> bool:
+        """Whether the tokenizer is in the cache; makes it the one that was used last, so that it stays there."""
+        with self._lock:
+            return self._touch((name, revision)) is not None
+
     def _touch(self, key: _Key) -> ChatTokenizer | None:
         tokenizer = self._loaded.get(key)
         if tokenizer is not None:

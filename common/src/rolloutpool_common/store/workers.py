@@ -7,6 +7,7 @@
 """
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -99,7 +100,14 @@ class Workers:
             await self._redis.hset(keys.OBITUARIES, worker_id, str(end))
 
     async def beat(
-        self, worker_id: str, *, running: int, tokenizers: dict[str, dict[str, str]], lifeline: bool = False
+        self,
+        worker_id: str,
+        *,
+        running: int,
+        tokenizers: dict[str, dict[str, str]],
+        loading: Sequence[str] = (),
+        draining: bool = False,
+        lifeline: bool = False,
     ) -> BeatAnswer:
         """Tells Redis that the worker lives, and what it runs and has loaded by now.
 
@@ -107,12 +115,14 @@ class Workers:
             worker_id: The worker.
             running: How many rollouts it runs.
             tokenizers: The tokenizers that it has loaded: name to fingerprint.
+            loading: The tokenizers that it is loading.
+            draining: Whether it shuts down, and takes no more rollouts.
             lifeline: Whether its own lifeline is seen by now.
         """
         answer = named(
             await self._connection.script(
                 *("beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)),
-                *("life", int(lifeline)),
+                *("loading", orjson.dumps(loading), "draining", int(draining), "life", int(lifeline)),
             )
         )
         stop = [token.decode() for token in answer["stop"]]
@@ -191,6 +201,8 @@ def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> Worker:
         agents=about["agents"],
         termination_strategies=about["termination_strategies"],
         tokenizers=warm,
+        loading=orjson.loads(fields.get(b"loading", b"[]")),
+        draining=fields.get(b"draining") == b"1",
         versions=about["versions"],
         started_at=datetime.fromtimestamp(about["started_at"], UTC),
         last_beat_age_s=age_s,

@@ -57,6 +57,26 @@ async def test_it_is_known_from_start_to_stop(fake_redis: str, store: Store) -> 
     assert await known(store) == []
 
 
+async def test_one_that_shuts_down_says_so(worker: WorkerProcess, store: Store) -> None:
+    async def draining() -> bool:
+        (announced,) = await store.workers.known()
+        return announced.draining
+
+    assert not await draining()
+    await worker.drain()
+    await until(draining)
+
+
+async def test_one_that_shuts_down_before_it_takes_work_is_never_announced(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis))
+    await worker.prepare()
+    assert await known(store) == []
+    await worker.drain()
+    await worker.start()
+    assert await known(store) == []
+    await worker.stop()
+
+
 async def test_one_that_was_declared_dead_by_mistake_announces_itself_again(
     worker: WorkerProcess, store: Store
 ) -> None:

@@ -103,6 +103,7 @@ async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
             await asyncio.sleep(PARENT_CHECK_SECONDS)
 
     loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(end())))
+    await worker.prepare()
     await worker.start()
     stopping.append(asyncio.create_task(end_without_parent()))
     suspect: str | None = uid

@@ -1,7 +1,7 @@
 """One worker process, from its start to its stop.
 
-1. **Start.** It loads the tokenizers that the settings name, then announces itself in Redis: tools, agents, slots,
-   versions. From then on the API counts it.
+1. **Start.** It loads the tokenizers that the settings name. When Celery's consumer takes messages, it announces itself
+   in Redis: tools, agents, slots, versions. From then on the API counts it, so an announcement means that work arrives.
 2. **Beat.** Every half second it writes a beat. The answer says three things: whether Redis still knows it (if not, it
    was declared dead by mistake and announces itself again), which claims it must stop running, and the epoch.
 3. **Verify.** A new epoch means that Redis was started again and may have lost its last second. The process then tells
@@ -9,7 +9,7 @@
    nothing here runs them.
 4. **Publish.** Each claim makes room in the broker's window; where outboxes wait, this process fills the window again.
 5. **Drain.** On SIGTERM, rollouts stop at their next border and go back to the queue (`rolloutpool_worker.drain`).
-   On a second SIGTERM nothing is awaited any more.
+   Its beats say so: it takes no more work. On a second SIGTERM nothing is awaited any more.
 6. **Stop.** It leaves Redis' list of workers. If it still holds claims, it stays on the list, so that the reconciler
    finds them and queues their rollouts again.
 
@@ -68,22 +68,30 @@ class WorkerProcess:
         """The name under which Redis knows this process."""
         return self.services.worker_id
 
-    async def start(self) -> None:
-        """Warms the tokenizers, announces the worker, and begins to beat.
+    async def prepare(self) -> None:
+        """Does what takes long, and needs nothing but a process: warms the tokenizers. Nobody hears of the worker yet.
 
         Raises:
             ForeignSchema: Redis holds the data of another version; nothing was written.
         """
         services = self.services
         await services.store.check_schema()
-        isolated = services.role is WorkerRole.ISOLATED
-        if not isolated:
+        if services.role is not WorkerRole.ISOLATED:
             # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
             # only what its suspects need.
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
-        await self._announce()
+
+    async def start(self) -> None:
+        """Announces the worker and begins to beat; called once it takes work, does nothing where it shuts down."""
+        if self.services.drain.begun:
+            return
+        try:
+            await self._announce()
+        except StoreError as error:
+            # The first beat that Redis takes finds the worker unknown, and then announces it.
+            _log.warning("worker %s could not announce itself yet: %s", self.worker_id, error.message)
         self._beats.start(self._beat())
-        if isolated:
+        if self.services.role is WorkerRole.ISOLATED:
             return
         self._publishing.start(self._publish())
         self._pushing.start(self._webhooks.run())
@@ -153,10 +161,14 @@ class WorkerProcess:
             await asyncio.sleep(BEAT_SECONDS)
             try:
                 known, stop, epoch = await self._store.workers.beat(
-                    self.worker_id, running=len(claims), tokenizers=self._warm_tokenizers()
+                    self.worker_id,
+                    running=len(claims),
+                    tokenizers=self._warm_tokenizers(),
+                    loading=self.services.tokenizers.loading(),
+                    draining=self.services.drain.begun,
                 )
                 if not known:
-                    _log.warning("worker %s was declared dead and announces itself again", self.worker_id)
+                    _log.warning("Redis does not know worker %s, which announces itself again", self.worker_id)
                     await self._announce()
                 for token in stop:
                     claims.cancel(token)

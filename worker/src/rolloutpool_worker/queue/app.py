@@ -1,9 +1,11 @@
 """Celery's side of a worker process: one thin task, and what the signals do.
 
-1. Celery's consumer takes a message when there is a slot for each rollout that the message brings (`slots`).
-2. The task starts the rollouts as coroutines on the event loop and returns a future at once; no thread waits for them.
+1. Plug-ins and tokenizers are loaded, and Celery's consumer starts. Once it takes messages (`worker_ready`), the
+   process announces itself: a worker that is announced and does not consume would look idle, and others get its work.
+2. Celery's consumer takes a message when there is a slot for each rollout that the message brings (`slots`).
+3. The task starts the rollouts as coroutines on the event loop and returns a future at once; no thread waits for them.
    Celery hears when they have ended (`pool`).
-3. The first SIGTERM begins the drain, the second one the hurry (`rolloutpool_worker.drain`). Then Celery's pool waits
+4. The first SIGTERM begins the drain, the second one the hurry (`rolloutpool_worker.drain`). Then Celery's pool waits
    for its tickets, and the process stops.
 
 Celery's own time limits, revoke and soft shutdown have no effect on rollouts. Deadlines, cancel and drain are ours.
@@ -13,12 +15,12 @@ import asyncio
 import os
 import signal
 import socket
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, cast
 
 from celery import Celery
 from celery.apps.worker import Worker
-from celery.signals import worker_shutdown, worker_shutting_down
+from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 
 from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, make_celery
 from rolloutpool_common.queue.publisher import most_per_message
@@ -42,13 +44,15 @@ __all__ = ["CeleryWorker", "load_plugins"]
 
 HURRY_SECONDS = 10
 """From the second SIGTERM until the process ends itself, whatever it still does."""
+ANNOUNCE_SECONDS = 10.0
+"""How long a stop waits for an announcement on its way: one that came later would list a worker that is gone."""
 
 
 class CeleryWorker:
     """Celery's app and worker, and the event loop with the process that runs the rollouts."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Loads plug-ins and tokenizers, and announces the worker; raises `RolloutPoolError`."""
+        """Loads plug-ins and tokenizers; raises `RolloutPoolError`. The worker is announced once it takes messages."""
         # First, because the announcement lists the tools and agents.
         load_plugins(settings)
         self._stopped = self._draining = False
@@ -61,8 +65,9 @@ class CeleryWorker:
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
-        self._process = self._loop.run(_started(settings))
+        self._process = self._loop.run(_prepared(settings))
         self._services = self._process.services
+        self._starting: Future[None] | None = None
         self._isolated_runs = IsolatedRuns(self._services)
 
     def _make_app(self, settings: WorkerSettings) -> Celery:
@@ -80,6 +85,7 @@ class CeleryWorker:
             return self._loop.submit(try_endpoints(self._services, request_id, urls))
 
         # Not weak: Celery would forget a bound method at once, because nothing else refers to it.
+        worker_ready.connect(self._start, weak=False)
         worker_shutting_down.connect(self._drain, weak=False)
         worker_shutdown.connect(self.stop, weak=False)
         return app
@@ -122,6 +128,10 @@ class CeleryWorker:
         cast(Any, worker).pool.slots = self._slots
         return worker
 
+    def _start(self, **_: Any) -> None:
+        """Announces the process; Celery's consumer takes messages from now on. Its thread does not wait for Redis."""
+        self._starting = self._loop.submit(self._process.start())
+
     def _drain(self, **_: Any) -> None:
         """Handles each SIGTERM. Celery's pool waits until all tickets have ended."""
         if self._draining:
@@ -135,15 +145,17 @@ class CeleryWorker:
         if self._stopped:
             return
         self._stopped = True
+        if self._starting is not None:
+            wait([self._starting], timeout=ANNOUNCE_SECONDS)
         # After a SIGTERM this returns at once. Where Celery has ended otherwise, nothing is drained yet.
         self._loop.run(self._process.drain())
         self._loop.run(self._process.stop())
         self._loop.stop()
 
 
-async def _started(settings: WorkerSettings) -> WorkerProcess:
+async def _prepared(settings: WorkerSettings) -> WorkerProcess:
     process = WorkerProcess(settings)
-    await process.start()
+    await process.prepare()
     return process
 
 
