@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from os import environ, getpid
 from pathlib import Path
 
-from rolloutpool_trainer.local import launch
+from rolloutpool_common.process import launch
 
 __all__ = ["ENVIRONMENT", "serving"]
 

@@ -160,7 +160,7 @@ def measure_push(pool: LocalPool, count: int, sampled: int) -> Row:
         hook.open()
         while len(hook.answered) < count:
             if worker.ended:
-                raise worker.failure()
+                raise RuntimeError(worker.failure())
             time.sleep(0.02)
         spent = Usage().since(before)
         seconds = hook.answered[-1][0] - start

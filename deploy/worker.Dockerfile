@@ -1,5 +1,6 @@
-# One worker process. To scale, run more containers, one per core. The image has no web framework and no tokenizers:
-# mount tokenizers, or have the worker fetch them into HF_HOME (HF_HUB_OFFLINE=1 forbids that).
+# One worker process and its parent, which starts it again and reports how it ended. To scale, run more containers, one
+# per core. The image has no web framework and no tokenizers: mount tokenizers, or have the worker fetch them into HF_HOME
+# (HF_HUB_OFFLINE=1 forbids that).
 # Build from the repository's root: docker build -f deploy/worker.Dockerfile .
 FROM python:3.11-slim-bookworm AS build
 ARG VENV=/opt/rolloutpool
@@ -28,4 +29,4 @@ ENV PATH=$VENV/bin:$PATH
 ENV HF_HOME=/var/cache/huggingface
 ENV ROLLOUTPOOL_LOG_FORMAT=json
 USER 10001:10001
-CMD ["python", "-m", "rolloutpool_worker"]
+CMD ["python", "-m", "rolloutpool_worker", "--processes", "1"]

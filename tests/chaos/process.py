@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rolloutpool_trainer.local import launch
+from rolloutpool_common.process import launch
 
 __all__ = ["Process"]
 

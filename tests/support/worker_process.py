@@ -23,12 +23,14 @@ LONGEST_WAIT = 60.0
 
 
 class Worker:
-    """One worker process."""
+    """One worker process, or with `--processes` the parent of some."""
 
-    def __init__(self, redis_url: str, import_from: Sequence[Path] = (), **env: str) -> None:
+    def __init__(
+        self, redis_url: str, import_from: Sequence[Path] = (), arguments: Sequence[str] = (), **env: str
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rolloutpool_worker"],
+            [sys.executable, "-m", "rolloutpool_worker", *arguments],
             env={
                 **os.environ,
                 "ROLLOUTPOOL_REDIS_URL": redis_url,
@@ -83,9 +85,11 @@ class Worker:
 
 
 @contextlib.contextmanager
-def started_worker(redis_url: str, import_from: Sequence[Path] = (), **env: str) -> Iterator[Worker]:
+def started_worker(
+    redis_url: str, import_from: Sequence[Path] = (), arguments: Sequence[str] = (), **env: str
+) -> Iterator[Worker]:
     """A worker that does not outlive the block; it may not be ready yet."""
-    worker = Worker(redis_url, import_from, **env)
+    worker = Worker(redis_url, import_from, arguments, **env)
     try:
         yield worker
     finally:

@@ -19,6 +19,7 @@ DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
 PARTS = {
     "common/protocol/operations": "integration/api/test_operations",
     "common/protocol/options": "unit/api/test_validation",
+    "common/process/child": "unit/common/process/test_supervisor",
     "common/rendering/control_tokens": "unit/common/rendering/test_codec",
     "common/rendering/deepseek": "unit/common/rendering/test_delta",
     "common/rendering/errors": "unit/common/rendering/test_delta",
@@ -45,10 +46,10 @@ PARTS = {
     "trainer/endpoint/errors": "unit/trainer/endpoint/test_request",
     "trainer/endpoint/prompts": "unit/trainer/endpoint/test_app_tokens",
     "trainer/errors": "unit/trainer/client/test_sync",
-    "trainer/local/child": "unit/trainer/local/test_supervisor",
 }
 """Parts of a mechanism that is tested as a whole."""
 NEEDS_REDIS = {
+    "common/process/obituaries": "integration/store/test_obituaries",
     "common/queue/celery_app": "integration/store/test_publishing",
     "common/queue/publisher": "integration/store/test_publishing",
     "common/store/connection": "integration/store/test_connection",
@@ -71,13 +72,14 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/tools": "integration/api/test_pool",
     "api/services": "integration/api/test_process",
     "api/synchronous": "integration/api/test_synchronous",
+    "common/process/launch": "acceptance/test_local_pool",
+    "worker/process/parent": "integration/worker/test_parent",
     "worker/__main__": "integration/worker/test_tools",
     "worker/policy/transport": "integration/worker/test_transport",
     "worker/queue/app": "integration/worker/test_drain",
     "worker/queue/flower": "acceptance/test_security",
     "trainer/cli/demo": "acceptance/test_demo",
     "trainer/cli/pool": "acceptance/test_up",
-    "trainer/local/launch": "acceptance/test_local_pool",
     "trainer/local/pool": "acceptance/test_local_pool",
     "trainer/local/redis_server": "integration/trainer/test_embedded_redis",
 }

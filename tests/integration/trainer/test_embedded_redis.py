@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from rolloutpool_common.process.child import Role
+from rolloutpool_common.process.supervisor import Supervisor
 from rolloutpool_trainer.errors import ChildFailed, RedisMissing
 from rolloutpool_trainer.local import redis_server as embedded_redis
-from rolloutpool_trainer.local.child import Role
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server, start_redis
 from rolloutpool_trainer.local.state import State
-from rolloutpool_trainer.local.supervisor import Supervisor
 
 
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
-    made = Supervisor(print)
+    made = Supervisor(print, error=ChildFailed)
     yield made
     made.kill()
     made.wait()

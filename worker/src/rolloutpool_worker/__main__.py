@@ -1,8 +1,12 @@
 """`python -m rolloutpool_worker`: one worker process, until SIGTERM.
 
-A worker starts the same module with `--isolated UID PARENT` to run suspects (`process.isolation`).
+- With `--processes N` it is the parent of N such processes (`process.parent`). This is how workers are run.
+- The parent gives each of them `--worker-id` and `--supervisor`. Without these, a worker makes an id of its own, and no
+  process reports its end.
+- A worker starts the same module with `--isolated UID PARENT` to run suspects (`process.isolation`).
 """
 
+import argparse
 import asyncio
 import os
 import signal
@@ -16,27 +20,37 @@ from rolloutpool_worker.settings import WorkerSettings
 
 
 def main() -> None:
-    """Runs a worker; where the settings are wrong, exits with a line that says what is wrong."""
+    """Runs a worker or their parent; where the settings are wrong, exits with a line that says what is wrong."""
+    options = _options()
     try:
         settings = WorkerSettings.from_environment()
     except SettingsInvalid as error:
         sys.exit(refuse_start("worker", error))
     settings.start_logging()
+    if options.processes is not None:
+        from rolloutpool_worker.process.parent import run_parent
+
+        sys.exit(run_parent(settings, options.processes))
     # Tokenizers would use all cores for a list of texts. Here texts come one by one, and each core has its own worker.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # These import transformers, which takes a second or two, so wrong settings are reported before.
-    from rolloutpool_worker.process.isolation import OPTION, serve
+    from rolloutpool_worker.process.isolation import serve
     from rolloutpool_worker.queue.app import CeleryWorker, load_plugins
+    from rolloutpool_worker.rollout.services import WorkerIdentity
+
+    given = options.worker_id
+    identity = WorkerIdentity.new() if given is None else WorkerIdentity(given, options.supervisor)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signalled = threading.Event()
     try:
-        if sys.argv[1:2] == [OPTION]:
+        if options.isolated:
+            uid, parent = options.isolated
             load_plugins(settings)
-            asyncio.run(serve(settings, sys.argv[2], int(sys.argv[3])))
+            asyncio.run(serve(settings, identity, uid, int(parent)))
         # It may be announced already, so a SIGTERM during the start must not end it before it has left Redis' list.
         signal.signal(signal.SIGTERM, lambda *_: signalled.set())
-        process = CeleryWorker(settings)
+        process = CeleryWorker(settings, identity)
     except RolloutPoolError as error:
         sys.exit(refuse_start("worker", error))
     try:
@@ -50,6 +64,23 @@ def main() -> None:
     finally:
         process.stop()
     sys.exit(worker.exitcode)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m rolloutpool_worker")
+    parser.add_argument("--processes", type=_positive, help="run so many workers, and start each again when it ends")
+    # For processes that a parent or a worker starts, not for people.
+    parser.add_argument("--isolated", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--worker-id", help=argparse.SUPPRESS)
+    parser.add_argument("--supervisor", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 if __name__ == "__main__":

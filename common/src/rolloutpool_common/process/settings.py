@@ -22,9 +22,11 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.logs import LogFormat, configure_logs
 from rolloutpool_common.security.targets import Targets
 
-__all__ = ["OLD_NAMES", "ActorSettings", "ProcessSettings", "SettingsInvalid", "refuse_start"]
+__all__ = ["OLD_NAMES", "REFUSED", "ActorSettings", "ProcessSettings", "SettingsInvalid", "refuse_start"]
 
 PREFIX = "ROLLOUTPOOL_"
+REFUSED = 2
+"""Exit code of a process that can't start with its settings."""
 OLD_NAMES = {
     "ROLLOUTPOOL_TICKETS_OF": "rollouts_per_ticket",
     "ROLLOUTPOOL_PORT_PATIENCE": "trainer_down_timeout",
@@ -141,7 +143,7 @@ def refuse_start(actor: str, error: RolloutPoolError) -> int:
     """
     for line in error.message.splitlines():
         print(f"rolloutpool {actor}: {line}", file=sys.stderr)
-    return 2
+    return REFUSED
 
 
 def _variable(field: str) -> str:

@@ -36,7 +36,12 @@ async def test_it_waits_for_the_child_and_logs_how_it_ended(
     with caplog.at_level(logging.WARNING):
         assert await IsolatedRuns(inside.services).run("b-0") == "isolated"
     assert (tmp_path / "arguments").read_text().startswith("-m rolloutpool_worker --isolated b-0 ")
-    assert "ended with exit code 7" in caplog.text
+    assert "ended: exit:7" in caplog.text
+    words = (tmp_path / "arguments").read_text().split()
+    assert words[5] == "--worker-id"
+    # The reconciler learns how the child ended from its parent.
+    redis = inside.services.store.rollouts._redis
+    assert await redis.hgetall("rp:obituaries") == {words[6].encode(): b"exit:7"}
 
 
 async def test_a_second_suspect_is_postponed_and_the_drain_reaches_the_child(

@@ -1,6 +1,6 @@
 """Commands that run one actor: `api`, `worker`, `flower`, `mock-trainer`.
 
-The process becomes `python -m` of the actor, or supervises several of them. Settings without an option come from the
+The process becomes `python -m` of the actor. Settings without an option come from the
 environment.
 """
 
@@ -32,29 +32,11 @@ def worker(
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes; one per core is right.")] = 1,
     tokenizer: options.Tokenizers = None,
 ) -> None:
-    """Run workers alone, with an existing Redis. SIGTERM drains them."""
-    _check_installed("rolloutpool_worker")
+    """Run workers alone, with an existing Redis. SIGTERM drains them; a worker that ends is started again."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis}
     if tokenizer:
         settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
-    if processes == 1:
-        _become("rolloutpool_worker", settings)
-    from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.stopping import stop_on_signals
-    from rolloutpool_trainer.local.child import ChildSpec, Role
-    from rolloutpool_trainer.local.supervisor import Supervisor
-
-    supervisor = Supervisor(console.note)
-    stopping = "stopping: workers finish or give back what they run; once more ends them at once"
-    with stop_on_signals(supervisor.kill, lambda: console.note(stopping)):
-        try:
-            for number in range(1, processes + 1):
-                command = [sys.executable, "-m", "rolloutpool_worker"]
-                spec = ChildSpec(name=f"worker-{number}", role=Role.WORKER, command=command, env=settings)
-                supervisor.start(spec).now_ready()
-            supervisor.wait()
-        finally:
-            supervisor.stop()
+    _become("rolloutpool_worker", settings, "--processes", str(processes))
 
 
 def flower(
@@ -82,8 +64,8 @@ def mock_trainer(
     """Run a scripted trainer, which plays calculator rollouts with real tokens."""
     import threading
 
+    from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console, tokenizers
-    from rolloutpool_trainer.cli.stopping import stop_on_signals
 
     numbers = _ports(ports)
     # First, because its error says which extra is not installed.
@@ -110,12 +92,12 @@ def _ports(text: str) -> list[int]:
     return ports
 
 
-def _become(module: str, settings: dict[str, str]) -> NoReturn:
+def _become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
     """Replaces this process by the actor, which then gets the signals and gives the exit code."""
     _check_installed(module.partition(".")[0])
     os.environ.update(settings)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module])
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def _check_installed(package: str) -> None:

@@ -42,8 +42,8 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Stay up until Ctrl-C.")] = False,
 ) -> None:
     """Run calculator rollouts on a pool of their own, and check every mask."""
+    from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.stopping import stop_on_signals
     from rolloutpool_trainer.local.pool import LocalPool
 
     begun = time.perf_counter()

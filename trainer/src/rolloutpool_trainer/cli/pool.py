@@ -24,8 +24,8 @@ def up(
     Runs until Ctrl-C or SIGTERM; workers then put back what they can't finish. Accepted work goes on when the pool is
     started again with the same state directory.
     """
+    from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.stopping import stop_on_signals
     from rolloutpool_trainer.local.pool import LocalPool
     from rolloutpool_trainer.local.state import default_state
 

@@ -1,7 +1,6 @@
 """The local pool: Redis, API, workers and Flower as child processes on this machine.
 
 - `pool` starts all of them and stops them; `LocalPool` is what users import.
-- `supervisor` keeps the processes, `child` is one of them, `launch` ties its life to ours.
 - `redis_server` runs the pool's own Redis.
 - `state` is the directory that outlives the processes; `ports` finds free ports.
 """

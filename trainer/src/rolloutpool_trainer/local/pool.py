@@ -19,21 +19,25 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import httpx
 
+from rolloutpool_common.process.child import Child, ChildSpec, Role
+from rolloutpool_common.process.supervisor import Supervisor
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_common.security.targets import is_loopback
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.transport import connection_settings
-from rolloutpool_trainer.errors import KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
-from rolloutpool_trainer.local.child import Child, ChildSpec, Role
+from rolloutpool_trainer.errors import ChildFailed, KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
 from rolloutpool_trainer.local.ports import check_port, free_port
 from rolloutpool_trainer.local.redis_server import start_redis
 from rolloutpool_trainer.local.state import State, new_secrets_key
-from rolloutpool_trainer.local.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    # It needs Redis' client, which only the extra `pool` installs.
+    from rolloutpool_common.process.obituaries import Obituaries
 
 __all__ = ["LocalPool"]
 
@@ -88,7 +92,8 @@ class LocalPool:
         self._api_key: str | None = None
         if tokenizers:
             self._env["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizers)
-        self._supervisor = Supervisor(report)
+        self._supervisor = Supervisor(report, error=ChildFailed)
+        self._obituaries: Obituaries | None = None
         self._state: State | None = None
         self._started_workers: list[Child] = []
         self._flower_child: Child | None = None
@@ -161,6 +166,7 @@ class LocalPool:
             self._take_ports()
             if self._given_redis_url is None:
                 self._redis_url = start_redis(self._state, self._supervisor)
+            self._start_obituaries()
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
             started = [self._start_worker() for _ in range(self._workers)]
             self._supervisor.wait_ready([api], self._api_answers, READY_SECONDS)
@@ -200,6 +206,9 @@ class LocalPool:
     def stop(self) -> None:
         """Stops all processes in order: workers drain first, Redis ends last."""
         self._supervisor.stop()
+        if self._obituaries is not None:
+            self._obituaries.stop()
+            self._obituaries = None
         if self._state is not None:
             self._state.release()
             self._state = None
@@ -258,8 +267,15 @@ class LocalPool:
             log=self._running().logs / f"{name}.log",
             # Flower only watches, so it must not slow down the processes that it watches.
             niceness=10 if role is Role.FLOWER else 0,
+            obituaries=self._obituaries if role is Role.WORKER else None,
         )
         return self._supervisor.start(spec)
+
+    def _start_obituaries(self) -> None:
+        from rolloutpool_common.process.obituaries import Obituaries
+
+        self._obituaries = Obituaries(self.redis_url)
+        self._obituaries.start()
 
     def _start_worker(self) -> Child:
         worker = self._start(f"worker-{len(self._started_workers) + 1}", Role.WORKER, "rolloutpool_worker", {})

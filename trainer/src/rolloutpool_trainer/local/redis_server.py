@@ -12,11 +12,11 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rolloutpool_common.process.child import ChildSpec, Role
+from rolloutpool_common.process.supervisor import Supervisor
 from rolloutpool_trainer.errors import ChildFailed, RedisMissing
-from rolloutpool_trainer.local.child import ChildSpec, Role
 from rolloutpool_trainer.local.ports import free_port, is_free
 from rolloutpool_trainer.local.state import State
-from rolloutpool_trainer.local.supervisor import Supervisor
 
 __all__ = ["find_server", "start_redis"]
 

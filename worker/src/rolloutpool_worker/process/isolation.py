@@ -10,7 +10,9 @@ A rollout is a suspect after two workers died while they had it and it made no p
    back to the queue for a shared worker. If the child dies instead, the reconciler knows which rollout it was.
 4. The child then takes the suspect that has waited longest, because starting a process for each of them would let them
    wait for minutes where machines died often. It ends when no suspect waits.
-5. The child passes the parent's SIGTERM on to itself (drain), and it also drains when its parent is gone, because then
+5. The worker has chosen the child's id, and tells Redis how the child ended (`common/process/obituaries.py` does the
+   same for workers). So the suspect's next attempt begins at once, and a kill from outside is not held against it.
+6. The child passes the parent's SIGTERM on to itself (drain), and it also drains when its parent is gone, because then
    no other process would stop it.
 """
 
@@ -21,13 +23,16 @@ import signal
 import sys
 from contextlib import suppress
 
+from rolloutpool_common.process.obituaries import WORKER_ID_OPTION, new_worker_id
+from rolloutpool_common.process.oom import OomKills
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import StoreError
 from rolloutpool_worker.process.event_loop import watch
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.decision import TicketOutcome
-from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["OPTION", "IsolatedRuns", "serve"]
@@ -56,8 +61,11 @@ class IsolatedRuns:
                 await self._services.store.rollouts.postpone(uid, BUSY_SECONDS)
             return TicketOutcome.POSTPONED
         async with self._one_at_a_time:
+            worker_id = new_worker_id()
+            kills = OomKills()
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
+                *(WORKER_ID_OPTION, worker_id),
                 stdin=asyncio.subprocess.DEVNULL,
             )
             ended = asyncio.ensure_future(child.wait())
@@ -70,20 +78,27 @@ class IsolatedRuns:
                 if not ended.done():
                     child.send_signal(signal.SIGTERM)
             exit_code = await ended
+            # It always was told to stop: by a signal, or because no suspect was left.
+            oom = exit_code == -signal.SIGKILL and kills.take()
+            end = ProcessEnd.of(exit_code, told_to_stop=True, oom=oom)
             if exit_code != 0:
-                _log.warning("the isolated process of rollout %s ended with exit code %d", uid, exit_code)
+                _log.warning("the isolated process of rollout %s ended: %s", uid, end)
+            # If Redis fails here, the child's lost lifeline tells that it has ended.
+            with suppress(StoreError):
+                await self._services.store.workers.report_end(worker_id, end)
             return TicketOutcome.ISOLATED
 
 
-async def serve(settings: WorkerSettings, uid: str, parent: int) -> None:
+async def serve(settings: WorkerSettings, identity: WorkerIdentity, uid: str, parent: int) -> None:
     """The inside of an isolated process: runs suspects until none waits, then exits.
 
     Args:
         settings: The same settings as the parent's.
+        identity: As the parent chose it.
         uid: The suspect that the process was started for.
         parent: The process id of the worker that started it.
     """
-    worker = WorkerProcess(settings, role=WorkerRole.ISOLATED)
+    worker = WorkerProcess(settings, role=WorkerRole.ISOLATED, identity=identity)
     services = worker.services
     loop = asyncio.get_running_loop()
     watch(loop)

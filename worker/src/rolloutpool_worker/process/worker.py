@@ -33,7 +33,7 @@ from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.process.webhooks import WebhookSender
-from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS
 
@@ -52,8 +52,14 @@ CANCELLED_SECONDS = 5.0
 class WorkerProcess:
     """The life of one worker process. Everything in it belongs to the process's one event loop."""
 
-    def __init__(self, settings: WorkerSettings, *, role: WorkerRole = WorkerRole.SHARED) -> None:
-        self.services = Services(settings, role=role)
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        role: WorkerRole = WorkerRole.SHARED,
+        identity: WorkerIdentity | None = None,
+    ) -> None:
+        self.services = Services(settings, role=role, identity=identity)
         self._settings = self.services.settings
         self._store = self.services.store
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
@@ -139,6 +145,7 @@ class WorkerProcess:
         await self._store.workers.announce(
             self.worker_id,
             role=self.services.role,
+            supervisor=self.services.identity.supervisor,
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self._settings.worker_slots,

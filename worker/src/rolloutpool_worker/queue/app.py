@@ -37,6 +37,7 @@ from rolloutpool_worker.queue.pool import LoopPool
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.decision import TicketOutcome
+from rolloutpool_worker.rollout.services import WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
@@ -51,7 +52,7 @@ ANNOUNCE_SECONDS = 10.0
 class CeleryWorker:
     """Celery's app and worker, and the event loop with the process that runs the rollouts."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, identity: WorkerIdentity | None = None) -> None:
         """Loads plug-ins and tokenizers; raises `RolloutPoolError`. The worker is announced once it takes messages."""
         # First, because the announcement lists the tools and agents.
         load_plugins(settings)
@@ -65,7 +66,7 @@ class CeleryWorker:
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
-        self._process = self._loop.run(_prepared(settings))
+        self._process = self._loop.run(_prepared(settings, identity))
         self._services = self._process.services
         self._starting: Future[None] | None = None
         self._isolated_runs = IsolatedRuns(self._services)
@@ -153,8 +154,8 @@ class CeleryWorker:
         self._loop.stop()
 
 
-async def _prepared(settings: WorkerSettings) -> WorkerProcess:
-    process = WorkerProcess(settings)
+async def _prepared(settings: WorkerSettings, identity: WorkerIdentity | None) -> WorkerProcess:
+    process = WorkerProcess(settings, identity=identity)
     await process.prepare()
     return process
 

@@ -31,10 +31,25 @@ from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["ClaimRegister", "RunningClaim", "Services"]
+__all__ = ["ClaimRegister", "RunningClaim", "Services", "WorkerIdentity"]
 
 Verify = Callable[[], Awaitable[None]]
 """Makes sure that Redis has the claim and its whole journal; raises `ClaimLost` when another worker has the rollout."""
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """Who this process is to the reconciler."""
+
+    worker_id: str
+    """New at each start of a process, so that a restarted worker is never taken for the one that died before it."""
+    supervisor: str | None = None
+    """The id of its parent, which has a lifeline and reports its end; None where no parent does."""
+
+    @classmethod
+    def new(cls) -> "WorkerIdentity":
+        """Makes the identity of a process that was given none."""
+        return cls(f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
 
 
 @dataclass(frozen=True)
@@ -106,11 +121,18 @@ class ClaimRegister:
 class Services:
     """What one process gives its rollouts: store, tokenizers, HTTP, breakers, drain, and the register of claims."""
 
-    def __init__(self, settings: WorkerSettings, *, role: WorkerRole = WorkerRole.SHARED) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        role: WorkerRole = WorkerRole.SHARED,
+        identity: WorkerIdentity | None = None,
+    ) -> None:
         """Opens nothing yet: store and HTTP connect at first use, on the running event loop.
 
         Args:
             settings: The process's settings.
+            identity: As the parent chose it; None makes one.
             role: Whether the process takes any rollout, or suspects only, one at a time.
 
         Raises:
@@ -119,8 +141,8 @@ class Services:
         isolated = role is WorkerRole.ISOLATED
         self.settings = settings.model_copy(update={"worker_slots": 1}) if isolated else settings
         self.role = role
-        # New at each start of a process, so that a restarted worker is never taken for the one that died before it.
-        self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.identity = identity or WorkerIdentity.new()
+        self.worker_id = self.identity.worker_id
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )

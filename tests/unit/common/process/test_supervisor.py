@@ -6,15 +6,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rolloutpool_common.process import child as module
 from rolloutpool_common.process.backoff import Backoff
-from rolloutpool_trainer.errors import ChildFailed
-from rolloutpool_trainer.local import child as module
-from rolloutpool_trainer.local.child import Child, ChildSpec, Role
-from rolloutpool_trainer.local.supervisor import Supervisor
+from rolloutpool_common.process.child import Child, ChildSpec, Role
+from rolloutpool_common.process.supervisor import ChildNotReady, Supervisor
 
 SLEEPER = [sys.executable, "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
 STUBBORN = [
@@ -84,7 +84,7 @@ def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: Cal
     script = "import sys; print('old line'); sys.exit('the port is taken')"
     child_spec = spec(command=[sys.executable, "-S", "-c", script])
     with pytest.raises(
-        ChildFailed, match=r"child ended \(exit code 1\) before it was ready(.|\n)*\| the port is taken"
+        ChildNotReady, match=r"child ended \(exit code 1\) before it was ready(.|\n)*\| the port is taken"
     ):
         supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
 
@@ -93,20 +93,20 @@ def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: C
     child_spec = spec(command=[sys.executable, "-S", "-c", "raise SystemExit(3)"])
     assert child_spec.log is not None
     child_spec.log.write_text("yesterday\n")
-    with pytest.raises(ChildFailed, match="it wrote nothing"):
+    with pytest.raises(ChildNotReady, match="it wrote nothing"):
         supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
     assert child_spec.log.read_text() == "yesterday\n"
 
 
 def test_a_program_that_is_not_there_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
     child = supervisor.start(spec(command=["/no/such/program"]))
-    with pytest.raises(ChildFailed, match="cannot run /no/such/program: No such file"):
+    with pytest.raises(ChildNotReady, match="cannot run /no/such/program: No such file"):
         supervisor.wait_ready([child], lambda: False, 20)
 
 
 def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
     child = supervisor.start(spec())
-    with pytest.raises(ChildFailed, match="not ready after 0 s"):
+    with pytest.raises(ChildNotReady, match="not ready after 0 s"):
         supervisor.wait_ready([child], lambda: False, 0)
 
 
@@ -193,8 +193,8 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from rolloutpool_trainer.local.child import ChildSpec, Role\n"
-        "from rolloutpool_trainer.local.supervisor import Supervisor\n"
+        "from rolloutpool_common.process.child import ChildSpec, Role\n"
+        "from rolloutpool_common.process.supervisor import Supervisor\n"
         "supervisor = Supervisor()\n"
         f"child = supervisor.start(ChildSpec(name='c', role=Role.API, command={STUBBORN!r}, pass_fds=({write},),\n"
         f"    log=Path({str(tmp_path / 'log')!r})))\n"
@@ -208,3 +208,50 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
         assert os.read(read, 1) == b""
     finally:
         os.close(read)
+
+
+def test_a_first_process_that_refuses_to_start_has_no_second(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports
+) -> None:
+    refusing = replace(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(2)"]), refusal=2)
+    child = supervisor.start(refusing, ready=True)
+    assert supervisor.wait_first() is child
+    assert child.exit_code == 2
+    assert reports.lines == []
+
+
+def test_a_later_refusal_is_a_crash_like_others(
+    supervisor: Supervisor,
+    spec: Callable[..., ChildSpec],
+    reports: Reports,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(module, "RESTART", Backoff(first_s=0.01, longest_s=0.01, jitter=False))
+    script = (
+        f"import os, sys; again = os.path.exists({str(tmp_path / 'again')!r})\n"
+        f"open({str(tmp_path / 'again')!r}, 'w').close(); sys.exit(2 if again else 1)"
+    )
+    supervisor.start(replace(spec(command=[sys.executable, "-S", "-c", script]), refusal=2), ready=True)
+    reports.wait(3)
+    assert "exit code 1" in reports.lines[0]
+    assert "exit code 2" in reports.lines[2]
+
+
+def test_the_second_signal_reaches_the_children_and_the_third_kills(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec]
+) -> None:
+    script = (
+        "import signal; signal.signal(15, lambda *_: print('told', flush=True)); print('up', flush=True)\n"
+        "while True: signal.pause()"
+    )
+    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", script]))
+    supervisor.wait_ready([child], said(child, "up"), 20)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    supervisor.wait_ready([child], said(child, "told"), 20)
+    supervisor.hurry()
+    supervisor.wait_ready([child], said(child, "told\ntold"), 20)
+    supervisor.hurry()
+    stopping.join(10)
+    assert child.exit_code == -signal.SIGKILL

@@ -1,7 +1,9 @@
-"""One process of the local pool: how to start it, and the thread that watches it.
+"""One child process: how to start it, and the thread that watches it.
 
 Nothing survives this process: a child dies with the thread that watches it, and on Linux with this process, even after
 kill -9 (`launch.py`). Children are in process groups of their own, so that Ctrl-C reaches this process only.
+
+A worker gets a new id from its parent at each start, and its end is reported under this id (`obituaries.py`).
 """
 
 import contextlib
@@ -15,10 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rolloutpool_common.process import launch
 from rolloutpool_common.process.backoff import Backoff
-from rolloutpool_trainer.errors import ChildFailed
-from rolloutpool_trainer.local import launch
+
+if TYPE_CHECKING:
+    # It needs Redis' client, which a trainer without a pool of its own does not install.
+    from rolloutpool_common.process.obituaries import Obituaries
 
 __all__ = ["Child", "ChildSpec", "Role"]
 
@@ -59,6 +65,10 @@ class ChildSpec:
     pass_fds: tuple[int, ...] = ()
     niceness: int = 0
     """Above 0 for a process that may wait when the machine is busy."""
+    obituaries: "Obituaries | None" = field(default=None, repr=False)
+    """For a worker: gives it an id at each start, as further arguments, and reports its end."""
+    refusal: int | None = None
+    """If the first process ends with this exit code, there is no second: its settings can't be used, and it said so."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -85,20 +95,24 @@ class Child:
 
     1. *Starting*, until `now_ready`: if the process ends, the child has failed, and `failure` says why.
     2. *Running*: if the process ends, that is a crash. It is reported, and the process is started again after a delay
-       that doubles with each crash.
+       that doubles with each crash. Only a first process that refuses to start (`ChildSpec.refusal`) is not.
     3. *Stopping*, from `stop` on: the process ends for good, and so does the thread.
     """
 
-    def __init__(self, spec: ChildSpec, report: Callable[[str], None]) -> None:
+    def __init__(self, spec: ChildSpec, report: Callable[[str], None], *, ready: bool = False) -> None:
         self.spec = spec
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         self._end = ""
+        self._exit_code: int | None = None
+        self._worker_id: str | None = None
         self._stop_signal = signal.SIGTERM
         self._stopping = threading.Event()
         self._spawned = threading.Event()
         self._steady = threading.Event()
+        if ready:
+            self._steady.set()
         # This thread also starts the process: for the kernel the thread that forks is the parent, with which the child
         # dies (see `launch.py`), and it has to live as long as the child.
         self._thread = threading.Thread(target=self._watch, name=f"watch {spec.name}", daemon=True)
@@ -115,8 +129,18 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended for good: it was stopped, or ended before it was ready."""
+        """Whether it has ended for good: it was stopped, ended before it was ready, or refused to start."""
         return not self._thread.is_alive()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its last process ended: the exit code, or minus the signal; None if none has ended."""
+        return self._exit_code
+
+    @property
+    def worker_id(self) -> str | None:
+        """The id of the worker that runs or ran last; None for other processes."""
+        return self._worker_id
 
     def now_ready(self) -> None:
         """Ends the starting phase: from now on a process that ends is started again."""
@@ -151,10 +175,10 @@ class Child:
         lines = text.rstrip().splitlines()[-TAIL_LINES:]
         return "\n".join(f"  | {line}" for line in lines) or "  | (it wrote nothing)"
 
-    def failure(self) -> ChildFailed:
-        """Makes the error that says why the child could not start, with the end of its log."""
+    def failure(self) -> str:
+        """Says why the child could not start, with the end of its log."""
         where = f"; its log {self.spec.log} ends with" if self.spec.log else ""
-        return ChildFailed(f"{self.spec.name} ended ({self._end}) before it was ready{where}:\n{self.log_tail()}")
+        return f"{self.spec.name} ended ({self._end}) before it was ready{where}:\n{self.log_tail()}"
 
     def _watch(self) -> None:
         crashes = 0
@@ -162,6 +186,8 @@ class Child:
             started = time.monotonic()
             how = self._run_once()
             if self._stopping.is_set() or not self._steady.is_set():
+                return
+            if crashes == 0 and self._exit_code is not None and self._exit_code == self.spec.refusal:
                 return
             if time.monotonic() - started > STEADY_SECONDS:
                 crashes = 0
@@ -185,12 +211,25 @@ class Child:
         # A stop that came while the process was being started could not send its signal.
         if self._stopping.is_set():
             self.send(self._stop_signal)
-        self._end = _exit_text(self._process.wait())
+        self._exit_code = code = self._process.wait()
+        self._end = _exit_text(code)
+        if self.spec.obituaries is not None and self._worker_id is not None:
+            stopping = self._stopping.is_set()
+            self.spec.obituaries.report(
+                self._worker_id,
+                code,
+                told_to_stop=stopping,
+                killed_by_us=stopping and self._stop_signal == signal.SIGKILL,
+            )
         return self._end
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         # Isolated (-I) and without site-packages (-S): each child of the pool waits until this interpreter has started.
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
+        identity: list[str] = []
+        if self.spec.obituaries is not None:
+            # New at each start, so that a worker is never taken for the one that died before it.
+            self._worker_id, identity = self.spec.obituaries.name_worker()
         output = None
         try:
             if self.spec.log is not None:
@@ -199,7 +238,7 @@ class Child:
                 if not self._spawned.is_set():
                     self._log_start = output.tell()
             return subprocess.Popen(
-                [*launcher, *self.spec.command],
+                [*launcher, *self.spec.command, *identity],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,

@@ -1,7 +1,8 @@
-"""Starts the processes of the local pool, waits until they are ready, and stops them in order.
+"""Starts child processes, waits until they are ready, starts them again, and stops them in order.
 
-A child that ends before it is ready is an error with the end of its log. After that it is started again when it ends;
-`child.py` does that.
+The local pool is made of such processes, and the parent of a machine's workers has one for each worker. A child that
+ends before it is ready is an error with the end of its log. After that it is started again when it ends; `child.py`
+does that.
 """
 
 import logging
@@ -10,26 +11,45 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from rolloutpool_trainer.errors import ChildFailed
-from rolloutpool_trainer.local.child import Child, ChildSpec, Role
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.process.child import Child, ChildSpec, Role
 
-__all__ = ["Supervisor"]
+__all__ = ["ChildNotReady", "Supervisor"]
 
 POLL_SECONDS = 0.05
 KILLED_SECONDS = 5.0
 """How long a child may take to end after it was killed."""
 
 
+class ChildNotReady(RolloutPoolError):
+    """A child process ended before it was ready, or took too long."""
+
+
 class Supervisor:
-    """The processes of one local pool: starts them, waits for them, and stops them in the order of their roles."""
+    """The child processes of one process: starts them, waits for them, and stops them in the order of their roles."""
 
-    def __init__(self, report: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, report: Callable[[str], None] | None = None, *, error: type[RolloutPoolError] = ChildNotReady
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            report: Called with a line for people when a child has crashed; logged as a warning where None.
+            error: What `wait_ready` raises, with a message.
+        """
         self._report = report or logging.getLogger("rolloutpool").warning
+        self._error = error
         self._children: list[Child] = []
+        self._hurried = False
 
-    def start(self, spec: ChildSpec) -> Child:
-        """Starts a process; it need not be ready yet when this returns."""
-        child = Child(spec, self._report)
+    def start(self, spec: ChildSpec, *, ready: bool = False) -> Child:
+        """Starts a process; it need not be ready yet when this returns.
+
+        Args:
+            spec: The process.
+            ready: Whether it counts as ready at once, so that it is started again however early it ends.
+        """
+        child = Child(spec, self._report, ready=ready)
         self._children.append(child)
         return child
 
@@ -42,7 +62,8 @@ class Supervisor:
             timeout: Seconds.
 
         Raises:
-            ChildFailed: One of the children ended, or they are not ready after `timeout` seconds.
+            ChildNotReady: One of the children ended, or they are not ready after `timeout` seconds. (Or the error that
+                this supervisor was made with.)
         """
         children = list(children)
         deadline = time.monotonic() + timeout
@@ -50,10 +71,10 @@ class Supervisor:
         while not ready():
             for child in children:
                 if child.ended:
-                    raise child.failure()
+                    raise self._error(child.failure())
             if time.monotonic() > deadline:
                 tails = "\n".join(f"{child.spec.name}:\n{child.log_tail()}" for child in children)
-                raise ChildFailed(f"not ready after {timeout:g} s; the logs end with\n{tails}")
+                raise self._error(f"not ready after {timeout:g} s; the logs end with\n{tails}")
             pause.wait(POLL_SECONDS)
         for child in children:
             child.now_ready()
@@ -75,6 +96,17 @@ class Supervisor:
                 child.stop()
             self._await_end(children)
 
+    def hurry(self) -> None:
+        """Sends SIGTERM once more, which tells workers to wait for nothing; the next call kills all children at once.
+
+        A signal handler may call it while `stop` waits.
+        """
+        if self._hurried:
+            return self.kill()
+        self._hurried = True
+        for child in self._children:
+            child.send(signal.SIGTERM)
+
     def kill(self) -> None:
         """Kills all children at once. A signal handler may call it while `stop` waits."""
         for child in self._children:
@@ -85,6 +117,15 @@ class Supervisor:
         pause = threading.Event()
         while not all(child.ended for child in self._children):
             pause.wait(1.0)
+
+    def wait_first(self) -> Child:
+        """Waits until one child has ended for good; there must be a child."""
+        pause = threading.Event()
+        while True:
+            for child in self._children:
+                if child.ended:
+                    return child
+            pause.wait(POLL_SECONDS)
 
     def _await_end(self, children: Sequence[Child]) -> None:
         # One deadline for all, because they stop side by side.

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from rolloutpool_trainer.cli.stopping import stop_on_signals
+from rolloutpool_common.process.stopping import stop_on_signals
 
 
 def test_a_signal_in_the_middle_of_a_print_still_stops() -> None:

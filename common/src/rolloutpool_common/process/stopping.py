@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a command that runs until then. The first stops it in order, the second at once."""
+"""Ctrl-C, SIGTERM and SIGHUP end a process that runs until then. The first stops it in order, later ones hurry it."""
 
 import signal
 from collections.abc import Callable, Iterator

@@ -1,0 +1,123 @@
+"""The parent of workers, as `rolloutpool worker` and the image start it: they end and are started again."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from tests.support.durable_redis import durable_redis
+from tests.support.waiting import until
+from tests.support.worker_process import LONGEST_WAIT, Worker, started_worker
+
+from rolloutpool_common.protocol.workers import Worker as Announced
+from rolloutpool_common.store import Store
+
+TWO = ("--processes", "2")
+
+
+@pytest.fixture
+async def store(redis_url: str) -> AsyncIterator[Store]:
+    opened = Store.open(redis_url)
+    yield opened
+    await opened.close()
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and no zombie that its new parent has not reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def workers(store: Store, parent: Worker, *, without: Collection[str] = ()) -> list[Announced]:
+    """The two workers, once both have announced themselves; `without` those of these ids."""
+
+    async def look() -> list[Announced] | None:
+        assert parent.process.poll() is None, parent.log()
+        found = [worker for worker in await store.workers.known() if worker.worker_id not in without]
+        return found if len(found) == 2 else None
+
+    return await until(look, LONGEST_WAIT)
+
+
+async def reports(redis_url: str, count: int) -> dict[str, str]:
+    """The parent's reports, once there are so many. No reconciler runs here, so they stay."""
+    async with Redis.from_url(redis_url, decode_responses=True) as redis:
+
+        async def look() -> dict[str, str] | None:
+            found = {str(worker): str(end) for worker, end in (await redis.hgetall("rp:obituaries")).items()}
+            return found if len(found) >= count else None
+
+        return await until(look, LONGEST_WAIT)
+
+
+async def test_a_worker_that_dies_is_reported_and_started_again(redis_url: str, store: Store) -> None:
+    with started_worker(redis_url, arguments=TWO) as parent:
+        first, second = await workers(store, parent)
+        os.kill(first.pid, signal.SIGSEGV)
+        os.kill(second.pid, signal.SIGKILL)
+        expected = {first.worker_id: "signal:11", second.worker_id: "killed"}
+        assert await reports(redis_url, 2) == expected
+        again = await workers(store, parent, without={first.worker_id, second.worker_id})
+        assert {worker.host for worker in again} == {first.host}
+        parent.terminate()
+        assert await parent.ended() == 0
+        # A drain is no crash: the workers left, and their parent says that they were told to.
+        stopped = {worker.worker_id: "stopped" for worker in again}
+        assert await reports(redis_url, 4) == {**expected, **stopped}
+
+
+async def test_if_the_parent_is_killed_its_workers_end_and_all_lifelines_are_gone(redis_url: str, store: Store) -> None:
+    with started_worker(redis_url, arguments=TWO) as parent:
+        found = await workers(store, parent)
+        async with Redis.from_url(redis_url) as redis:
+            channels = await redis.pubsub_channels("rp:life:sup:*")
+            assert len(channels) == 1
+            parent.kill()
+
+            async def gone() -> bool:
+                return not await redis.pubsub_channels("rp:life:*")
+
+            await until(gone, LONGEST_WAIT)
+            assert await redis.hlen("rp:obituaries") == 0
+
+            async def ended() -> bool:
+                return not any(runs(worker.pid) for worker in found)
+
+            await until(ended, LONGEST_WAIT)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ROLLOUTPOOL_WORKER_SLOTS", "none", "ROLLOUTPOOL_WORKER_SLOTS"),
+        # Known only to the workers: the parent imports no plug-in.
+        ("ROLLOUTPOOL_PLUGINS", "no.such.module", "no.such.module"),
+    ],
+)
+async def test_workers_that_cannot_start_end_their_parent(
+    redis_url: str, variable: str, value: str, message: str
+) -> None:
+    with started_worker(redis_url, arguments=TWO, **dict[str, Any]({variable: value})) as parent:
+        assert await parent.ended() == 2
+        assert message in parent.log()
+        assert "starting it again" not in parent.log()
+
+
+async def test_a_report_arrives_when_redis_is_back() -> None:
+    with durable_redis() as redis, started_worker(redis.url, arguments=TWO) as parent:
+        store = Store.open(redis.url)
+        try:
+            first, second = await workers(store, parent)
+            redis.kill()
+            os.kill(first.pid, signal.SIGABRT)
+            redis.start()
+            assert await reports(redis.url, 1) == {first.worker_id: "signal:6"}
+            others = await workers(store, parent, without={first.worker_id})
+            assert second.worker_id in {worker.worker_id for worker in others}
+        finally:
+            await store.close()
