@@ -61,6 +61,7 @@ class MemoryRollouts:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.turns = 0
+        self.noted = 0
         self.lost = False
         """Whether the claim is another worker's now."""
 
@@ -70,9 +71,19 @@ class MemoryRollouts:
         return self
 
     @property
+    def model_calls(self) -> "MemoryRollouts":
+        """The store's room of this name."""
+        return self
+
+    @property
     def records(self) -> list[JournalRecord]:
         """What another worker would read."""
         return [parse_record(data) for data in self.written]
+
+    async def note(self, claim: Claim) -> None:
+        """Notes a model call; here a claim is lost only at the writes that follow."""
+        del claim
+        self.noted += 1
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
         """Keeps the records that are missing."""

@@ -1,7 +1,9 @@
 """kill -9: what the dead worker had goes on elsewhere, without a turn sampled twice and with the same tokens."""
 
+import signal
 from typing import Any
 
+import pytest
 import redis.asyncio
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
@@ -208,3 +210,26 @@ async def test_cut_connections_to_redis_end_no_rollout(redis_url: str, tokenizer
                 results = [await pool.result(uid) for uid in uids]
     assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
     assert app.sampling_log.repeated() == {}
+
+
+@pytest.mark.parametrize("pass_number", [1, 2], ids=["turn 1", "a later turn"])
+async def test_a_worker_that_died_before_a_call_leaves_no_doubt_where_it_had_not_called(
+    redis_url: str, tokenizer: ChatTokenizer, pass_number: int
+) -> None:
+    """By its claim alone nobody knows; by the note before its first call. After that, each turn may be in doubt."""
+    app = endpoint(tokenizer, 0.0)
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served:
+            (uid,) = await pool.submit(asks(1), shared={"server_url": served.url})
+            with started_worker(redis_url, ROLLOUTPOOL_FAILPOINTS=f"worker.obs_before_call:{pass_number}") as first:
+                assert await first.ended() == -signal.SIGKILL, first.log()
+            await declared_dead(redis_url)
+            with started_worker(redis_url):
+                async with pool.reconciled():
+                    result = await pool.result(uid, 60)
+    if pass_number == 1:
+        assert (result.status, result.attempt) == (RolloutStatus.COMPLETED, 2)
+        assert app.sampling_log.repeated() == {}
+    else:
+        assert result.failure is not None
+        assert result.failure.category is Category.AMBIGUOUS_TURN

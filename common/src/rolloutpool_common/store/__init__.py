@@ -28,6 +28,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
@@ -91,6 +92,7 @@ class Store:
         self._secrets = secrets
         self.rollouts = Rollouts(connection)
         self.batches = Batches(connection, self.rollouts, secrets)
+        self.model_calls = ModelCalls(connection, self.rollouts)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.pushes = Pushes(connection)

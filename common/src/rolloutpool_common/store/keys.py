@@ -18,7 +18,7 @@ rp:late                    set     "{b} {group}": groups with a verdict whose ot
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
 A rollout:
-rp:rollout:{uid}           hash    status, attempt, claim (token, worker), counters; absent before the first claim
+rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncalled), counters; absent before its first
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch

@@ -63,6 +63,7 @@ class Journal:
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._at = 0
         self._entries = 0
+        self._called = False
 
     @property
     def beyond_inherited(self) -> bool:
@@ -122,6 +123,19 @@ class Journal:
         # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:
             self._after_write()
+
+    async def note_calling(self) -> None:
+        """Notes durably that this attempt sends its first model call; does nothing before its later ones.
+
+        If the worker dies before the note, nobody can have sampled for it, so the next attempt may ask without doubt.
+
+        Raises:
+            ClaimLost: The rollout is no longer this worker's.
+            StoreError: The store does not answer, and this process shuts down.
+        """
+        if not self._called:
+            await retry_store(self._drain, self._claim.uid, lambda: self._store.model_calls.note(self._claim))
+            self._called = True
 
     async def resend(self) -> None:
         """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""

@@ -73,6 +73,7 @@ class Recorder:
         if not self.certain and not self._claim.spec.may_repeat:
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
+        await self._journal.note_calling()
         start = time.perf_counter()
         # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
         # with it, and then the turn is in doubt.

@@ -44,10 +44,16 @@ local function detach(uid, worker, priority)
   redis.call('ZREM', k_published(priority), uid)
 end
 
--- Give the claim on a rollout to a worker.
-local function hold(uid, attempt, token, worker)
+-- The number of Redis' current start (epoch.lua).
+local function epoch() return redis.call('HGET', P .. 'epoch', 'number') or '0' end
+
+-- Give the claim on a rollout to a worker. `uncalled` is the epoch of a claim under which no model call was sent, else ''.
+local function hold(uid, attempt, token, worker, uncalled)
   local now = str(now_ms())
-  redis.call('HSET', k_rollout(uid), 'status', 'running', 'attempt', attempt, 'token', token, 'worker', worker, 'claimed', now)
+  redis.call(
+    'HSET', k_rollout(uid), 'status', 'running', 'attempt', attempt, 'token', token, 'worker', worker, 'claimed', now,
+    'uncalled', uncalled
+  )
   redis.call('SADD', k_worker(worker, 'claims'), uid)
   redis.call('ZREM', P .. 'suspects', uid)
   -- A worker that was declared dead a moment ago may claim before it notices. It is put back among the workers, so that

@@ -44,7 +44,7 @@ local attempt = tonumber(attempts or '0')
 if not again then
   attempt = attempt + 1
   redis.call('HINCRBY', k_batch(batch), 'running', 1)
-  hold(uid, attempt, token, worker)
+  hold(uid, attempt, token, worker, epoch())
 end
 return {
   'outcome', 'claimed',

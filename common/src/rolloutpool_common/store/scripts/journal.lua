@@ -8,7 +8,7 @@ local length = redis.call('LLEN', k_rollout(uid, 'journal'))
 if length < expected then return { 'outcome', 'gap', 'length', length } end
 -- Longer than expected: this very record arrived before, and its answer was lost.
 if length > expected then return { 'outcome', 'ok', 'length', length } end
-redis.call('HSET', k_rollout(uid), 'turns', ARGV[4])
+redis.call('HSET', k_rollout(uid), 'turns', ARGV[4], 'uncalled', '')
 -- Progress: it got further than where its last workers died, so it was not the cause.
 redis.call('HDEL', k_rollout(uid), 'crashes')
 return { 'outcome', 'ok', 'length', redis.call('RPUSH', k_rollout(uid, 'journal'), ARGV[5]) }

@@ -5,23 +5,28 @@
 -- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
 -- worker: `crashes` where a rollout may be the cause, which counts as both; `deaths` where the cause is known and came from
 -- outside, which only counts towards the limit of a rollout's whole life. `clean` is 0 where a model call may be
--- unanswered, else 1.
+-- unanswered, else 1. Who says 0 without having seen the attempt (the reconciler, and `losses`) does not know it: where no
+-- call was noted under this claim (calling.lua), what earlier attempts left is true instead. But Redis may have lost the
+-- note with its last second, so a claim of an earlier epoch is not believed.
 -- Answer: the counter's new value; for `crashes` and `deaths` the number of workers that it is suspected of having killed;
 -- 0 without a counter; -1 where the rollout is no longer that worker's.
 local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
 local uid = batch .. '-' .. index
-local status, holder_token, holder = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'token', 'worker'))
+local status, holder_token, holder, uncalled, was_clean = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'token', 'worker', 'uncalled', 'clean'
+))
 if status ~= 'running' or (token ~= '' and holder_token ~= token) or (worker ~= '' and holder ~= worker) then
   -- A dead worker's list may name what it no longer has. While it names anything, deregister.lua keeps the worker.
   if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
   return -1
 end
 local priority = redis.call('HGET', k_batch(batch), 'priority')
+if uncalled == epoch() and (worker ~= '' or counter == 'losses') then clean = was_clean or '1' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
 -- If the worker lives after all, its next beat tells it to stop.
 if token == '' then redis.call('SADD', k_worker(holder, 'stop'), holder_token) end
-redis.call('HDEL', k_rollout(uid), 'token', 'worker')
+redis.call('HDEL', k_rollout(uid), 'token', 'worker', 'uncalled')
 redis.call('HINCRBY', k_batch(batch), 'running', -1)
 detach(uid, holder, priority)
 if delay_ms > 0 then

@@ -20,7 +20,8 @@ else
 end
 detach(uid, holder, priority)
 redis.call('ZREM', P .. 'delayed', uid)
-hold(uid, attempt, token, worker)
+-- Redis also forgot whether this attempt has called.
+hold(uid, attempt, token, worker, '')
 if ARGV[6] == '1' then
   redis.call('DEL', k_rollout(uid, 'journal'))
   redis.call('HSET', k_rollout(uid), 'turns', ARGV[7])

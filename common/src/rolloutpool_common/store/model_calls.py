@@ -1,0 +1,34 @@
+"""Model calls: whether one was sent under a claim, noted before the first one.
+
+What a dead worker's claim means for the turn that it was at:
+
+1. The claim is stored as `uncalled`, with the epoch of Redis (`claim.lua`). Until its first call, the worker may load a
+   tokenizer, reads the journal, renders the prompt.
+2. Before the attempt's first call `uncalled` is emptied, and the call is sent only once Redis has that (`calling.lua`).
+   It is one small script per attempt, which travels together with the calls of other rollouts (`scripting.py`).
+3. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
+   doubt. If not, the trainer may have sampled the turn, and it is ambiguous (`release.lua`).
+4. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
+"""
+
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import ClaimLost
+from rolloutpool_common.store.records import Claim
+from rolloutpool_common.store.rollouts import Rollouts
+
+__all__ = ["ModelCalls"]
+
+
+class ModelCalls:
+    """Notes about the model calls of claimed rollouts."""
+
+    def __init__(self, connection: Connection, rollouts: Rollouts) -> None:
+        self._connection = connection
+        self._rollouts = rollouts
+
+    async def note(self, claim: Claim) -> None:
+        """Makes it durable that a model call is about to be sent under this claim; raises `ClaimLost`."""
+        noted = await self._connection.script("calling", claim.uid, claim.token)
+        # A claim that Redis forgot is made again, and then counts as one that has called.
+        if not noted and not await self._rollouts.restore(claim, None, turns=0):
+            raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
