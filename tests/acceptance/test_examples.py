@@ -18,6 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONGEST = 80
 SHOWN = {
     "calculator": "alignment exact",
+    "isolated_tool": "was ended by SIGSEGV",
     "single_turn": "all trained",
     "trainer_end_to_end": "16 of 16 rollouts",
 }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
+from tests.support.tools import tool_host
 
 from rolloutpool_common.protocol.journal import JournalRecord, TrainerKind, encode_record, parse_record
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -15,11 +16,11 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
-from rolloutpool_worker.tools import TOOLS, ToolLimits, ToolRunner
+from rolloutpool_worker.tools import TOOLS, ToolRunner
 
 __all__ = ["InsideConversation", "MemoryRollouts", "claim_of"]
 
-LIMITS = ToolLimits(seconds=5.0, calls=64, arguments=2**20, result=2**18)
+HOST = tool_host()
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 
 
@@ -160,7 +161,7 @@ class InsideConversation:
             journal=self.journal,
             channel=cast(CallbackChannel, self.channel),
             tokens=self.tokens,
-            tools=ToolRunner(tools, lenient=False, limits=LIMITS),
+            tools=ToolRunner(tools, lenient=False, host=HOST),
             stop=self.stop,
         )
 

@@ -11,7 +11,7 @@ from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_worker.agents.termination import TERMINATION, TerminationDecision
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
-from rolloutpool_worker.tools import ToolContext, ToolFailed, tool
+from rolloutpool_worker.tools import Isolated, ToolContext, ToolFailed, tool
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -27,6 +27,24 @@ async def block_the_loop(_: ToolContext) -> object:
     """Blocks as a library does that waits in C, for longer than any test lasts."""
     time.sleep(600)  # noqa: ASYNC251  it is what this tool is for
     return None
+
+
+@tool("doze", "Blocks for a while", NOTHING)
+async def doze(_: ToolContext) -> object:
+    """Blocks for longer than a worker thinks right."""
+    time.sleep(1.2)  # noqa: ASYNC251  it is what this tool is for
+    return "slept"
+
+
+PROGRAM = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+
+
+@tool("run_code", "Runs Python code", PROGRAM, isolated=Isolated(memory_mb=256))
+async def run_code(_: ToolContext, code: str) -> object:
+    """Runs any code, in a child process."""
+    names: dict[str, object] = {}
+    exec(code, names)
+    return names.get("result")
 
 
 @tool("refuse", "Refuses", NOTHING)

@@ -2,7 +2,8 @@
 
 Invariant: totals are the store's, so they survive every restart and are the same from each API process; scrape one, or
 take the `max` over them, never the sum. What has a fixed set of labels is there from the first scrape on, with 0, so
-that a rate sees the first event too. Labels are our own words alone: no id, no name, no text of a policy.
+that a rate sees the first event too. Labels are our own words alone, and the names that operators have given
+to tools: no id, no text of a policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

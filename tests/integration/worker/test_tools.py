@@ -144,6 +144,33 @@ async def test_arguments_that_are_too_large_are_answered_and_stay_as_they_were_s
     assert sent.tool_calls[0].function.arguments == arguments
 
 
+@pytest.mark.parametrize("v1", [False, True])
+async def test_an_isolated_tool_may_do_what_it_wants(
+    pool: Pool, tokenizer: ChatTokenizer, worker: Worker, v1: bool
+) -> None:
+    codes = {
+        "result = 6 * 7": "42",
+        "import ctypes; ctypes.string_at(0)": "Error: run_code was ended by SIGSEGV",
+        "while True: pass": "Error: Tool execution timed out after 1 s",
+        "result = len(bytearray(2 * 2**30))": "Error: run_code was ended: it used more than 256 MB",
+        "import os; os._exit(3)": "Error: run_code ended its process with exit code 3",
+        "raise SystemExit": "Error: Tool execution failed",
+        "result = 300_000 * 'z'": "z" * 2**18 + "… [cut: 262144 of 300000 characters shown]",
+    }
+    calls = [*(call("run_code", {"code": code}) for code in codes), call("add", {"a": 1, "b": 2})]
+    result = await called(pool, tokenizer, *calls, v1=v1)
+    assert contents(result) == [*codes.values(), "3"]
+    assert result.warnings == []
+    assert worker.process.poll() is None
+
+
+async def test_a_tool_that_blocks_is_named(pool: Pool, tokenizer: ChatTokenizer, worker: Worker) -> None:
+    result = await called(pool, tokenizer, call("doze"), call("whoami"))
+    assert contents(result)[0] == "slept"
+    assert result.warnings == ["tool_blocked:doze"]
+    assert "tool doze blocked the event loop for 1.2 s" in worker.log()
+
+
 async def test_protocol_v1_s_tool_messages_have_no_further_key(pool: Pool, tokenizer: ChatTokenizer) -> None:
     result = await called(pool, tokenizer, call("add", {"a": 1, "b": 2}, "c1"), v1=True)
     assert [m.wire() for m in result.messages if m.role == "tool"] == [
@@ -155,7 +182,9 @@ async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_p
     (info,) = await store_of_pool.workers.known()
     names = info.tools
     assert names[:4] == ["add", "subtract", "multiply", "divide"]
-    assert {"block_the_loop", "hang", "refuse", "crash", "end_as", "repeat", "whoami"} == set(names[4:])
+    assert set(names[4:]) == {
+        *("block_the_loop", "hang", "doze", "refuse", "crash", "end_as", "repeat", "whoami", "run_code")
+    }
     assert {"task_completion", "after_first_call", "ask_again"} == set(info.termination_strategies)
 
 

@@ -42,6 +42,12 @@ class WorkerSettings(ActorSettings):
     """Largest arguments of one tool call that are parsed, checked and given to the tool."""
     max_tool_result_kb: int = Field(default=256, ge=1)
     """What the policy is shown of one tool's result at the most."""
+    isolated_tools: int = Field(default=4, ge=1, le=256)
+    """Child processes for isolated tools at the most; further calls of such tools wait."""
+    tool_blocked_seconds: float = Field(default=1.0, gt=0)
+    """A tool that holds the event loop for longer is named in log, warnings and metrics."""
+    tool_memory_growth_mb: int = Field(default=256, ge=1)
+    """Tools during whose calls the process's memory grew by more are named likewise."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     infra_retries: int = Field(default=3, ge=0, le=100)

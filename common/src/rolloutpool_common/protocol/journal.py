@@ -130,6 +130,8 @@ class ObservationRecord:
     """Wall time of the tools."""
     tool_calls: int
     """How many calls were run."""
+    warnings: tuple[str, ...] = ()
+    """What the result is to say of these tools: `tool_blocked:NAME`, `tool_memory:NAME`."""
     kind: Literal["observation"] = "observation"
     v: Literal[1] = 1
 

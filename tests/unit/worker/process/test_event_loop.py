@@ -9,6 +9,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from rolloutpool_worker.process.event_loop import EXIT_WEDGED, TICK_SECONDS, WEDGED_SECONDS, EventLoop, Watchdog
+from rolloutpool_worker.tools.watch import RunningStep, ToolWatch
 
 
 def test_coroutines_of_other_threads_run_on_one_loop() -> None:
@@ -130,6 +131,18 @@ def test_a_loop_that_does_not_tick_hangs() -> None:
     assert before == [None] * enough
     assert after is not None
     assert "has not run for 30 s" in after
+
+
+@pytest.mark.parametrize("tool", [None, "search"])
+def test_a_loop_that_stands_still_is_told_with_the_tool_that_holds_it(
+    tool: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToolWatch, "step", RunningStep(tool, 0.0) if tool else None)
+    *_, after = looks([TICK_SECONDS] * (int(WEDGED_SECONDS / TICK_SECONDS) + 1))
+    holds = f": tool {tool} holds it" if tool else ""
+    # Each time after twice as long, so that the log is not full of it.
+    assert caplog.messages == [f"the event loop has not run for {s} s{holds}" for s in (2, 6, 12, 24)]
+    assert after == f"the event loop has not run for 30 s{holds}"
 
 
 def test_a_process_that_was_stopped_is_no_loop_that_hangs() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rolloutpool_worker.plugins import NameTaken, Registry
+from rolloutpool_worker.plugins import NameTaken, PluginBroken, Registry
 from rolloutpool_worker.tools import base
-from rolloutpool_worker.tools.base import Tool, ToolContext, tool
+from rolloutpool_worker.tools.base import Isolated, Tool, ToolContext, tool
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
 
@@ -40,3 +40,16 @@ def test_a_name_is_taken_once() -> None:
 def test_the_idempotency_key_names_this_very_call() -> None:
     keys = {ToolContext("b-0", "r", turn, call, {}).idempotency_key for turn in (1, 2) for call in ("a", "b")}
     assert keys == {"b-0/1/a", "b-0/1/b", "b-0/2/a", "b-0/2/b"}
+
+
+def test_an_isolated_tool_must_be_found_by_a_child_process(tools: Registry[Tool]) -> None:
+    made = tool("unit.isolated", "Doubles", NUMBER, isolated=Isolated(memory_mb=64))(double)
+    assert made.isolated == Isolated(memory_mb=64, seconds=None)
+    assert tool("unit.on_the_loop", "Doubles", NUMBER)(double).isolated is None
+
+    async def inside(_: ToolContext) -> object:
+        return None
+
+    with pytest.raises(PluginBroken, match="must be a function of a module"):
+        tool("unit.inside", "Cannot be found", NUMBER, isolated=Isolated())(inside)
+    assert tools.names() == ["unit.isolated", "unit.on_the_loop"]

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.tools import tool_host
 
 from rolloutpool_common.errors import TooManyToolCalls
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.tools import Tool, ToolContext, ToolLimits, ToolRunner
+from rolloutpool_worker.tools import Tool, ToolContext, ToolRunner
 from rolloutpool_worker.tools.calculator import ADD
 from rolloutpool_worker.tools.limits import LONGEST_FAULT
 
@@ -18,8 +19,8 @@ def made(name: str, run: Any, **parameters: Any) -> Tool:
 
 
 async def texts(calls: list[tuple[str, Any]], *tools: Tool, lenient: bool = False, timeout: float = 5.0) -> list[str]:
-    limits = ToolLimits(seconds=timeout, calls=4, arguments=200_000, result=10_000)
-    runner = ToolRunner({tool.name: tool for tool in (ADD, *tools)}, lenient=lenient, limits=limits)
+    host = tool_host(seconds=timeout, calls=4, arguments=200_000, result=10_000)
+    runner = ToolRunner({tool.name: tool for tool in (ADD, *tools)}, lenient=lenient, host=host)
     asked = [
         ToolCall(id=f"c{i}", function=FunctionCall(name=name, arguments=arguments))
         for i, (name, arguments) in enumerate(calls)

@@ -30,6 +30,8 @@ class Measures:
     """Whether a trainer's prompt has split the rollout into samples."""
     max_context: int = 0
     """Longest prompt + sampled tokens of one call."""
+    tool_warnings: set[str] = field(default_factory=set)
+    """Which tools have blocked their worker, or may have taken much of its memory."""
     zero_logprobs: bool = True
     """Whether every log-probability so far was 0.0, which no real policy reports."""
 
@@ -68,6 +70,7 @@ class Measures:
         """
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
+        self.tool_warnings.update(record.warnings)
         # Messages that an agent appends without tools are no results.
         if self.trace and record.tool_calls:
             self.trace[-1]["tool_results"] = record.messages
@@ -86,7 +89,7 @@ class Measures:
 
         Returns:
             `stop_token_withheld`: the trainer keeps back the ids that end turns. `zero_logprobs`: it reports 0.0 for
-            every sampled token.
+            every sampled token. `tool_blocked:NAME`, `tool_memory:NAME`: this tool harmed the rollouts beside it.
         """
         ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
         found = []
@@ -95,4 +98,4 @@ class Measures:
             found.append("stop_token_withheld")
         if self.turns and self.zero_logprobs:
             found.append("zero_logprobs")
-        return found
+        return [*found, *sorted(self.tool_warnings)]

@@ -130,10 +130,22 @@ class Recorder:
         contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
         results = await self._tools.run(calls, contexts)
         elapsed = (time.perf_counter() - start) * 1000
-        return await self.append([*results, *appended], turn, tools_ms=elapsed, tool_calls=len(results))
+        return await self.append(
+            [*results, *appended],
+            turn,
+            tools_ms=elapsed,
+            tool_calls=len(results),
+            warnings=self._tools.take_warnings(),
+        )
 
     async def append(
-        self, messages: list[dict[str, Any]], turn: int, *, tools_ms: float = 0.0, tool_calls: int = 0
+        self,
+        messages: list[dict[str, Any]],
+        turn: int,
+        *,
+        tools_ms: float = 0.0,
+        tool_calls: int = 0,
+        warnings: tuple[str, ...] = (),
     ) -> ObservationRecord:
         """Records messages that follow a turn, and how the next one is asked.
 
@@ -142,6 +154,7 @@ class Recorder:
             turn: The turn that they follow.
             tools_ms: Wall time of the tools among them.
             tool_calls: How many of them are results of tools.
+            warnings: What the result is to say of these tools.
         """
         history = self._history
         # `Conversation` appends the messages to the history when it applies the record, replayed or new. Until then
@@ -155,6 +168,7 @@ class Recorder:
             ),
             tools_ms=tools_ms,
             tool_calls=tool_calls,
+            warnings=warnings,
         )
         await self._journal.write(record, turns=turn)
         return record

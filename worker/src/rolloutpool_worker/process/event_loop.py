@@ -4,7 +4,9 @@ All rollouts run here as coroutines. The watchdog is a thread that looks at the 
 
 1. The loop has not run for `WEDGED_SECONDS`, or its thread has ended: the watchdog ends the process, and other workers
    take over its rollouts. Without that, a process that exists but does nothing would keep them.
-2. The watchdog itself slept much longer than it wanted (`STOPPED_SECONDS`): the whole process was stopped, or the
+2. The loop has not run for `STALLED_SECONDS`: the log says so, and which tool holds it, again and again at growing
+   intervals. A tool that never comes back is so named before the process ends.
+3. The watchdog itself slept much longer than it wanted (`STOPPED_SECONDS`): the whole process was stopped, or the
    machine was paused or starved. That is no fault of the loop, so its time begins anew.
 """
 
@@ -19,6 +21,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from rolloutpool_worker.tools import ToolWatch
+
 __all__ = ["WEDGED_SECONDS", "EventLoop", "Watchdog", "watch"]
 
 T = TypeVar("T")
@@ -26,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 WEDGED_SECONDS = 30.0
 """A loop that has not run for so long hangs. A starved machine can stop a loop for seconds."""
+STALLED_SECONDS = 2.0
+"""A loop that has not run for so long is told in the log."""
 TICK_SECONDS = 0.5
 """Between two looks at the loop."""
 STOPPED_SECONDS = 2.0
@@ -58,10 +64,12 @@ class Watchdog:
         self._clock = clock
         self._sleep = sleep
         self._last_tick = clock()
+        self._told_at = STALLED_SECONDS
 
     def tick(self) -> None:
         """Notes that the loop runs; called on the loop, which then calls it every `TICK_SECONDS`."""
         self._last_tick = self._clock()
+        self._told_at = STALLED_SECONDS
         self._loop.call_later(TICK_SECONDS, self.tick)
 
     def look(self) -> str | None:
@@ -77,8 +85,14 @@ class Watchdog:
             self._last_tick = now
         # A loop that does not run yet, or no longer, is silent and does not hang; so it must be running.
         silent = now - self._last_tick
-        if silent > WEDGED_SECONDS and self._loop.is_running():
-            return f"the event loop has not run for {silent:.0f} s"
+        if silent > min(self._told_at, WEDGED_SECONDS) and self._loop.is_running():
+            step = ToolWatch.step
+            holds = f": tool {step.tool} holds it" if step else ""
+            stalled = f"the event loop has not run for {silent:.0f} s{holds}"
+            if silent > WEDGED_SECONDS:
+                return stalled
+            _log.warning("%s", stalled)
+            self._told_at = 2 * silent
         return None
 
     def run(self) -> None:

@@ -43,7 +43,7 @@ from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.services import Services
-from rolloutpool_worker.tools import TOOLS, ToolLimits, ToolRunner
+from rolloutpool_worker.tools import TOOLS, ToolRunner
 
 __all__ = ["run_rollout"]
 
@@ -291,16 +291,7 @@ class _Attempt:
             journal=journal,
             channel=channel,
             tokens=tokens,
-            tools=ToolRunner(
-                tools,
-                lenient=spec.v1,
-                limits=ToolLimits(
-                    seconds=settings.tool_timeout,
-                    calls=settings.max_tool_calls,
-                    arguments=settings.max_tool_arguments_kb * 1024,
-                    result=settings.max_tool_result_kb * 1024,
-                ),
-            ),
+            tools=ToolRunner(tools, lenient=spec.v1, host=services.tool_host),
             stop=self._stop,
         )
         try:

@@ -30,6 +30,7 @@ from rolloutpool_worker.conversation.mask_plan import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
 from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
 
 __all__ = ["ClaimRegister", "RunningClaim", "Services", "WorkerIdentity"]
 
@@ -154,6 +155,7 @@ class Services:
         self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
         self.kinds = TrainerKinds()
+        self.tool_host = _tool_host(settings)
         self.drain = Drain()
         self.claims = ClaimRegister()
         self.refill = asyncio.Event()
@@ -165,6 +167,20 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Ends the child processes of tools, and closes all connections."""
+        await self.tool_host.isolated.close()
         await self.transport.aclose()
         await self.store.close()
+
+
+def _tool_host(settings: WorkerSettings) -> ToolHost:
+    return ToolHost(
+        ToolLimits(
+            seconds=settings.tool_timeout,
+            calls=settings.max_tool_calls,
+            arguments=settings.max_tool_arguments_kb * 1024,
+            result=settings.max_tool_result_kb * 1024,
+        ),
+        ToolWatch(blocked_seconds=settings.tool_blocked_seconds, memory_bytes=settings.tool_memory_growth_mb * 2**20),
+        IsolatedTools(settings.isolated_tools),
+    )

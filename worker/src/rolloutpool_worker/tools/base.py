@@ -8,20 +8,30 @@ is the text. What it raises becomes a tool message that the policy reads; it nev
         return 2 * x
 
 Put this into a module that `ROLLOUTPOOL_PLUGINS` names, or make it an entry point of `rolloutpool.tools`.
+
+It runs on the event loop of its worker, beside the other rollouts. A tool that computes for long, takes much memory or
+may crash is declared isolated; each call then runs in a child process with limits (`isolated.py`):
+
+    @tool("run_code", "Runs Python code", CODE, isolated=Isolated(memory_mb=256, seconds=5))
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-from jsonschema import Draft202012Validator
+from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.plugins import Registry
+from rolloutpool_worker.plugins import PluginBroken, Registry
+from rolloutpool_worker.tools.limits import shorten_fault
 
-__all__ = ["TOOLS", "Tool", "ToolContext", "ToolFailed", "tool"]
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+__all__ = ["FAILED", "TOOLS", "Isolated", "Tool", "ToolContext", "ToolFailed", "answer_call", "timed_out", "tool"]
+
+FAILED = "Error: Tool execution failed"
+"""What the policy reads of an error whose text is not meant for it."""
 
 
 class ToolFailed(RolloutPoolError):
@@ -50,12 +60,33 @@ class ToolContext:
 
 
 @dataclass(frozen=True)
+class Isolated:
+    """The limits of a tool whose calls run in child processes."""
+
+    memory_mb: int = 512
+    """Of a child process: Python takes about 40 MB of it, and the tool's module what it imports."""
+    seconds: float | None = None
+    """Longest wait for one call, if that is shorter than ROLLOUTPOOL_TOOL_TIMEOUT."""
+
+
+@dataclass(frozen=True)
 class Tool:
     """A function that a policy may call."""
 
     definition: ToolDefinition
     run: Callable[..., Awaitable[object]]
     """Called as `run(context, **arguments)`."""
+    isolated: Isolated | None = None
+    """Whether each call runs in a child process; `run` is then a function of a module, which the child imports."""
+
+    def __post_init__(self) -> None:
+        """Refuses an isolated tool that no child process could find.
+
+        Raises:
+            PluginBroken: Its function is inside another one.
+        """
+        if self.isolated and "<" in self.run.__qualname__:
+            raise PluginBroken(f"tool {self.name}: {self.run.__qualname__} must be a function of a module")
 
     @property
     def name(self) -> str:
@@ -68,25 +99,63 @@ class Tool:
         return self.definition.model_dump()
 
     @cached_property
-    def validator(self) -> Draft202012Validator:
+    def validator(self) -> "Draft202012Validator":
         """The validator of its arguments."""
+        # Here, because it is a quarter of what the child process of an isolated tool would import.
+        from jsonschema import Draft202012Validator
+
         return Draft202012Validator(self.definition.function.parameters)
 
 
 TOOLS: Registry[Tool] = Registry("rolloutpool.tools")
 
 
-def tool(name: str, description: str, parameters: dict[str, Any]) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
+def tool(
+    name: str, description: str, parameters: dict[str, Any], *, isolated: Isolated | None = None
+) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
     """Registers an async function `(context, **arguments)` as a tool.
 
     Args:
         name: What the policy calls it.
         description: What the policy is told about it.
         parameters: JSON schema of the arguments.
+        isolated: Limits, where each call is to run in a child process.
     """
 
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
         definition = ToolDefinition(function=ToolFunction(name=name, description=description, parameters=parameters))
-        return TOOLS.register(name, Tool(definition, run))
+        return TOOLS.register(name, Tool(definition, run, isolated))
 
     return register
+
+
+async def answer_call(name: str, run: Callable[..., Awaitable[object]], context: ToolContext, arguments: Any) -> str:
+    """Runs a tool's function once.
+
+    Args:
+        name: The tool's, for the messages.
+        run: The function.
+        context: The call that it answers.
+        arguments: As the policy made them.
+
+    Returns:
+        The text of its result, or why it refused.
+
+    Raises:
+        BaseException: Whatever the function raises.
+    """
+    try:
+        # Only the call, which binds the arguments; an async tool runs at the `await`. So a TypeError here is about the
+        # arguments, and one below is the tool's own defect.
+        pending = run(context, **arguments)
+    except TypeError as error:
+        return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
+    try:
+        return str(await pending)
+    except ToolFailed as error:
+        return f"Error: {error.message}"
+
+
+def timed_out(seconds: float) -> str:
+    """Returns what the policy reads of a call that took longer than `seconds`."""
+    return f"Error: Tool execution timed out after {seconds:g} s"

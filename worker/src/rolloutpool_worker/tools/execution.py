@@ -5,7 +5,8 @@
 3. The tool is looked up by its name.
 4. Its arguments are checked against its JSON schema. Protocol v1 skips this (`lenient`): its clients expect whatever
    Python makes of the arguments.
-5. The tool runs, for a limited time. The calls of one turn run at the same time, each in a task of its own.
+5. The tool runs, for a limited time: on the event loop, where it is watched (`watch.py`), or in a child process
+   (`isolated.py`). The calls of one turn run at the same time, each in a task of its own.
 6. The results come in the order of the calls. One that is too large is cut.
 
 If a step for one call fails, its text ("Error: …") is the content of the tool message, and the policy may try again. A
@@ -24,14 +25,14 @@ from typing import Any
 
 from rolloutpool_common.errors import TooManyToolCalls
 from rolloutpool_common.protocol.messages import ToolCall
-from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed
-from rolloutpool_worker.tools.limits import ToolLimits, cut_result, shorten_fault, size_of
+from rolloutpool_worker.tools.base import FAILED, Tool, ToolContext, answer_call, timed_out
+from rolloutpool_worker.tools.host import ToolHost
+from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
 
 __all__ = ["ToolRunner"]
 
 _log = logging.getLogger(__name__)
 
-FAILED = "Error: Tool execution failed"
 CHECKED_ON_LOOP = 16_000
 """Size of arguments; checking larger ones against a schema can take seconds, so a thread does it."""
 
@@ -39,17 +40,25 @@ CHECKED_ON_LOOP = 16_000
 class ToolRunner:
     """The tools that one rollout may call."""
 
-    def __init__(self, tools: Mapping[str, Tool], *, lenient: bool, limits: ToolLimits) -> None:
+    def __init__(self, tools: Mapping[str, Tool], *, lenient: bool, host: ToolHost) -> None:
         """A runner for these tools.
 
         Args:
             tools: By the name that the policy calls them.
             lenient: Whether arguments are taken unchecked and messages lack the tool's name, as in protocol v1.
-            limits: What the calls of one turn may use.
+            host: What the process gives its tools.
         """
         self._tools = tools
         self._lenient = lenient
-        self._limits = limits
+        self._host = host
+        self._limits = host.limits
+        self._warnings: set[str] = set()
+
+    def take_warnings(self) -> tuple[str, ...]:
+        """Returns what the result should say of the tools that ran since the last time: who blocked, who was greedy."""
+        taken = tuple(sorted(self._warnings))
+        self._warnings.clear()
+        return taken
 
     async def run(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[dict[str, Any]]:
         """Runs the calls of one turn.
@@ -71,8 +80,7 @@ class ToolRunner:
             )
         messages = []
         for call, text in zip(calls, await self._texts(calls, contexts), strict=True):
-            content = cut_result(text, self._limits.result)
-            message = {"role": "tool", "content": content, "tool_calls": None, "tool_call_id": call.id}
+            message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
                 message["name"] = call.function.name
@@ -88,6 +96,28 @@ class ToolRunner:
         return [FAILED if isinstance(text, BaseException) else text for text in texts]
 
     async def _text(self, call: ToolCall, context: ToolContext) -> str:
+        checked = await self._checked(call)
+        if isinstance(checked, str):
+            return cut_result(checked, self._limits.result)
+        tool, arguments = checked
+        try:
+            if tool.isolated is not None:
+                limits = self._limits
+                # The child cuts the result itself, so that it need not send gigabytes.
+                return await self._host.isolated.call(
+                    tool, context, arguments, seconds=limits.seconds, result_bytes=limits.result
+                )
+            return cut_result(await self._on_loop(tool, arguments, context), self._limits.result)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            # Only the type: the text of a plug-in's error could quote what the rollout says.
+            _log.warning("tool %s failed for rollout %s: %s", tool.name, context.uid, type(error).__name__)
+            return FAILED
+
+    async def _checked(self, call: ToolCall) -> tuple[Tool, Any] | str:
+        """Returns the tool and its arguments, or what the policy reads if there is something wrong with the call."""
         name, arguments = call.function.name, call.function.arguments
         size = size_of(arguments, at_most=self._limits.arguments)
         if size > self._limits.arguments:
@@ -107,33 +137,19 @@ class ToolRunner:
             )
             if fault:
                 return f"Error: Invalid arguments for {name}: {shorten_fault(fault)}"
-        return await self._call(tool, arguments, context)
+        return tool, arguments
 
-    async def _call(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
-        name = tool.name
-        task = asyncio.current_task()
-        assert task is not None
+    async def _on_loop(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
         limit = asyncio.timeout(self._limits.seconds)
         try:
-            try:
-                # Only the call, which binds the arguments; an async tool runs at the `await`. So a TypeError here is
-                # about the arguments, and one below is the tool's own defect.
-                pending = tool.run(context, **arguments)
-            except TypeError as error:
-                return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
             async with limit:
-                return str(await pending)
-        except ToolFailed as error:
-            return f"Error: {error.message}"
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and task.cancelling():
-                raise
+                call = answer_call(tool.name, tool.run, context, arguments)
+                return await self._host.watch.watched(tool.name, call, self._warnings)
+        except TimeoutError:
             # Asked of the limit, because a tool may raise a TimeoutError of its own.
             if limit.expired():
-                return f"Error: Tool execution timed out after {self._limits.seconds:g} s"
-            # Only the type: the text of a plug-in's error could quote what the rollout says.
-            _log.warning("tool %s failed for rollout %s: %s", name, context.uid, type(error).__name__)
-            return FAILED
+                return timed_out(self._limits.seconds)
+            raise
 
 
 def _schema_fault(tool: Tool, arguments: Any) -> str | None:
