@@ -18,7 +18,7 @@ INTERNALS = {
     "celery": r"on_send_event_buffered|from celery\.worker|billiard\.einfo",
     "kombu": r"can_consume\b|supports_batch_publish|default_channel\b|producer\.batch\(",
     "redis": r"pack_commands\(|call_with_retry\(|on_connect_check_health|parse_url\(|\.send_packed_command\(",
-    "transformers": r"_raise_exceptions_for_missing_entries|cached_file\(|\bbackend_tokenizer\"",
+    "transformers": r"_raise_exceptions_for_missing_entries|cached_file\(|_compile_jinja|\bbackend_tokenizer\"",
     "typer": r"typer\.core\.",
     "uvicorn": r"httptools_impl|class \w+\(uvicorn\.Server\)|\.should_exit = ",
 }

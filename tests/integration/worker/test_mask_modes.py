@@ -17,9 +17,11 @@ from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, Ste
 from tests.tokenizers.real import real_directory, real_tokenizer
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, StopToken
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.store import Claim
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 DRIFTING = (say(ADD_COMPACT), say("Once more.\n" + ADD_COMPACT), say())
@@ -52,7 +54,7 @@ def agrees(result: RolloutResult, trainer: ScriptedTrainer) -> None:
     ]
 
 
-async def test_a_kind_is_learned_from_one_refusal_and_holds_for_the_batch(
+async def test_a_kind_is_learned_from_one_refusal_and_holds_for_other_rollouts(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
@@ -65,10 +67,32 @@ async def test_a_kind_is_learned_from_one_refusal_and_holds_for_the_batch(
         (_, (_, guess, _), (_, right, _), *_) = trainer.posts
         assert guess != right
         assert first.turns[1].mask_sent == second.turns[1].mask_sent == right
-        # Another batch may have another trainer at this address.
+        # Each rollout of protocol v1 is a batch of its own.
         trainer.exchanges.clear()
         completed(await inside.run_one(server_url=trainer.url))
-        assert [key for key, _, _ in trainer.posts] == ["1", "2", "2/2", "3"]
+        assert [key for key, _, _ in trainer.posts] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(("guess", "keeps_ids"), [(TrainerKind.KEEPS_IDS, False), (TrainerKind.RERENDERS, True)])
+async def test_a_wrong_guess_costs_one_refusal_and_is_corrected(
+    inside: InsideWorker, tokenizer: ChatTokenizer, guess: TrainerKind, keeps_ids: bool
+) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, keeps_ids=keeps_ids) as trainer:
+        inside.services.kinds.learned(await spec_of(inside, trainer.url), guess)
+        result = completed(await inside.run_one(server_url=trainer.url))
+        agrees(result, trainer)
+        assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 422), ("2/2", 200), ("3", 200)]
+        trainer.exchanges.clear()
+        completed(await inside.run_one(server_url=trainer.url))
+        assert [key for key, _, _ in trainer.posts] == ["1", "2", "3"]
+
+
+async def spec_of(inside: InsideWorker, url: str) -> RolloutSpec:
+    """The spec of a rollout at this endpoint."""
+    (uid,) = await inside.submit(server_url=url)
+    claim = await inside.services.store.rollouts.claim(uid, "another-worker")
+    assert isinstance(claim, Claim)
+    return claim.spec
 
 
 async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:

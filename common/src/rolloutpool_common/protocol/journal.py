@@ -36,6 +36,7 @@ __all__ = [
     "TurnRecord",
     "encode_record",
     "parse_record",
+    "zeros",
 ]
 
 
@@ -65,9 +66,15 @@ class MaskPlan:
     rerender: int | None
     """New tokens for a trainer that renders history again; None where it was not needed or the template refuses."""
 
-    def mask(self, attempt: int) -> list[int] | None:
-        """The mask on the wire for the attempt, from 0: zeros, or null if no token is new."""
-        return [0] * self.lengths[attempt] or None
+    @property
+    def first_mask(self) -> list[int] | None:
+        """The mask of the first length, as it is sent."""
+        return zeros(self.lengths[0])
+
+
+def zeros(length: int) -> list[int] | None:
+    """The mask on the wire for so many new tokens: zeros, or null if no token is new."""
+    return [0] * length or None
 
 
 @with_config(ConfigDict(extra="forbid"))

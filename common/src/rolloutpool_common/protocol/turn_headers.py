@@ -39,7 +39,7 @@ __all__ = [
 
 HEADER_IDEMPOTENCY = "Idempotency-Key"
 """`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks. After a 422 the turn is asked again
-with the other mask, which is another request: its key ends with `/2`."""
+with another mask, which is another request: its key ends with `/2`, and the one after that with `/3`."""
 HEADER_ATTEMPT = "X-Rollout-Attempt"
 """Which attempt asks, from 1; a trainer refuses a lower one than it has seen."""
 HEADER_DIGEST = "X-Request-Digest"
@@ -67,8 +67,8 @@ class TurnKey:
     """The pool's id of the rollout."""
     turn: int
     """From 1."""
-    other_mask: bool = False
-    """Whether the turn was asked before with the other mask, which the trainer refused."""
+    mask: int = 1
+    """Which mask is tried, from 1: the trainer has refused the turn with those before."""
 
     @classmethod
     def parse(cls, value: str) -> "TurnKey":
@@ -77,14 +77,14 @@ class TurnKey:
         Raises:
             ValueError: It is not of this form.
         """
-        other_mask = value.count("/") > 1 and value.endswith("/2")
-        uid, _, turn = (value.removesuffix("/2") if other_mask else value).rpartition("/")
-        if not uid or "/" in uid or not _is_number(turn) or int(turn) < 1:
-            raise ValueError(f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /2")
-        return cls(uid, int(turn), other_mask)
+        uid, *numbers = value.split("/")
+        valid = len(numbers) in (1, 2) and all(map(_is_number, numbers))
+        if not uid or not valid or int(numbers[0]) < 1 or int(numbers[-1]) < len(numbers):
+            raise ValueError(f"{HEADER_IDEMPOTENCY} must be <rollout uid>/<turn from 1>, or that and /<mask from 2>")
+        return cls(uid, *map(int, numbers))
 
     def __str__(self) -> str:
-        return f"{self.uid}/{self.turn}/2" if self.other_mask else f"{self.uid}/{self.turn}"
+        return f"{self.uid}/{self.turn}" + (f"/{self.mask}" if self.mask > 1 else "")
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,27 @@ Tokenising the whole history each turn would cost more with every turn. So the t
 2. Otherwise the first text of a conversation is counted by pieces. The count is proved if the trainer reported the same
    length; if not, the text is tokenised whole as well and compared.
 3. If they agree, later texts are counted by pieces; if not, whole.
+
+Rendering the whole history costs more with every turn, too. So `count_new` renders only the new messages, wherever that
+was found to give the same (`increments`).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from rolloutpool_common.rendering.errors import RenderFailed
+from rolloutpool_common.rendering.increments import IncrementShape, increment_shape
 from rolloutpool_common.rendering.template import Message, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 __all__ = ["RerenderCounter", "rerender"]
 
-SHARED_CHARACTERS = 16_384
-"""Shorter pieces are remembered by the tokenizer for all conversations: a batch's prompts share instructions."""
+SHARED_CHARACTERS = 48
+"""Shorter pieces, such as headers, are remembered by the tokenizer for all conversations. Longer ones are remembered by
+their conversation: conversations that say different things would push each other's texts out."""
+_USER: dict[str, Any] = {"role": "user", "content": "x"}
 
 
 def rerender(
@@ -49,6 +57,17 @@ def rerender(
     return tokenizer.encode(_text(tokenizer, messages, tools, template_kwargs))
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    messages: int
+    rounds: int
+    """Turns of the policy among them."""
+    ours: int
+    """Ids of the prompt, by our own counts alone."""
+    reported: int | None = None
+    """What the trainer said of it."""
+
+
 class RerenderCounter:
     """Counts the prompts of one conversation. Not thread-safe: each conversation has a counter of its own."""
 
@@ -62,11 +81,15 @@ class RerenderCounter:
         self._tokenizer = tokenizer
         self._tools = tools
         self._kwargs = template_kwargs
-        self._lengths: dict[str, int] = {}
+        self._lengths: dict[bytes, int] = {}
         self._whole: bool | None = None if tokenizer.added_are_borders else True
+        self._trust = tokenizer.increment_trust(tools, template_kwargs)
+        self._words = tokenizer.template_words(tools)
+        self._last: _Counted | None = None
+        self._opening: int | None = None
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
-        """Counts the ids of the prompt.
+        """Counts the ids of the prompt, by rendering all of it.
 
         Args:
             messages: The whole conversation.
@@ -75,7 +98,76 @@ class RerenderCounter:
         Raises:
             RenderFailed: The template refuses the messages.
         """
-        text = _text(self._tokenizer, messages, self._tools, self._kwargs)
+        whole = self._count(messages, self._tools, echoed)
+        last, shape = self._last, self._shape(messages)
+        rounds = _rounds(messages)
+        if last is not None and shape is not None:
+            added = self._added(messages[last.messages :])
+            agreed = added is not None and last.ours + added == whole
+            self._trust.checked(shape, rounds, agreed=agreed)
+        self._last = _Counted(len(messages), rounds, whole)
+        return whole
+
+    def count_new(self, messages: Sequence[Message]) -> int | None:
+        """Counts the ids of the prompt from what was counted last, and the messages after that.
+
+        Args:
+            messages: The whole conversation, which begins with the messages counted before.
+
+        Returns:
+            The length; None where `count` must render all of it.
+        """
+        last, shape = self._last, self._shape(messages)
+        if last is None or shape is None:
+            return None
+        new = messages[last.messages :]
+        rounds = last.rounds + _rounds(new)
+        if self._trust.needs_check(shape, rounds):
+            return None
+        added = self._added(new)
+        if added is None:
+            return None
+        self._last = _Counted(len(messages), rounds, last.ours + added)
+        return added + (last.ours if last.reported is None else last.reported)
+
+    def report(self, messages: int, length: int) -> None:
+        """Notes the length that the trainer reported, so that errors of increments do not add up.
+
+        Args:
+            messages: How many messages its prompt has.
+            length: Its ids, without what our render of the first prompt lacks.
+        """
+        if self._last is not None and self._last.messages == messages:
+            self._last = replace(self._last, reported=length)
+
+    def restart(self) -> None:
+        """Forgets what was counted: the next messages do not begin with those."""
+        self._last = None
+
+    @property
+    def counted(self) -> int:
+        """How many messages were counted last."""
+        return 0 if self._last is None else self._last.messages
+
+    def _shape(self, messages: Sequence[Message]) -> IncrementShape | None:
+        if self._trust.broken or self._last is None:
+            return None
+        return increment_shape(messages[self._last.messages :], self._words)
+
+    def _added(self, new: Sequence[Message]) -> int | None:
+        """How many ids the new messages add; None where the template refuses them without their history."""
+        tools = self._tools if self._tokenizer.deltas_read_tools(self._tools, self._kwargs) else None
+        try:
+            if self._opening is None:
+                self._opening = self._count([_USER], tools)
+            return self._count([_USER, *new], tools) - self._opening
+        except RenderFailed:
+            return None
+
+    def _count(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, echoed: int | None = None
+    ) -> int:
+        text = _text(self._tokenizer, messages, tools, self._kwargs)
         if self._whole is None:
             pieces = self._by_pieces(text)
             # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).
@@ -97,11 +189,17 @@ class RerenderCounter:
             return 0
         if len(piece) <= SHARED_CHARACTERS:
             return self._tokenizer.length_of(piece)
-        # A long piece is remembered by this conversation alone, and forgotten with it.
-        length = self._lengths.get(piece)
+        # A longer piece is remembered by this conversation alone, and forgotten with it. Its digest stands for it,
+        # because the texts of a whole conversation would be kept twice.
+        key = blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        length = self._lengths.get(key)
         if length is None:
-            length = self._lengths[piece] = len(self._tokenizer.encode(piece))
+            length = self._lengths[key] = len(self._tokenizer.encode(piece))
         return length
+
+
+def _rounds(messages: Sequence[Message]) -> int:
+    return sum(message.get("role") == "assistant" for message in messages)
 
 
 def _text(

@@ -7,7 +7,7 @@ an object, and an empty list of calls is left out.
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -112,6 +112,7 @@ _LONGEST_WORD = 80
 _MOST_WORDS = 16
 
 
+@lru_cache
 def _tested_words(source: str) -> tuple[str, ...]:
     """Finds literals that stand before `in` or in a call such as `startswith`, in order of appearance."""
     try:

@@ -26,6 +26,7 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import quicken_sandbox
 from rolloutpool_common.rendering.written import written_texts
@@ -98,6 +99,7 @@ class ChatTokenizer:
         self._outputs_by_hand: dict[str, bool] = {}
         self._lock = Lock()
         self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
+        self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
         self._deltas = {source: DeltaRenderer(Template(chat, source), self._codec, stops) for source in sources}
 
@@ -157,6 +159,22 @@ class ChatTokenizer:
             Ids [T].
         """
         return self._codec.encode(text, control=control)
+
+    def template_words(self, tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+        """Literals that the template looks for in texts, such as `/no_think`."""
+        return self._template(tools).words
+
+    def increment_trust(
+        self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
+    ) -> IncrementTrust:
+        """What is known of the increments of this template under these arguments; all conversations share it."""
+        source = self._template(tools).source
+        key = source, arguments_key(template_kwargs), bool(tools)
+        with self._lock:
+            trust = self._trusts.get(key)
+            if trust is None:
+                trust = self._trusts[key] = IncrementTrust(self.name)
+        return trust
 
     def length_of(self, text: str) -> int:
         """Counts the ids of a text; the lengths of the last 512 texts are remembered."""

@@ -16,7 +16,7 @@ from jinja2 import Environment
 from jinja2.runtime import LoopContext
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import _compile_jinja_template
+from transformers.utils import chat_template_utils
 from transformers.utils.hub import cached_file
 
 __all__ = ["backend_of", "quicken_sandbox", "repository_file"]
@@ -68,7 +68,7 @@ def quicken_sandbox(source: str) -> None:
             then says why.
     """
     try:
-        environment: Environment = _compile_jinja_template(source).environment
+        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
     except Exception:  # a template is foreign code, and compiling it may raise anything
         return
     careful = environment.getattr

@@ -49,6 +49,7 @@ from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.totals import PoolStats, Totals
+from rolloutpool_common.store.trainers import KnownTrainers
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -97,6 +98,7 @@ class Store:
         self.workers = Workers(connection)
         self.pushes = Pushes(connection)
         self.preflights = Preflights(connection)
+        self.trainers = KnownTrainers(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)

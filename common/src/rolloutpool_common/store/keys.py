@@ -44,6 +44,7 @@ rp:obituaries              hash    w -> how its process ended, as its parent saw
 rp:worker:{w}:claims       set     uids that it has claimed
 rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them
 rp:life:{w}                (a channel, no key) the process is subscribed while it exists; `sup:{id}` for a supervisor
+rp:trainer:{digest}        string  whether a trainer keeps ids or renders again; expires by itself
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
 Pushes to webhooks (`pushes.py`):
@@ -121,6 +122,11 @@ def run(priority: Priority, name: str) -> str:
 def preflight(request_id: str) -> str:
     """What a worker found out about callback endpoints."""
     return f"{PREFIX}preflight:{request_id}"
+
+
+def trainer(name: str) -> str:
+    """What workers have learned of a trainer; `name` stands for its endpoint, tokenizer and template."""
+    return f"{PREFIX}trainer:{name}"
 
 
 def published(priority: Priority) -> str:

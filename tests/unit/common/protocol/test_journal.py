@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.journal import (
     TurnRecord,
     encode_record,
     parse_record,
+    zeros,
 )
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -136,4 +137,4 @@ def test_what_is_no_record_is_refused_without_its_text(data: bytes) -> None:
 
 def test_a_mask_is_zeros_or_null() -> None:
     plan = MaskPlan((3, 0), 0, 3)
-    assert [plan.mask(0), plan.mask(1)] == [[0, 0, 0], None]
+    assert [plan.first_mask, zeros(plan.lengths[1])] == [[0, 0, 0], None]

@@ -6,10 +6,10 @@ from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey,
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 
-@pytest.mark.parametrize("other_mask", [False, True])
+@pytest.mark.parametrize("mask", [1, 2, 3])
 @pytest.mark.parametrize("echo", [None, Echo(512, "ab" * 16)])
-def test_headers_are_read_back_as_they_were_written(other_mask: bool, echo: Echo | None) -> None:
-    said = TurnHeaders(key=TurnKey("b1-0", 3, other_mask), attempt=2, digest="d", edited=other_mask, echo=echo)
+def test_headers_are_read_back_as_they_were_written(mask: int, echo: Echo | None) -> None:
+    said = TurnHeaders(key=TurnKey("b1-0", 3, mask), attempt=2, digest="d", edited=mask == 2, echo=echo)
     assert TurnHeaders.parse(said.write()) == said
 
 
@@ -21,10 +21,12 @@ def test_protocol_v1_alone_says_nothing() -> None:
 
 def test_turn_2_is_no_second_try_of_turn_1() -> None:
     assert TurnKey.parse("b1-0/2") == TurnKey("b1-0", 2)
-    assert TurnKey.parse("b1-0/2/2") == TurnKey("b1-0", 2, other_mask=True)
+    assert TurnKey.parse("b1-0/2/2") == TurnKey("b1-0", 2, mask=2)
 
 
-@pytest.mark.parametrize("value", ["", "b1", "b1/", "/1", "b1/0", "b1/x", "b1/1/3", "a/b/1", "b1/²", "b1/-1"])
+@pytest.mark.parametrize(
+    "value", ["", "b1", "b1/", "/1", "b1/0", "b1/x", "b1/1/1", "b1/1/2/2", "a/b/1", "b1/²", "b1/-1"]
+)
 def test_a_key_of_another_form_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="Idempotency-Key must be"):
         TurnHeaders.parse({"Idempotency-Key": value})

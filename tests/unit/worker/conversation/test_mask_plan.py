@@ -4,11 +4,10 @@ import pytest
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.outcomes import FailureKind
-from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
-from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind, zeros
+from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_worker.conversation import mask_plan as masks
-from rolloutpool_worker.conversation.mask_plan import TrainerKinds
 
 UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
 
@@ -49,8 +48,8 @@ def test_a_count_that_cannot_be_is_the_policy_s(mode: MaskMode, kind: TrainerKin
 
 def test_a_mask_is_zeros_or_null() -> None:
     plan = MaskPlan((3, 0), 0, 3)
-    assert plan.mask(0) == [0, 0, 0]
-    assert plan.mask(1) is None
+    assert plan.first_mask == [0, 0, 0]
+    assert zeros(plan.lengths[1]) is None
 
 
 @pytest.mark.parametrize(
@@ -80,18 +79,3 @@ def test_an_accepted_mask_is_disproved_by_any_other_number(plan: MaskPlan, new: 
         masks.check_accepted(plan, 40, new, 2)
     # Only a count that can be sent is worth the advice.
     assert ("mask_mode rerender" in caught.value.message) == (plan.rerender == new >= 0)
-
-
-def test_kinds_are_known_by_batch_and_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "REMEMBERED", 2)
-    kinds = TrainerKinds()
-    here, there = (
-        RolloutSpec(rollout_id="r", server_url=f"http://{host}", messages=[], sampling_params={}, tokenizer_name="t")
-        for host in ("here", "there")
-    )
-    kinds.learned(here, "b1", KEEPS)
-    kinds.learned(there, "b1", RERENDERS)
-    kinds.learned(here, "b1", UNKNOWN)
-    assert (kinds.of(here, "b1"), kinds.of(there, "b1"), kinds.of(here, "b2")) == (KEEPS, RERENDERS, UNKNOWN)
-    kinds.learned(here, "b2", KEEPS)
-    assert (kinds.of(here, "b1"), kinds.of(there, "b1"), kinds.of(here, "b2")) == (UNKNOWN, RERENDERS, KEEPS)

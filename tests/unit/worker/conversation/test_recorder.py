@@ -144,8 +144,8 @@ async def test_the_second_mask_is_tried_where_the_first_is_refused(tokenizer: Ch
     await inside.conversation.sample()
     await ask(inside.conversation)
     await inside.conversation.sample()
-    again = [(call.turn, call.again) for call in inside.channel.calls]
-    assert again == [(1, False), (2, False), (2, True)]
+    again = [(call.turn, call.mask) for call in inside.channel.calls]
+    assert again == [(1, 1), (2, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("step", [ask, edit])

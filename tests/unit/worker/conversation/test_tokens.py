@@ -15,7 +15,7 @@ from rolloutpool_common.errors import (
     TokenizerMismatch,
     TrainerProtocolError,
 )
-from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
+from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -296,3 +296,21 @@ async def test_a_reply_with_an_unknown_id_leaves_nothing_in_the_ledger(tokenizer
     with pytest.raises(TrainerProtocolError, match="token_ids"):
         await tokens.ingest_reply(bad, [*QUESTION, ANSWER, *MORE], AskedTurn(2), train=True)
     assert tokens.ledger.entries == before
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+async def test_a_wrong_increment_is_counted_anew_once_the_trainer_has_refused_it(
+    tokenizer: ChatTokenizer, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = await opened(tokenizer)
+    history = [*QUESTION, ANSWER, *MORE]
+    await tokens.append(MORE, [*QUESTION, ANSWER], 1)
+    right = len(rerender(tokenizer, history)) - tokens.ledger.head
+    monkeypatch.setattr(RerenderCounter, "count_new", lambda *_: tokens.ledger.head + right + wrong)
+    plan = await tokens.plan_mask(history, 2)
+    assert right + wrong in plan.lengths
+    again = await tokens.replan(history, PlannedTurn(plan, "digest"))
+    assert (again.rerender, set(again.lengths) | set(plan.lengths)) == (right, {right, right + wrong, plan.exact})
+    # What was counted whole is not counted again.
+    monkeypatch.setattr(RerenderCounter, "count_new", lambda *_: None)
+    assert (await tokens.replan(history, PlannedTurn(await tokens.plan_mask(history, 2), "digest"))).lengths == ()

@@ -72,15 +72,38 @@ class FirstPrompt:
         """How many ids more it has than our render."""
         return self._look.offset
 
-    def count(self, messages: Sequence[dict[str, Any]]) -> int | None:
-        """The length of the prompt of a later history, rendered from the start; None where the template refuses it."""
+    def count(self, messages: Sequence[dict[str, Any]], *, edited: bool = False) -> int | None:
+        """The length of the prompt of a later history, rendered from the start; None where the template refuses it.
+
+        Args:
+            messages: The whole history.
+            edited: Whether it does not begin with the messages that were counted before.
+        """
         if self._look.counter is None:
             return None
+        if edited:
+            self._look.counter.restart()
         try:
             # What our render of the first prompt lacks (a date, say) is missing in that of a later prompt as well.
             return self._look.counter.count(messages) + self.offset
         except RenderFailed:
             return None
+
+    def count_new(self, messages: Sequence[dict[str, Any]]) -> int | None:
+        """The same, from the messages that are new since the last count; None where `count` must render all of them."""
+        counter = self._look.counter
+        length = None if counter is None else counter.count_new(messages)
+        return None if length is None else length + self.offset
+
+    @property
+    def counted(self) -> int:
+        """How many messages the last count had."""
+        return 0 if self._look.counter is None else self._look.counter.counted
+
+    def report(self, messages: int, length: int) -> None:
+        """Notes the length of the prompt that the trainer reported for so many messages."""
+        if self._known is not None and self._known.counter is not None:
+            self._known.counter.report(messages, length - self._known.offset)
 
     @property
     def _look(self) -> _Look:

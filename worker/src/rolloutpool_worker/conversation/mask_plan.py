@@ -14,27 +14,23 @@ Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind 
 3. Unknown and both are equal: send it; nothing can be learned from the reply.
 4. Unknown and they differ: send `rerender` first. A trainer that keeps ids refuses it with 422; then send `exact`.
    If `rerender` is negative, or the template refuses the history, there is only `exact` to send.
-5. The echo must have as many new tokens as the mask that was accepted. If not, the trainer does not check masks, its
+5. Where the trainer refuses all of that, what was not proved is counted anew, and the lengths not yet tried are sent.
+6. The echo must have as many new tokens as the mask that was accepted. If not, the trainer does not check masks, its
    session is wrong, and only the pool can notice: the rollout ends with `MaskDisproved`.
 
     had before    8 prompt ids and 2 sampled ones ("a", " b")
     next prompt   kept: 8 + 2 + 5 = 15 ids       rendered again: "a b" becomes one id, so 8 + 1 + 5 = 14
     the mask      exact: 15 - 10 = 5             rerender: 14 - 10 = 4
 
-What an echo teaches holds for the other rollouts of the batch (`TrainerKinds`).
+What an echo teaches holds for the other rollouts of this trainer (`trainer_kinds`).
 """
-
-from cachetools import LRUCache
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
-from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.tokens.comparison import EchoKind
 
-__all__ = ["TrainerKinds", "check_accepted", "impossible", "infer_kind", "plan"]
-
-REMEMBERED = 4096
-"""Batches whose trainer's kind is remembered in a process."""
+__all__ = ["check_accepted", "impossible", "infer_kind", "plan"]
 
 
 def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int) -> MaskPlan:
@@ -78,7 +74,7 @@ def impossible(rerender: int, turn: int) -> MaskImpossible:
 
 
 def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
-    """Infers the trainer's kind from an echo that its mask did not contradict.
+    """Infers the trainer's kind from an echo.
 
     Args:
         kind: What was known before.
@@ -116,33 +112,3 @@ def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
             f"turn {turn}: a mask of {sent} was accepted, but this trainer's prompt has {new} new tokens: it does not "
             f"check masks. mask_mode {mode} sends what it counts, or what is true, and holds it against no echo"
         )
-
-
-class TrainerKinds:
-    """What this process has learned of its trainers, by batch and endpoint."""
-
-    def __init__(self) -> None:
-        self._known: LRUCache[tuple[str, str], TrainerKind] = LRUCache(REMEMBERED)
-
-    def of(self, spec: RolloutSpec, batch_id: str) -> TrainerKind:
-        """Returns the kind of the trainer that a rollout calls.
-
-        Args:
-            spec: The rollout; its endpoint stands for the trainer.
-            batch_id: Its batch.
-
-        Returns:
-            What an earlier rollout of the batch has learned here; UNKNOWN before that.
-        """
-        return self._known.get((batch_id, spec.server_url), TrainerKind.UNKNOWN)
-
-    def learned(self, spec: RolloutSpec, batch_id: str, kind: TrainerKind) -> None:
-        """Remembers a trainer's kind for the batch's other rollouts.
-
-        Args:
-            spec: The rollout that has learned it.
-            batch_id: Its batch.
-            kind: What it knows at its end; UNKNOWN overwrites nothing.
-        """
-        if kind is not TrainerKind.UNKNOWN:
-            self._known[batch_id, spec.server_url] = kind

@@ -4,7 +4,8 @@
    and the body's digest are journaled as one value (`PlannedTurn`).
 2. `ask` sends the body. A worker that has replayed the journal writes the body again and compares its digest first: a
    different body would be another turn to the trainer, so nothing is asked (`RequestChanged`).
-3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next.
+3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next. After the last one,
+   lengths that rest on what was not proved (`TokenTrack.replan`) are counted anew, and those not yet tried are asked.
 
 The first turn has no plan: its body follows from the rollout's own messages, and it has no mask.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
-from rolloutpool_common.protocol.journal import PlannedTurn
+from rolloutpool_common.protocol.journal import PlannedTurn, zeros
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.mask_plan import impossible
 from rolloutpool_worker.conversation.tokens import TokenTrack
@@ -50,15 +51,18 @@ class TurnAsker:
             edited: Whether the history was edited since the last turn.
         """
         plan = await self._tokens.plan_mask(messages, turn, edited=edited)
-        self._body = self._channel.body(wire, plan.mask(0))
+        self._body = self._channel.body(wire, plan.first_mask)
         return PlannedTurn(plan, self._body.digest, edited)
 
-    async def ask(self, planned: PlannedTurn | None, wire: MessageBytes, turn: int) -> tuple[Reply, AskedTurn]:
+    async def ask(
+        self, planned: PlannedTurn | None, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int
+    ) -> tuple[Reply, AskedTurn]:
         """Asks a turn.
 
         Args:
             planned: As it was journaled; None on turn 1.
-            wire: The whole history.
+            messages: The whole history.
+            wire: The same, as it is sent.
             turn: The number of the turn.
 
         Returns:
@@ -71,32 +75,39 @@ class TurnAsker:
         """
         if planned is None:
             return await self._channel.sample(TurnCall(turn, self._channel.body(wire, None))), AskedTurn(turn)
-        plan, last = planned.plan, len(planned.plan.lengths) - 1
-        for n, length in enumerate(plan.lengths):
-            body = self._planned_body(planned, wire, turn) if n == 0 else self._channel.body(wire, plan.mask(n))
+        plan, tried, replanned = planned.plan, 0, False
+        lengths = list(plan.lengths)
+        while True:
+            length, tried = lengths[tried], tried + 1
+            body = self._planned_body(planned, wire, turn) if tried == 1 else self._channel.body(wire, zeros(length))
             echo = self._tokens.offer_prefix(turn, edited=planned.edited)
-            # Another mask is another body, and a trainer refuses that under the key of the first (409). `again` makes
+            # Another mask is another body, and a trainer refuses that under the key of the first (409). `mask` makes
             # another key.
-            call = TurnCall(turn, body, again=n > 0, edited=planned.edited, echo=echo)
+            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo)
             try:
                 reply = await self._channel.sample(call)
             except TrainerStatusError as error:
-                # There was only `exact` to send, and this trainer counts `rerender`, which no mask can express.
-                if error.http_status == MASK_REFUSED and n == last and plan.rerender is not None and plan.rerender < 0:
-                    raise impossible(plan.rerender, turn) from error
-                if error.http_status != MASK_REFUSED or n == last:
+                if error.http_status != MASK_REFUSED:
                     raise
-                following = plan.lengths[n + 1]
-                _log.info("rollout %s turn %d: a mask of %d was refused, trying %d", self._uid, turn, length, following)
+                if tried == len(lengths) and not replanned:
+                    plan, replanned = await self._tokens.replan(messages, planned), True
+                    lengths += plan.lengths
+                if tried == len(lengths):
+                    # This trainer counts `rerender`, which no mask can express.
+                    if plan.rerender is not None and plan.rerender < 0:
+                        raise impossible(plan.rerender, turn) from error
+                    raise
+                _log.info(
+                    "rollout %s turn %d: a mask of %d was refused, trying %d", self._uid, turn, length, lengths[tried]
+                )
                 continue
             return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
-        raise AssertionError("unreachable: the last length returns or raises")
 
     def _planned_body(self, planned: PlannedTurn, wire: MessageBytes, turn: int) -> TurnBody:
         # Forgotten once it is used: it is as long as the history, and no second call needs it.
         body, self._body = self._body, None
         if body is None or body.digest != planned.digest:
-            body = self._channel.body(wire, planned.plan.mask(0))
+            body = self._channel.body(wire, planned.plan.first_mask)
         if body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         return body

@@ -78,7 +78,7 @@ class Recorder:
         # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
         # with it, and then the turn is in doubt.
         self.calling = True
-        reply, asked = await self._asker.ask(planned, self._history.wire, turn)
+        reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
         failpoints.hit("worker.reply_before_turn")
         # First the check, then everything else: a reply that contradicts the ledger leaves no record.
         drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)

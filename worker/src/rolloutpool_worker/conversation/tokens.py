@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutpool_common.errors import TemplateRefusedTurn, TemplateUnusable
 from rolloutpool_common.protocol.drift import DriftLabel
-from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
+from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused
@@ -39,7 +39,7 @@ class TokenTrack:
             spec: The rollout.
             tokenizer: Renders new messages.
             tools: The definitions that the first prompt may show.
-            kind: What the batch's other rollouts have learned of the trainer.
+            kind: What other rollouts have learned of the trainer: a first guess.
             uid: For the log.
         """
         self.ledger = TokenLedger(tokenizer.fingerprint)
@@ -49,6 +49,10 @@ class TokenTrack:
         self._tools = tools
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
+        self._guessed = kind is not TrainerKind.UNKNOWN
+        """Whether the trainer's kind is only what other rollouts have learned."""
+        self._by_increment = True
+        """Whether the last plan rests on an increment and not on a whole render, or was made by another attempt."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
 
@@ -69,13 +73,49 @@ class TokenTrack:
         spec = self._spec
         # An edited history in the ledger is our own render; the trainer's is longer by the offset.
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
+        self._by_increment = False
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
-        # A trainer's reply can have a long message and few ids, or many ids and a short message.
-        size = len(self.ledger) + rendering_size(messages)
-        whole = await off_loop(size, self._opened.count, messages)
+        whole = await self._count(messages, edited=edited)
         rerender = None if whole is None else whole - self._known(edited)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
+
+    async def _count(self, messages: Sequence[dict[str, Any]], *, edited: bool) -> int | None:
+        """The length of the prompt of a trainer that renders again; None where the template refuses the history."""
+        first = self._opened
+        await self._shown_tools()
+        if not edited:
+            new = messages[first.counted :]
+            length = await off_loop(rendering_size(new), first.count_new, messages)
+            if length is not None:
+                self._by_increment = True
+                return length
+        return await self._count_whole(messages, edited=edited)
+
+    async def _count_whole(self, messages: Sequence[dict[str, Any]], *, edited: bool) -> int | None:
+        first = self._opened
+        # A trainer's reply can have a long message and few ids, or many ids and a short message.
+        size = len(self.ledger) + rendering_size(messages)
+        return await off_loop(size, lambda: first.count(messages, edited=edited))
+
+    async def replan(self, messages: Sequence[dict[str, Any]], planned: PlannedTurn) -> MaskPlan:
+        """Which further mask lengths to try, after the trainer has refused all of a plan's with 422.
+
+        Args:
+            messages: The whole history that is asked.
+            planned: How it was asked.
+
+        Returns:
+            A plan of the lengths that were not tried; none where those of the first plan were proved.
+        """
+        plan, spec = planned.plan, self._spec
+        if spec.mask_mode is MaskMode.EXACT or not (self._guessed or self._by_increment):
+            return MaskPlan((), plan.exact, plan.rerender)
+        whole = await self._count_whole(messages, edited=planned.edited)
+        rerender = None if whole is None else whole - self._known(planned.edited)
+        candidates = (rerender, plan.exact) if spec.mask_mode is MaskMode.AUTO else (rerender,)
+        left = [n for n in candidates if n is not None and n >= 0 and n not in plan.lengths]
+        return MaskPlan(tuple(left), plan.exact, rerender)
 
     def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
         """What the trainer may leave out of its echo; see `EchoVerifier.offer`."""
@@ -104,14 +144,18 @@ class TokenTrack:
         Raises:
             RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
         """
-        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked))
+        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, len(messages)))
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
-            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
+            self._learn(TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS, proved=True)
         self.ledger.append_sampled(
             reply.token_ids, reply.logprobs, turn=asked.turn, policy_version=reply.policy_version, train=train
         )
         return label
+
+    def _learn(self, kind: TrainerKind, *, proved: bool = False) -> None:
+        self._guessed = self._guessed and not proved and kind is self.kind
+        self.kind = kind
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn whose entries the ledger has absorbed.
@@ -132,7 +176,7 @@ class TokenTrack:
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         return label
 
-    async def _follow(self, reply: Reply, asked: AskedTurn) -> DriftLabel:
+    async def _follow(self, reply: Reply, asked: AskedTurn, messages: int) -> DriftLabel:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if echo is None or verified.comparison is None:
@@ -141,10 +185,13 @@ class TokenTrack:
         # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
         if plan is not None and sent is not None and self._spec.mask_mode is MaskMode.AUTO:
             new = reply.prefix + len(echo) - self._known(asked.edited)
-            masks.check_accepted(plan, sent, new, asked.turn)
-            # Both kinds of trainer render an edited history whole, so its echo tells nothing.
+            # Both kinds of trainer render an edited history whole, so its echo tells nothing. Before the check, so that
+            # other rollouts learn of a wrong guess even where this one ends by it.
             if not asked.edited:
-                self.kind = masks.infer_kind(self.kind, plan, verified.comparison.kind)
+                self._learn(masks.infer_kind(self.kind, plan, verified.comparison.kind))
+            masks.check_accepted(plan, sent, new, asked.turn)
+        if self.kind is not TrainerKind.KEEPS_IDS:
+            self._opened.report(messages, reply.prefix + len(echo))
         self.ledger.accept_echo(echo, prefix=reply.prefix)
         return verified.label
 

@@ -44,8 +44,8 @@ class TurnCall:
     turn: int
     """Counted from 1."""
     body: TurnBody
-    again: bool = False
-    """Whether this turn was asked before with another mask, which the trainer refused."""
+    mask: int = 1
+    """Which mask is tried, from 1: the trainer has refused the turn with those before."""
     edited: bool = False
     """Whether the history was edited since the last turn."""
     echo: Echo | None = None
@@ -148,7 +148,7 @@ class CallbackChannel:
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
         turn = TurnHeaders(
-            key=TurnKey(self._uid, call.turn, call.again),
+            key=TurnKey(self._uid, call.turn, call.mask),
             attempt=self._attempt,
             digest=call.body.digest,
             edited=call.edited,

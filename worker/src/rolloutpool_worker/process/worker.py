@@ -179,6 +179,7 @@ class WorkerProcess:
                     await self._announce()
                 for token in stop:
                     claims.cancel(token)
+                await self.services.kinds.share()
                 if epoch != self._epoch:
                     await self._verify_claims()
                     # Noted only now: if Redis fails in between, the next beat verifies again.

@@ -285,7 +285,8 @@ class _Attempt:
         # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
         # shows, and `FirstPrompt` finds that out.
         shown = [tool.shown for tool in TOOLS.values()]
-        tokens = TokenTrack(spec, tokenizer, shown, services.kinds.of(spec, claim.batch_id), claim.uid)
+        kind = await self._retry_store(lambda: services.kinds.of(spec))
+        tokens = TokenTrack(spec, tokenizer, shown, kind, claim.uid)
         self._conversation = Conversation(
             claim,
             journal=journal,
@@ -297,8 +298,8 @@ class _Attempt:
         try:
             return await agent(self._conversation)
         finally:
-            # Also after a failure: what an echo has shown of the trainer is true for the batch's other rollouts.
-            services.kinds.learned(spec, claim.batch_id, tokens.kind)
+            # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
+            services.kinds.learned(spec, tokens.kind)
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
-from rolloutpool_worker.conversation.mask_plan import TrainerKinds
+from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
 from rolloutpool_worker.settings import WorkerSettings
@@ -154,7 +154,7 @@ class Services:
         )
         self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
-        self.kinds = TrainerKinds()
+        self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.drain = Drain()
         self.claims = ClaimRegister()

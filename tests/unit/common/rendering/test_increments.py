@@ -1,0 +1,136 @@
+"""What new messages add is what a whole render would count, or the whole render is made."""
+
+import logging
+from typing import Any
+
+import pytest
+from tests.support.tiny_tokenizers import MakeTokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
+from rolloutpool_common.rendering.increments import CHECKS, IncrementTrust, increment_shape
+
+Message = dict[str, Any]
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+COUNTS_ROUNDS = CHATML.replace("m.content +", "m.content + (' ' ~ loop.index if messages | length > 7 else '') +")
+QUESTION: Message = {"role": "user", "content": "What is 15 + 23?"}
+
+
+def a_round(number: int) -> list[Message]:
+    return [
+        {"role": "assistant", "content": f"I add {number} and 3."},
+        {"role": "tool", "tool_call_id": f"call{number:05d}", "name": "add", "content": str(number + 3)},
+    ]
+
+
+def conversation(rounds: int) -> list[Message]:
+    return [QUESTION, *(message for number in range(rounds) for message in a_round(number))]
+
+
+def play(tokenizer: ChatTokenizer, rounds: int) -> tuple[list[int], list[int], int]:
+    """Counts a conversation round by round; returns our lengths, the true ones, and how many came from increments."""
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
+    counter.count([QUESTION])
+    ours, increments = [], 0
+    for number in range(1, rounds + 1):
+        messages = conversation(number)
+        length = counter.count_new(messages)
+        increments += length is not None
+        ours.append(counter.count(messages) if length is None else length)
+    return ours, [len(rerender(tokenizer, conversation(n))) for n in range(1, rounds + 1)], increments
+
+
+def test_after_some_checks_only_new_messages_are_rendered(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    shares = []
+    for _ in range(CHECKS + 1):
+        ours, truth, increments = play(tokenizer, 20)
+        assert ours == truth
+        shares.append(increments)
+    # Rounds 1, 2, 4, 8 and 16 are checked in the first conversations.
+    assert shares[0] < shares[-1] == 20
+
+
+def test_a_template_that_rewrites_history_is_counted_whole(
+    make_tokenizer: MakeTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = make_tokenizer(COUNTS_ROUNDS)
+    with caplog.at_level(logging.WARNING):
+        play(tokenizer, 20)
+        ours, truth, increments = play(tokenizer, 20)
+    assert (ours, increments) == (truth, 0)
+    assert [record.getMessage().count("rewrites earlier messages") for record in caplog.records] == [1]
+
+
+def test_a_new_user_message_is_counted_whole(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    for _ in range(CHECKS + 1):
+        play(tokenizer, 4)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
+    counter.count([QUESTION])
+    assert counter.count_new([QUESTION, *a_round(0), {"role": "user", "content": "Sure?"}]) is None
+    assert counter.count_new([QUESTION, *a_round(0)]) is not None
+
+
+def test_what_the_trainer_reported_is_what_increments_are_added_to(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    for _ in range(CHECKS + 1):
+        play(tokenizer, 4)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
+    first = counter.count([QUESTION])
+    true_length = counter.count_new(conversation(1))
+    assert true_length is not None
+    counter.report(3, true_length + 5)
+    # A report of another prompt says nothing of this one.
+    counter.report(2, first)
+    assert counter.count_new(conversation(2)) == len(rerender(tokenizer, conversation(2))) + 5
+
+
+def test_an_edited_history_is_no_disproof(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    for _ in range(CHECKS + 1):
+        play(tokenizer, 4)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
+    counter.count(conversation(3))
+    counter.restart()
+    edited = [QUESTION, *a_round(7), *a_round(8), *a_round(9), *a_round(10)]
+    assert counter.count_new(edited) is None
+    assert counter.count(edited) == len(rerender(tokenizer, edited))
+    assert counter.count_new([*edited, *a_round(11)]) is not None
+
+
+WORDS = ("/no_think", "</think>")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"role": "assistant", "content": "</think> 38"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": " 38"},
+        {"role": "assistant", "content": "38", "reasoning_content": "I add"},
+        {"role": "assistant", "content": "38", "tool_calls": [{}]},
+        {"role": "tool", "content": "38"},
+    ],
+)
+def test_what_a_template_can_tell_apart_is_another_shape(other: Message) -> None:
+    plain = {"role": "assistant", "content": "38"}
+    assert increment_shape([plain], WORDS) == increment_shape([{**plain, "content": "39"}], WORDS)
+    assert increment_shape([plain], WORDS) != increment_shape([other], WORDS)
+    assert increment_shape([plain, {"role": "user", "content": "x"}], WORDS) is None
+
+
+def test_a_shape_is_trusted_after_its_checks_and_never_again_after_a_failure() -> None:
+    trust, shape = IncrementTrust("t"), ("shape",)
+    for _ in range(CHECKS):
+        assert trust.needs_check(shape, 4)
+        trust.checked(shape, 4, agreed=True)
+    assert not trust.needs_check(shape, 4)
+    assert not trust.needs_check(shape, 5)
+    # A doubling that was not checked yet.
+    assert trust.needs_check(shape, 8)
+    assert not trust.broken
+    trust.checked(shape, 8, agreed=False)
+    assert trust.broken

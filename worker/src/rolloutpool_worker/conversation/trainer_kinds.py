@@ -1,0 +1,83 @@
+"""What this process knows of its trainers, so that one rollout need not find out what another has learned.
+
+1. A rollout begins with what is known of its endpoint, tokenizer and template: here, or else in Redis (one read, and
+   not again for `ASK_AGAIN_SECONDS`).
+2. At its end it notes what it has learned. The process's beat writes that to Redis, where all workers find it.
+3. It is a first guess. Where it is wrong, the trainer refuses one mask with 422; the other length is tried, and the
+   echo corrects what is known.
+"""
+
+from hashlib import blake2b
+
+import orjson
+from cachetools import TTLCache
+
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.store.trainers import KEEP_SECONDS, KnownTrainers
+
+__all__ = ["TrainerKinds"]
+
+REMEMBERED = 4096
+"""Trainers whose kind is remembered in a process."""
+ASK_AGAIN_SECONDS = 5.0
+"""Until Redis is asked again about a trainer of which nothing is known."""
+
+
+class TrainerKinds:
+    """What this process has learned of its trainers, and what Redis knows."""
+
+    def __init__(self, shared: KnownTrainers) -> None:
+        self._shared = shared
+        self._known: TTLCache[str, TrainerKind] = TTLCache(REMEMBERED, KEEP_SECONDS / 2)
+        self._asked: TTLCache[str, None] = TTLCache(REMEMBERED, ASK_AGAIN_SECONDS)
+        self._news: dict[str, TrainerKind] = {}
+
+    async def of(self, spec: RolloutSpec) -> TrainerKind:
+        """Returns the kind of the trainer that a rollout calls, as far as it is known.
+
+        Args:
+            spec: The rollout; its endpoint stands for the trainer.
+
+        Raises:
+            StoreError: Redis does not answer.
+        """
+        name = _name(spec)
+        known = self._known.get(name)
+        if known is None and name not in self._asked:
+            self._asked[name] = None
+            known = await self._shared.kind(name)
+            if known is not TrainerKind.UNKNOWN:
+                # Another rollout may have learned something meanwhile, and that is newer.
+                known = self._known.setdefault(name, known)
+        return known or TrainerKind.UNKNOWN
+
+    def learned(self, spec: RolloutSpec, kind: TrainerKind) -> None:
+        """Remembers what a rollout knows of its trainer at its end; UNKNOWN overwrites nothing.
+
+        Args:
+            spec: The rollout.
+            kind: What it knows.
+        """
+        if kind is TrainerKind.UNKNOWN:
+            return
+        name = _name(spec)
+        # This process forgets it before Redis does, so that a trainer in use is written again in time.
+        if self._known.get(name) is not kind:
+            self._known[name] = self._news[name] = kind
+
+    async def share(self) -> None:
+        """Writes to Redis what was learned since the last call.
+
+        Raises:
+            StoreError: Redis does not answer; what is not written is tried again with the next call.
+        """
+        for name, kind in list(self._news.items()):
+            await self._shared.learn(name, kind)
+            if self._news.get(name) is kind:
+                del self._news[name]
+
+
+def _name(spec: RolloutSpec) -> str:
+    parts = [spec.server_url, spec.tokenizer_name, spec.tokenizer_revision, spec.template_kwargs]
+    return blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
