@@ -27,7 +27,7 @@ from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
-__all__ = ["in_flight", "main", "worker"]
+__all__ = ["child", "children", "in_flight", "main", "rss", "worker"]
 
 TINY = "rolloutpool/tiny"
 LAID_OUT = Path(__file__).parents[1] / "build" / "tokenizers"
@@ -44,6 +44,12 @@ def rss(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"process {pid} has ended")
+
+
+def children(pid: int) -> list[int]:
+    """The process' own children."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(found) for found in listed.split()]
 
 
 def settled(pid: int) -> int:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import environ, getpid
 from pathlib import Path
@@ -17,13 +17,13 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HU
 
 
 @contextmanager
-def serving(module: str, *arguments: str) -> Iterator[int]:
+def serving(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
     """Runs `python -m module` while the block runs; yields its port when it listens."""
     launcher = [sys.executable, "-I", "-S", launch.__file__, str(getpid()), "0"]
     process = subprocess.Popen(
         [*launcher, sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        env={**environ, **ENVIRONMENT},
+        env={**environ, **ENVIRONMENT, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -61,6 +61,9 @@ NEEDS_REDIS = {
 PROCESSES_AND_SOCKETS = {
     "api/__main__": "integration/api/test_process",
     "api/access": "integration/api/test_access",
+    "api/body_process": "integration/api/test_large_bodies",
+    "api/body_reader": "integration/api/test_large_bodies",
+    "api/large_bodies": "integration/api/test_large_bodies",
     "api/app": "integration/api/test_v1_wire",
     "api/events": "integration/api/test_events",
     "api/routes/batches": "integration/api/test_batches",

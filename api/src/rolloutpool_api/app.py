@@ -4,8 +4,8 @@ Whatever a request contains, the response is JSON. An error is `{"detail": …}`
 know it, and `{"error": {"message": …, …}}` on all others.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import structlog
@@ -18,18 +18,20 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.body import BodyLimit
-from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error
+from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error, answer_store_error
 from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.routes import batches, health, metrics, operations, rollouts, tools
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.batch import BatchRequest
-from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
+from rolloutpool_common.store import StoreError
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "create_reader_app"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -64,12 +66,29 @@ def create_app(settings: ApiSettings) -> FastAPI:
         async with services.running():
             yield
 
-    app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
-    app.state.services = services
+    app = _application(services, lifespan)
+    app.state.run_v1 = synchronous.run
+    max_bytes = settings.max_body_mb * 1_000_000
+    app.add_middleware(LargeBodies, services=services, max_bytes=max_bytes)
     # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 1_000_000)
+    app.add_middleware(BodyLimit, max_bytes=max_bytes)
     # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
+    return app
+
+
+def create_reader_app(services: ApiServices) -> FastAPI:
+    """Makes the application of the process that reads large bodies: requests come checked, complete and one by one."""
+    app = _application(services, None)
+    app.state.run_v1 = synchronous.submit_only
+    return app
+
+
+def _application(
+    services: ApiServices, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None
+) -> FastAPI:
+    app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
+    app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (batches, operations, rollouts, tools, metrics):
         app.include_router(module.router, dependencies=described)
@@ -91,11 +110,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
-    if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
-        return answer(request.url.path, 409, error.message)
-    # A full Redis stays full for a while; one that does not answer may be restarting.
-    retry_after_s = 30 if isinstance(error, StoreFull) else 2
-    return answer(request.url.path, 503, error.message, headers={"Retry-After": str(retry_after_s)})
+    return answer_store_error(request.url.path, error)
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:

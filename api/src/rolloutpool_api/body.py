@@ -6,6 +6,7 @@ overflows to infinity, no lone surrogate and no more than 201 levels. Python's o
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,9 +18,19 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rolloutpool_api.errors import MalformedBody, UnsupportedBody
+from rolloutpool_api.errors import BodyTooCostly, MalformedBody, UnsupportedBody
 
-__all__ = ["BodyLimit", "StrictRoute", "off_loop", "parse", "read_json_body", "refuse_repeated_keys"]
+__all__ = [
+    "FROM_BYTES",
+    "TAKES_LARGE",
+    "BodyLimit",
+    "StrictRoute",
+    "check_kind",
+    "off_loop",
+    "parse",
+    "read_json_body",
+    "refuse_repeated_keys",
+]
 
 T = TypeVar("T")
 
@@ -27,14 +38,41 @@ _log = structlog.stdlib.get_logger(__name__)
 
 OFF_LOOP_BYTES = 64 * 1024
 """Larger bodies are parsed in a thread: 64 kB is parsed and validated in about a millisecond."""
+FROM_BYTES = 1_000_000
+"""Larger bodies are read in another process (`large_bodies`)."""
+TAKES_LARGE = frozenset({("POST", "/rollout"), ("POST", "/v1/batches")})
+"""Requests whose body may be larger than that."""
 
 
 def parse(body: bytes) -> Any:
     """Parses a document; raises ValueError, whose text says what is wrong at which line and column."""
-    document = from_json(body, allow_inf_nan=False)
-    # pydantic's reader keeps large integers exact, but lets 1e999 through as infinity; orjson's refuses it.
-    orjson.loads(body)
-    return document
+    # pydantic's reader keeps large integers exact, but lets 1e999 through as infinity; orjson's refuses it. orjson's
+    # comes first, so that its document is gone before the other is made. It takes 9 times the size of a body of small
+    # messages, so large bodies without such a number are spared it.
+    if len(body) <= FROM_BYTES or _may_overflow(body):
+        try:
+            orjson.loads(body)
+        except ValueError:
+            # Where both refuse the body, the text is pydantic's.
+            from_json(body, allow_inf_nan=False)
+            raise
+    return from_json(body, allow_inf_nan=False)
+
+
+def _may_overflow(body: bytes) -> bool:
+    """Whether a number may be too large for a float; takes twice the size of the body in memory."""
+    found = False
+
+    def look(text: str) -> None:
+        nonlocal found
+        # An integer of so many digits is left to orjson too.
+        found = found or len(text) > 300 or math.isinf(float(text))
+
+    try:
+        json.loads(body, object_pairs_hook=lambda _: None, parse_float=look, parse_int=look)
+    except (ValueError, RecursionError):
+        return True
+    return found
 
 
 def refuse_repeated_keys(body: bytes) -> None:
@@ -76,15 +114,20 @@ async def read_json_body(request: Request) -> bytes:
         UnsupportedBody: its content type is not JSON, or it is compressed.
         MalformedBody: it is empty.
     """
-    kind = request.headers.get("content-type", "application/json").split(";", 1)[0].strip().lower()
-    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-    # Nothing here decompresses: a compressed body would fail as JSON, with an error that names another cause.
-    if not is_json or "content-encoding" in request.headers:
-        raise UnsupportedBody
+    check_kind(request.headers)
     body = await request.body()
     if not body:
         raise MalformedBody("the body is empty; send a JSON object")
     return body
+
+
+def check_kind(headers: Headers) -> None:
+    """Raises `UnsupportedBody` if the headers say that the body is not JSON, or that it is compressed."""
+    kind = headers.get("content-type", "application/json").split(";", 1)[0].strip().lower()
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    # Nothing here decompresses: a compressed body would fail as JSON, with an error that names another cause.
+    if not is_json or "content-encoding" in headers:
+        raise UnsupportedBody
 
 
 class StrictRequest(Request):
@@ -97,7 +140,11 @@ class StrictRequest(Request):
             json.JSONDecodeError: with Python's own texts, because protocol v1's clients see them.
         """
         body = await self.body()
-        return await off_loop(len(body), lambda: _parse_like_python(body))
+        try:
+            return await off_loop(len(body), lambda: _parse_like_python(body))
+        except MemoryError:
+            # FastAPI would answer 400 to all errors but its own.
+            raise HTTPException(413, BodyTooCostly().message) from None
 
 
 class StrictRoute(APIRoute):
@@ -134,26 +181,25 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        takes_large = (scope["method"], scope["path"]) in TAKES_LARGE
+        limit = self._max_bytes if takes_large else min(self._max_bytes, FROM_BYTES)
         announced = Headers(scope=scope).get("content-length", "0")
         # An announced size above the limit counts as read, so the first `receive` refuses without reading.
-        seen = int(announced) if announced.isdecimal() and int(announced) > self._max_bytes else 0
+        seen = int(announced) if announced.isdecimal() and int(announced) > limit else 0
         is_whole = False
 
         async def bounded() -> Message:
             nonlocal seen, is_whole
-            message = {} if seen > self._max_bytes else await receive()
+            message = {} if seen > limit else await receive()
             seen += len(message.get("body", b""))
             if message.get("type") == "http.request":
                 is_whole = not message.get("more_body", False)
             elif message.get("type") == "http.disconnect" and not is_whole:
                 _log.info("caller left in mid-body", path=scope["path"], received=seen)
             # Raised while the app reads, so that the app's own handlers write the answer in the shape of the path.
-            if seen > self._max_bytes:
-                raise HTTPException(
-                    413,
-                    f"the body is larger than {self._max_bytes // 1_000_000} MB; send smaller batches, "
-                    "or raise ROLLOUTPOOL_MAX_BODY_MB",
-                )
+            if seen > limit:
+                mend = "send smaller batches, or raise ROLLOUTPOOL_MAX_BODY_MB" if takes_large else "send less"
+                raise HTTPException(413, f"the body is larger than {limit // 1_000_000} MB; {mend}")
             return message
 
         await self._app(scope, bounded, send)

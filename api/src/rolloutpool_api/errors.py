@@ -8,11 +8,13 @@
         ├── Forbidden            403
         ├── ResourceUnknown      404
         ├── Conflict             409
+        ├── BodyTooCostly        413
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
         ├── QueueFull            429
         ├── MemoryShort          503
         ├── NotReady             503
+        ├── ReaderEnded          503
         └── ShuttingDown         503
 
 A docstring is the default message. Protocol v1's paths answer `{"detail": …}`, as FastAPI does, all others
@@ -27,11 +29,13 @@ from fastapi.responses import JSONResponse
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.errors import Fault
+from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
 
 __all__ = [
     "V1_PATHS",
     "ApiError",
     "BadCursor",
+    "BodyTooCostly",
     "Conflict",
     "Forbidden",
     "KeyRequired",
@@ -39,12 +43,14 @@ __all__ = [
     "MemoryShort",
     "NotReady",
     "QueueFull",
+    "ReaderEnded",
     "Rejected",
     "ResourceUnknown",
     "ShuttingDown",
     "UnsupportedBody",
     "answer",
     "answer_error",
+    "answer_store_error",
 ]
 
 V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
@@ -121,6 +127,12 @@ def _rebuild_conflict(message: str, batch_id: str | None) -> Conflict:
     return Conflict(message, batch_id=batch_id)
 
 
+class BodyTooCostly(ApiError):
+    """The body takes too much memory to read; send smaller batches, or raise ROLLOUTPOOL_MAX_BODY_MB."""
+
+    status = 413
+
+
 class UnsupportedBody(ApiError):
     """Send plain JSON: `Content-Type: application/json`, no `Content-Encoding`."""
 
@@ -182,6 +194,13 @@ def _rebuild_not_ready(message: str, reasons: list[str]) -> NotReady:
     return NotReady(message, reasons=reasons)
 
 
+class ReaderEnded(ApiError):
+    """The process that reads large bodies ended; send the request again."""
+
+    status = 503
+    retry_after_s = 2
+
+
 class ShuttingDown(ApiError):
     """This API process is stopping. Work goes on; ask again, another one or its successor will answer."""
 
@@ -213,3 +232,17 @@ def answer_error(at: str, error: ApiError) -> Response:
         error: Has status, message and headers.
     """
     return answer(at, error.status, error.message, error.extra(), error.headers())
+
+
+def answer_store_error(at: str, error: StoreError) -> Response:
+    """Makes the answer to a request that the store refused or did not answer.
+
+    Args:
+        at: The request's path.
+        error: What the store raised.
+    """
+    if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
+        return answer(at, 409, error.message)
+    # A full Redis stays full for a while; one that does not answer may be restarting.
+    retry_after_s = 30 if isinstance(error, StoreFull) else 2
+    return answer(at, 503, error.message, headers={"Retry-After": str(retry_after_s)})

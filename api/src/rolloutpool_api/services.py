@@ -12,6 +12,7 @@ from typing import Annotated
 import structlog
 from fastapi import Depends, Request
 
+from rolloutpool_api.body_process import BodyProcess
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
@@ -25,6 +26,8 @@ __all__ = ["ApiServices", "ServicesDep"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
+LARGE_AT_ONCE = 4
+"""Large bodies that are taken in at once, each held in memory. More would only wait for the one process that reads."""
 ASK_REDIS_AGAIN_SECONDS = 5.0
 """Until Redis' settings are looked at again, where it does not answer when the API starts."""
 
@@ -37,6 +40,8 @@ class ApiServices:
         self.restrictions = Restrictions.of(settings)
         self.store = Store.open(settings.redis_url.get_secret_value(), secrets=SecretStore.load(settings.secrets_file))
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
+        self.reader = BodyProcess(settings)
+        self.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
         self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._reconciler = Reconciler(self.store, self._publisher)
         self._redis_check = BackgroundTask("redis settings")
@@ -55,6 +60,7 @@ class ApiServices:
             self.stop()
             await self._redis_check.stop()
             await self._reconciler.stop()
+            await self.reader.stop()
             self._publisher.close()
             await self.store.close()
 
@@ -111,8 +117,12 @@ class ApiServices:
         failpoints.hit("api.commit_before_answer")
         # A repeated request finds its batch in the outbox or beyond it, so there is nothing to publish.
         if submitted.created:
-            self._reconciler.publish_soon()
+            self.publish_soon()
         return submitted
+
+    def publish_soon(self) -> None:
+        """Has accepted rollouts published now instead of at the next round. Returns at once."""
+        self._reconciler.publish_soon()
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
         """Has a worker try callback endpoints.

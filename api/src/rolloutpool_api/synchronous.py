@@ -5,22 +5,33 @@
 2. The rollout is submitted under its rollout_id and is durable from then on. It does not depend on the wait.
 3. The request waits for the result. A caller that went away, or whose API process stopped, posts the same body again
    and joins the rollout that is running.
+
+Where the body is large, another process does step 2 (`submit_only`) and makes the answer (`answer_ticket`), and only
+the waits are in the API's own process (`large_bodies`).
 """
 
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+import orjson
 import structlog
+from fastapi import Response
 
 from rolloutpool_api.body import off_loop
+from rolloutpool_api.body_process import V1Ticket
 from rolloutpool_api.errors import Conflict
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import plan_v1
+from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Status, to_v1
-from rolloutpool_common.store import IdempotencyKeyReused, StoreUnavailable, keys
+from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, keys
 
-__all__ = ["run"]
+__all__ = ["answer_ticket", "run", "submit_only", "wait_for_end"]
+
+T = TypeVar("T")
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -29,7 +40,7 @@ GRACE_SECONDS = 15.0
 RETRY_SECONDS = 1.0
 
 
-async def run(services: ApiServices, request: RolloutRequest, owner: str) -> RolloutResponse:
+async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
     """Runs one rollout.
 
     Args:
@@ -46,49 +57,86 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Rol
         ShuttingDown: This process stops.
         StoreError: Redis refused or did not answer.
     """
-    timeout_s = services.settings.rollout_timeout_seconds
-    new = plan_v1(request, owner=owner, deadline_s=timeout_s)
+    new = _plan(services, request, owner)
     async with services.slots:
         # The process may have been told to stop during the wait for a slot. Nothing is submitted yet, so the caller
         # loses nothing.
         services.raise_if_stopping()
-        try:
-            batch_id, created = await services.submit(new)
-        except IdempotencyKeyReused:
-            raise Conflict(
-                f"rollout_id {request.rollout_id!r} belongs to another rollout: it was posted with a different body, "
-                "and runs or ended less than 10 minutes ago. Use a new rollout_id, or repeat the first body to join"
-            ) from None
-        ids = {"rollout_id": request.rollout_id, "batch_id": batch_id}
-        _log.info("v1 rollout", joined=not created, **ids)
-        data = await _result(services, batch_id, timeout_s + GRACE_SECONDS)
+        ticket = await _submit(services, request, new)
+        uid = keys.uid_of(ticket.batch_id, 0)
+        data = await _wait(services, ticket, lambda: services.store.rollouts.result(uid))
+    return await _answer(services, ticket, data)
+
+
+async def submit_only(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
+    """Submits one rollout, as `run` does, and returns its `V1Ticket` as JSON with status 202."""
+    ticket = await _submit(services, request, _plan(services, request, owner))
+    return Response(orjson.dumps(ticket), status_code=202, media_type="application/json")
+
+
+async def wait_for_end(services: ApiServices, ticket: V1Ticket) -> None:
+    """Waits until a rollout that `submit_only` submitted has ended, or should have; its result is not read."""
+
+    async def ended() -> bool | None:
+        status = await services.store.batches.status(ticket.batch_id, None)
+        return True if status is None or status.state is BatchState.COMPLETE else None
+
+    await _wait(services, ticket, ended)
+
+
+async def answer_ticket(services: ApiServices, ticket: V1Ticket) -> Response:
+    """Makes the answer for a rollout whose end was waited for."""
+    return await _answer(services, ticket, await services.store.rollouts.result(keys.uid_of(ticket.batch_id, 0)))
+
+
+def _plan(services: ApiServices, request: RolloutRequest, owner: str) -> NewBatch:
+    return plan_v1(request, owner=owner, deadline_s=services.settings.rollout_timeout_seconds)
+
+
+async def _submit(services: ApiServices, request: RolloutRequest, new: NewBatch) -> V1Ticket:
+    try:
+        batch_id, created = await services.submit(new)
+    except IdempotencyKeyReused:
+        raise Conflict(
+            f"rollout_id {request.rollout_id!r} belongs to another rollout: it was posted with a different body, "
+            "and runs or ended less than 10 minutes ago. Use a new rollout_id, or repeat the first body to join"
+        ) from None
+    _log.info("v1 rollout", joined=not created, rollout_id=request.rollout_id, batch_id=batch_id)
+    return V1Ticket(request.rollout_id, batch_id, request.tokenizer_name)
+
+
+async def _answer(services: ApiServices, ticket: V1Ticket, data: bytes | None) -> Response:
+    timeout_s = services.settings.rollout_timeout_seconds
     # The reconciler should have ended the rollout by now. Protocol v1's caller gets an answer nevertheless.
     if data is None:
-        _log.error("v1 rollout has no result after its deadline", **ids)
-        return RolloutResponse(
-            rollout_id=request.rollout_id,
+        _log.error(
+            "v1 rollout has no result after its deadline", rollout_id=ticket.rollout_id, batch_id=ticket.batch_id
+        )
+        answer = RolloutResponse(
+            rollout_id=ticket.rollout_id,
             status=V1Status.ERROR,
             error_message=f"Rollout timeout exceeded ({timeout_s}s)",
         )
-    result = await off_loop(len(data), lambda: RolloutResult.model_validate_json(data))
-    return to_v1(result, tokenizer_name=request.tokenizer_name, timeout_seconds=timeout_s)
+    else:
+        result = await off_loop(len(data), lambda: RolloutResult.model_validate_json(data))
+        answer = to_v1(result, tokenizer_name=ticket.tokenizer_name, timeout_seconds=timeout_s)
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
-async def _result(services: ApiServices, batch_id: str, limit_s: float) -> bytes | None:
-    """Waits for the batch's only result; None if there is none after `limit_s` seconds."""
-    end = time.monotonic() + limit_s
-    uid = keys.uid_of(batch_id, 0)
+async def _wait(services: ApiServices, ticket: V1Ticket, look: Callable[[], Awaitable[T | None]]) -> T | None:
+    """Waits until a look at the rollout finds something; None if it finds nothing until after the deadline."""
+    end = time.monotonic() + services.settings.rollout_timeout_seconds + GRACE_SECONDS
     # Watched before the first look: otherwise a result that comes between look and wait would not wake us.
-    async with services.store.signals.watch(batch_id) as watch:
+    async with services.store.signals.watch(ticket.batch_id) as watch:
         while True:
             try:
-                data = await services.store.rollouts.result(uid)
+                found = await look()
             except StoreUnavailable:
                 # The rollout survives a restart of Redis, and v1's callers do not retry, so the wait goes on too.
                 if time.monotonic() >= end:
                     raise
                 await services.pause(RETRY_SECONDS)
                 continue
-            if data is not None or time.monotonic() >= end:
-                return data
+            if found is not None or time.monotonic() >= end:
+                return found
             await services.wait(watch, end - time.monotonic())

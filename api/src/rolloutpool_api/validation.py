@@ -39,7 +39,7 @@ class CheckedBatch:
     defaults: dict[str, Any]
     """As they stand in the document."""
     rollouts: list[tuple[dict[str, Any], RolloutItem]]
-    """Each as it stands in the document, and validated."""
+    """Each as it stands in the document, and validated; the messages stand in the document alone."""
     digest: str
     """SHA-256 of its canonical form, hex."""
 
@@ -93,6 +93,9 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         item = items.validate(index, value)
         for check in checks:
             check.see_rollout(index, value, item)
+        if item is not None:
+            # What is stored are the raw messages. As models, small messages take 20 times their size.
+            item.messages = []
     for check in checks:
         check.see_end()
         # Each check has a list of its own, so that the faults of one kind stand together in the answer.

@@ -2,7 +2,13 @@
 
 import pytest
 
+from rolloutpool_api import body
 from rolloutpool_api.body import parse, refuse_repeated_keys
+
+
+@pytest.fixture(autouse=True, params=[1_000_000, -1], ids=["small", "large"])
+def size_from_which_bodies_are_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "FROM_BYTES", request.param)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +19,11 @@ from rolloutpool_api.body import parse, refuse_repeated_keys
         "NaN",
         "[-Infinity]",
         "1e999",
+        "-1E+0999",
+        "[2, 1.8e308]",
+        '{"a":1.5e400}',
+        "9" * 309 + ".5e0",
+        "1" * 299 + ".5e99",
         "9" * 400 + ".0",
         r'"\ud800"',
         r'"\udc00\ud800"',

@@ -6,10 +6,9 @@ is meant.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 
-from rolloutpool_api import synchronous
 from rolloutpool_api.access import Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.errors import ResourceUnknown
@@ -47,7 +46,7 @@ RolloutName = Annotated[
         **V1_UNAVAILABLE,
     },
 )
-async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Submitter) -> Response:
+async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Submitter, http: Request) -> Response:
     """Answers 200 for every outcome of a valid request; `status` tells success from failure.
 
     The same `rollout_id` posted again with the same body joins the running rollout and gets the same result, until
@@ -56,11 +55,12 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
     if faults := list(services.restrictions.check_v1(request)):
         raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
     try:
-        answer = await synchronous.run(services, request, caller.name)
+        # `synchronous.run`, or its first half in the process that reads large bodies.
+        response: Response = await http.app.state.run_v1(services, request, caller.name)
     except TypeError:
         fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
         raise RequestValidationError([fault]) from None
-    return Response(answer.model_dump_json(), media_type="application/json")
+    return response
 
 
 # `:path`, because v1 allows any id, and a slash arrives here decoded.
