@@ -21,7 +21,7 @@ def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
         serve_callback(app, [0]) as served,
     ):
         rollouts: list[dict[str, Any]] = [
-            {"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(24)
+            {"messages": [{"role": "user", "content": text}]} for text in calculator_prompts(61)
         ]
         rollouts[5]["agent"] = "deadly"
         batch = client.submit(rollouts, defaults={"tokenizer_name": TINY, "idempotent": True}, trainer=served.url)
@@ -30,6 +30,6 @@ def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
     assert poison.failure is not None
     assert (poison.status, poison.failure.category) == (RolloutStatus.FAILED, Category.POISON)
     assert {result.status for result in results.values()} == {RolloutStatus.COMPLETED}
-    # Two deaths in company, two alone.
-    assert poison.attempt == 4
-    assert max(result.attempt for result in results.values()) <= 4
+    # Two deaths of shared workers, two alone, and in between at most as often as the suspects can be halved.
+    assert 4 <= poison.attempt <= 4 + 6
+    assert max(result.attempt for result in results.values()) <= 4 + 6

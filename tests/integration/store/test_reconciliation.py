@@ -70,7 +70,7 @@ async def test_a_worker_that_was_thought_dead_learns_it_and_stops_what_it_had(
     await store.reconciliation.run_once()
     # Its ticket reaches the same process again before that has noticed anything.
     new = await claim(store, uid, "w")
-    known, stop, _ = await store.workers.beat("w", running=1, tokenizers={})
+    known, stop, *_ = await store.workers.beat("w", running=1, tokenizers={})
     assert not known
     # Only what it runs under the old claim has to stop.
     assert stop == [old.token]
@@ -102,9 +102,7 @@ async def test_a_rollout_that_kills_its_workers_is_poison(
         # After two crashes only a worker that runs nothing else gets it.
         name, role = f"w{crash}", WorkerRole.SHARED if crash <= 2 else WorkerRole.ISOLATED
         if crash > 2:
-            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("isolated")
-            # One process for it is enough.
-            assert await store.rollouts.claim(uid, "w9") == ClaimRefused("taken")
+            assert await store.rollouts.claim(uid, "w9") == ClaimRefused.TAKEN
         await announce(store, name, role=role)
         assert (await claim(store, uid, name, role)).crashes == crash - 1
         if crash == 1:
@@ -148,10 +146,10 @@ async def test_a_rollout_that_gets_on_and_kills_each_time_is_one_in_the_end(
     (uid,) = await submit(store)
     for number in range(10):
         await die_further_on(store, raw, uid, f"w{number}")
-    assert await store.rollouts.claim(uid, "w10") == ClaimRefused("isolated")
+    assert await store.rollouts.claim(uid, "w10") == ClaimRefused.TAKEN
 
 
-async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
+async def test_a_suspect_waits_outside_of_the_outboxes_and_an_old_ticket_changes_nothing(
     store: Store, raw: redis.asyncio.Redis, settled: None
 ) -> None:
     (uid,) = await submit(store)
@@ -161,36 +159,10 @@ async def test_a_process_for_a_suspect_that_never_claims_it_strands_nothing(
         await claim(store, uid, name)
         await fall_silent(raw, name)
         await store.reconciliation.run_once()
-    (ticket,) = await store.outbox.reserve(Priority.DEFAULT, 9)
-    assert await store.rollouts.claim(uid, "w3") == ClaimRefused("isolated")
-    # Not lost on its way into the broker: it would be published again while its process starts.
-    assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1) == 0
-    assert (await store.reconciliation.run_once()).resumed == 0
-    await store.rollouts.postpone(uid, 0)
-    assert (await store.reconciliation.run_once()).resumed == 1
-    assert [again.index for again in await store.outbox.reserve(Priority.DEFAULT, 9)] == [ticket.index]
-
-
-async def test_of_many_suspects_who_waits_longest_runs_alone_first(
-    store: Store, raw: redis.asyncio.Redis, settled: None
-) -> None:
-    uids = await submit(store, 3)
-    for name in ("w1", "w2"):
-        await announce(store, name)
-        for uid in uids:
-            await claim(store, uid, name)
-        await fall_silent(raw, name)
-        await store.reconciliation.run_once()
-    await announce(store, "w3")
-    answers = [await store.rollouts.claim(uid, "w3") for uid in uids]
-    assert answers == [ClaimRefused("isolated"), ClaimRefused("isolated"), ClaimRefused("taken")]
-    assert (await claim(store, uids[0], "alone", WorkerRole.ISOLATED)).attempt == 3
-    # Its time has come to try again.
-    await raw.zadd("rp:delayed", {uids[2]: 1})
-    assert (await store.reconciliation.run_once()).resumed == 1
-    assert await store.rollouts.claim(uids[2], "w3") == ClaimRefused("isolated")
-    for uid in uids:
-        await store.rollouts.cancel(uid)
+    assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
+    assert await store.rollouts.claim(uid, "w3") == ClaimRefused.TAKEN
+    assert await raw.zrange("rp:suspects", 0, -1) == [uid]
+    await store.rollouts.cancel(uid)
     assert not await raw.exists("rp:suspects")
 
 

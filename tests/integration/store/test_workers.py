@@ -63,7 +63,7 @@ async def test_stop_orders_are_given_once(store: Store) -> None:
     claims = [await claim(store, uid, "w") for uid in uids]
     for uid in uids[:2]:
         await store.rollouts.cancel(uid)
-    _, stop, _ = await store.workers.beat("w", running=3, tokenizers={})
+    _, stop, *_ = await store.workers.beat("w", running=3, tokenizers={})
     assert sorted(stop) == sorted(claimed.token for claimed in claims[:2])
     assert (await store.workers.beat("w", running=1, tokenizers={}))[:2] == (True, [])
 

@@ -3,7 +3,7 @@
 - With `--processes N` it is the parent of N such processes (`process.parent`). This is how workers are run.
 - The parent gives each of them `--worker-id` and `--supervisor`. Without these, a worker makes an id of its own, and no
   process reports its end.
-- A worker starts the same module with `--isolated UID PARENT` to run suspects (`process.isolation`).
+- A worker starts the same module with `--isolated PARENT_PID PARENT_ID` to try suspects (`process.trial`).
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     # Tokenizers would use all cores for a list of texts. Here texts come one by one, and each core has its own worker.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # These import transformers, which takes a second or two, so wrong settings are reported before.
-    from rolloutpool_worker.process.isolation import serve
+    from rolloutpool_worker.process.trial import serve
     from rolloutpool_worker.queue.app import CeleryWorker, load_plugins
     from rolloutpool_worker.rollout.services import WorkerIdentity
 
@@ -45,9 +45,9 @@ def main() -> None:
     signalled = threading.Event()
     try:
         if options.isolated:
-            uid, parent = options.isolated
+            parent_pid, parent_id = options.isolated
             load_plugins(settings)
-            asyncio.run(serve(settings, identity, uid, int(parent)))
+            asyncio.run(serve(settings, identity, int(parent_pid), parent_id))
         # It may be announced already, so a SIGTERM during the start must not end it before it has left Redis' list.
         signal.signal(signal.SIGTERM, lambda *_: signalled.set())
         process = CeleryWorker(settings, identity)

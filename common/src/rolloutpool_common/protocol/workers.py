@@ -18,7 +18,7 @@ class WorkerRole(StrEnum):
     SHARED = "shared"
     """Any rollout but suspects, as many at once as it has slots; Celery messages bring them."""
     ISOLATED = "isolated"
-    """Suspects, one at a time. A shared worker starts such a process, and no message reaches it."""
+    """Suspects, at most 64 at once. A shared worker starts such a process, and no message reaches it."""
 
 
 class Worker(Answer):

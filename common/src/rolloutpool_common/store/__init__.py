@@ -1,13 +1,14 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `rollouts`, `outbox`, `workers`, `pushes`, `preflights`,
-`signals`, `totals` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole
-or not at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `rollouts`, `outbox`, `workers`, `trials`, `pushes`,
+`preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it
+happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
 - `outbox`: how rollouts get from their commit to the broker.
 - `reconciliation`: what happens when a worker dies.
+- `trials`: how a rollout that may have killed its worker is found guilty or cleared.
 - `scripts/epoch.lua`: what happens when Redis is started again.
 """
 
@@ -50,6 +51,7 @@ from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, Se
 from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.totals import PoolStats, Totals
 from rolloutpool_common.store.trainers import KnownTrainers
+from rolloutpool_common.store.trials import Trials
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -96,6 +98,7 @@ class Store:
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
+        self.trials = Trials(connection)
         self.pushes = Pushes(connection)
         self.preflights = Preflights(connection)
         self.trainers = KnownTrainers(connection)

@@ -25,7 +25,9 @@ rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; delet
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
-rp:suspects                zset    uid -> ms since which it waits for an isolated worker; removed by its claim or end
+rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
+rp:trials                  zset    w -> ms until which the isolated worker is awaited that w starts for suspects
+rp:isolated                set     workers that try suspects
 rp:dead                    list    uids that failed as poison, newest first; at most 10,000
 rp:open                    string  how many rollouts are accepted and have not ended
 rp:precancels              zset    {owner}:{name} -> ms until which a cancel waits for its submit; at most 100,000
@@ -70,6 +72,7 @@ FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
 DELAYED = f"{PREFIX}delayed"
 SUSPECTS = f"{PREFIX}suspects"
+ISOLATED = f"{PREFIX}isolated"
 OPEN = f"{PREFIX}open"
 LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"

@@ -10,7 +10,7 @@
 5. If a process dies between `reserve` and publishing, or the broker loses messages, tickets stay in `rp:published` that
    no queue holds. They are older than everything in the queue; `lost` puts them back into their outbox.
 
-Invariant: a queued rollout is in its batch's outbox, in `rp:published`, or in `rp:delayed`.
+Invariant: a queued rollout is in its batch's outbox, in `rp:published`, in `rp:delayed`, or in `rp:suspects`.
 """
 
 from rolloutpool_common.protocol.batch import Priority

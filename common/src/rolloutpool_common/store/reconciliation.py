@@ -133,7 +133,7 @@ class Reconciliation:
         split = keys.split_uid(uid)
         if split is None:
             return 0
-        crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, ""))
+        crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, "", ""))
         if crashes >= MAX_CRASHES:
             # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)

@@ -168,11 +168,9 @@ class ClaimRefused(StrEnum):
     ENDED = "ended"
     """It has ended, or its batch was cancelled."""
     TAKEN = "taken"
-    """Another worker has it, or it waits for an isolated worker."""
+    """Another worker has it, or it is a suspect and waits for an isolated worker."""
     EXPIRED = "expired"
     """Its deadline has passed."""
-    ISOLATED = "isolated"
-    """It is a suspect and may run only in an isolated worker; this worker is to start one."""
 
 
 class DuePush(NamedTuple):

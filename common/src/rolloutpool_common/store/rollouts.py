@@ -30,7 +30,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
 from rolloutpool_common.store.records import (
@@ -74,7 +74,8 @@ class Rollouts:
             worker_id: The worker.
             role: The worker's role; only an isolated worker gets a suspect.
             token: The claim's token. A caller that tries again after `StoreUnavailable` passes the same one, because
-                the first try may have arrived. None makes a new one.
+                the first try may have arrived. So does one that holds the claim already (`trials.py`). None makes a
+                new one.
 
         Returns:
             The claim, or why the worker does not get one.
@@ -302,22 +303,9 @@ class Rollouts:
         if split is None:
             return False
         answer = await self._connection.script(
-            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role
+            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role, ""
         )
         return bool(answer >= 0)
-
-    async def postpone(self, uid: str, seconds: float) -> None:
-        """Tries a suspect again after so many seconds, where no isolated process can be started for it now."""
-        with store_errors():
-            at = await now_ms(self._redis) + seconds * 1000
-            # XX: a rollout that was claimed meanwhile is no longer delayed, and must not become so again.
-            await self._redis.zadd(keys.DELAYED, {uid: int(at)}, xx=True)
-
-    async def first_suspect(self) -> str | None:
-        """Returns the uid of the suspect that has waited longest for an isolated worker, if there is one."""
-        with store_errors():
-            first = await self._redis.zrange(keys.SUSPECTS, 0, 0)
-            return first[0].decode() if first else None
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""

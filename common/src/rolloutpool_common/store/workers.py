@@ -38,6 +38,8 @@ class BeatAnswer(NamedTuple):
     """Tokens of claims that it must stop running."""
     epoch: int
     """If it has risen, Redis was started again, and may have forgotten the last second of what the worker wrote."""
+    suspects: int = 0
+    """How many suspects wait for an isolated worker."""
 
 
 class Workers:
@@ -81,6 +83,10 @@ class Workers:
             "versions": versions,
             "started_at": time.time(),
         }
+        if role is WorkerRole.ISOLATED:
+            # First, so that it is never counted among the workers that can start one like it (`trials.py`).
+            with store_errors():
+                await self._redis.sadd(keys.ISOLATED, worker_id)
         # The last three have fields of their own, because the reconciler reads them four times a second.
         await self._connection.script(
             *("beat", worker_id, "about", orjson.dumps(about), "running", 0),
@@ -126,13 +132,14 @@ class Workers:
             )
         )
         stop = [token.decode() for token in answer["stop"]]
-        return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"])
+        return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"], suspects=answer["suspects"])
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back all of its claims."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.zrem(keys.WORKERS, worker_id)
+            pipe.srem(keys.ISOLATED, worker_id)
             pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
             await pipe.execute()
 

@@ -156,9 +156,9 @@ async def test_a_claim_that_nothing_here_runs_is_given_back_while_the_worker_liv
         assert await known(store) == [worker.worker_id]
 
 
-async def test_an_isolated_one_says_so_and_has_one_slot(fake_redis: str, store: Store) -> None:
-    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=32), role=WorkerRole.ISOLATED)
+async def test_an_isolated_one_says_so_and_has_few_slots(fake_redis: str, store: Store) -> None:
+    worker = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=132), role=WorkerRole.ISOLATED)
     await worker.start()
     (announced,) = await store.workers.known()
-    assert (announced.slots, announced.role) == (1, WorkerRole.ISOLATED)
+    assert (announced.slots, announced.role) == (64, WorkerRole.ISOLATED)
     await worker.stop()

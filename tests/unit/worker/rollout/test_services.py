@@ -60,11 +60,11 @@ async def test_a_claim_that_made_room_asks_for_more_tickets_only_where_some_wait
     await services.close()
 
 
-async def test_an_isolated_process_has_one_slot_and_each_start_a_name_of_its_own() -> None:
-    settings = WorkerSettings(redis_url="redis://127.0.0.1:1/0", worker_slots=9)
+async def test_an_isolated_process_has_few_slots_and_each_start_a_name_of_its_own() -> None:
+    settings = WorkerSettings(redis_url="redis://127.0.0.1:1/0", worker_slots=99)
     shared, isolated = Services(settings), Services(settings, role=WorkerRole.ISOLATED)
-    assert (shared.role, shared.settings.worker_slots) == (WorkerRole.SHARED, 9)
-    assert (isolated.role, isolated.settings.worker_slots) == (WorkerRole.ISOLATED, 1)
+    assert (shared.role, shared.settings.worker_slots) == (WorkerRole.SHARED, 99)
+    assert (isolated.role, isolated.settings.worker_slots) == (WorkerRole.ISOLATED, 64)
     assert shared.worker_id != isolated.worker_id
     await shared.close()
     await isolated.close()

@@ -1,19 +1,15 @@
-"""Suspected rollouts run alone in a process, so that a further crash harms no other rollout and proves the cause.
+"""A worker's isolated process: a child that tries suspects, so that a further crash harms no other rollout.
 
-A rollout is a suspect after two workers died while they had it and it made no progress in between (`claim.lua`).
+What a suspect is and who is tried with whom is in `store/trials.py`; the inside of the child is in `process/trial.py`.
 
-1. A shared worker that gets the ticket of a suspect is told "isolated" by the claim script. It starts a child process
-   (`python -m rolloutpool_worker --isolated UID PARENT`), one at a time, and waits for it.
-2. The child is a worker of its own with one slot: it announces itself, beats, claims the suspect and runs it. No Celery
-   message reaches it.
-3. The suspect is cleared as soon as it has made progress: it stops at its next border (`drain.RolloutStop`) and goes
-   back to the queue for a shared worker. If the child dies instead, the reconciler knows which rollout it was.
-4. The child then takes the suspect that has waited longest, because starting a process for each of them would let them
-   wait for minutes where machines died often. It ends when no suspect waits.
-5. The worker has chosen the child's id, and tells Redis how the child ended (`common/process/obituaries.py` does the
-   same for workers). So the suspect's next attempt begins at once, and a kill from outside is not held against it.
-6. The child passes the parent's SIGTERM on to itself (drain), and it also drains when its parent is gone, because then
-   no other process would stop it.
+1. The answer to a beat says that suspects wait (`Services.suspects_wait`). This worker asks whether it should start an
+   isolated one; where enough are being started, the answer is no.
+2. It starts `python -m rolloutpool_worker --isolated PARENT_PID PARENT_ID`, one at a time, and waits for its end.
+3. It passes its SIGTERMs on: the first begins the child's drain, the second its hurry. The worker stops only after the
+   child has ended.
+4. It has chosen the child's id, and tells Redis how the child ended (`common/process/obituaries.py` does the same for
+   workers). So the suspects' next trial begins at once, and a kill from outside is not held against them.
+5. A child that has died is replaced when the next beat says that suspects wait.
 """
 
 import asyncio
@@ -26,23 +22,16 @@ from contextlib import suppress
 from rolloutpool_common.process.obituaries import WORKER_ID_OPTION, new_worker_id
 from rolloutpool_common.process.oom import OomKills
 from rolloutpool_common.protocol.process_end import ProcessEnd
-from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import StoreError
-from rolloutpool_worker.process.event_loop import watch
-from rolloutpool_worker.process.worker import WorkerProcess
-from rolloutpool_worker.rollout.attempt import run_rollout
-from rolloutpool_worker.rollout.decision import TicketOutcome
-from rolloutpool_worker.rollout.services import Services, WorkerIdentity
-from rolloutpool_worker.settings import WorkerSettings
+from rolloutpool_worker.rollout.services import Services
 
-__all__ = ["OPTION", "IsolatedRuns", "serve"]
+__all__ = ["OPTION", "IsolatedRuns"]
 
 _log = logging.getLogger(__name__)
 
 OPTION = "--isolated"
-BUSY_SECONDS = 1.0
-"""After so many seconds a suspect is tried again, where this worker has an isolated process already."""
-PARENT_CHECK_SECONDS = 1.0
+PAUSE_SECONDS = 0.5
+"""After a child that did not end in order, until the next one may start: one that cannot start would take a core."""
 
 
 class IsolatedRuns:
@@ -50,94 +39,71 @@ class IsolatedRuns:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._one_at_a_time = asyncio.Lock()
+        self._running = asyncio.Lock()
 
-    async def run(self, uid: str) -> TicketOutcome:
-        """Runs a suspect in an isolated process and waits for its end; postpones it where one is running already."""
-        drain = self._services.drain
-        if self._one_at_a_time.locked() or drain.begun:
-            # If Redis fails here, the lease of 30 s that `claim.lua` gave the suspect brings it back.
-            with suppress(StoreError):
-                await self._services.store.rollouts.postpone(uid, BUSY_SECONDS)
-            return TicketOutcome.POSTPONED
-        async with self._one_at_a_time:
-            worker_id = new_worker_id()
-            kills = OomKills()
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "rolloutpool_worker", OPTION, uid, str(os.getpid())),
-                *(WORKER_ID_OPTION, worker_id),
-                stdin=asyncio.subprocess.DEVNULL,
-            )
-            ended = asyncio.ensure_future(child.wait())
-            # The child gets a SIGTERM for each one that this process got: first drain, then hurry.
-            # If the child has ended, both waits return at once.
-            for signalled in (drain.wait, drain.wait_hurried):
-                waiting = asyncio.ensure_future(signalled())
-                await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    async def run(self) -> None:
+        """Starts an isolated process whenever suspects wait; returns when the drain begins and no child is left."""
+        services = self._services
+        draining = asyncio.ensure_future(services.drain.wait())
+        try:
+            while not services.drain.begun:
+                waiting = asyncio.ensure_future(services.suspects_wait.wait())
+                await asyncio.wait({draining, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                if not ended.done():
+                # The next beat sets it again, as long as suspects wait.
+                services.suspects_wait.clear()
+                async with self._running:
+                    await self._start_if_wanted()
+        finally:
+            draining.cancel()
+
+    async def ended(self) -> None:
+        """Returns when no child is left; the drain must have begun."""
+        async with self._running:
+            pass
+
+    async def _start_if_wanted(self) -> None:
+        services = self._services
+        try:
+            if services.drain.begun or not await services.store.trials.may_start(services.worker_id):
+                return
+            # If the drain has begun meanwhile, the child is told at once.
+            ended_in_order = await self._run_child() == 0
+        except StoreError as error:
+            return _log.warning("suspects: %s", error.message)
+        except OSError as error:
+            _log.warning("no isolated process could be started: %s", error)
+            ended_in_order = False
+        if not ended_in_order:
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _run_child(self) -> int:
+        """Starts a child, waits for its end, and returns its exit code."""
+        drain = self._services.drain
+        worker_id = new_worker_id()
+        kills = OomKills()
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rolloutpool_worker", OPTION, str(os.getpid()), self._services.worker_id),
+            *(WORKER_ID_OPTION, worker_id),
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+        ended = asyncio.ensure_future(child.wait())
+        # The child gets a SIGTERM for each one that this process got: first drain, then hurry.
+        # If the child has ended, both waits return at once.
+        for signalled in (drain.wait, drain.wait_hurried):
+            waiting = asyncio.ensure_future(signalled())
+            await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not ended.done():
+                # It may have ended, and this loop has not heard of it yet.
+                with suppress(ProcessLookupError):
                     child.send_signal(signal.SIGTERM)
-            exit_code = await ended
-            # It always was told to stop: by a signal, or because no suspect was left.
-            oom = exit_code == -signal.SIGKILL and kills.take()
-            end = ProcessEnd.of(exit_code, told_to_stop=True, oom=oom)
-            if exit_code != 0:
-                _log.warning("the isolated process of rollout %s ended: %s", uid, end)
-            # If Redis fails here, the child's lost lifeline tells that it has ended.
-            with suppress(StoreError):
-                await self._services.store.workers.report_end(worker_id, end)
-            return TicketOutcome.ISOLATED
-
-
-async def serve(settings: WorkerSettings, identity: WorkerIdentity, uid: str, parent: int) -> None:
-    """The inside of an isolated process: runs suspects until none waits, then exits.
-
-    Args:
-        settings: The same settings as the parent's.
-        identity: As the parent chose it.
-        uid: The suspect that the process was started for.
-        parent: The process id of the worker that started it.
-    """
-    worker = WorkerProcess(settings, role=WorkerRole.ISOLATED, identity=identity)
-    services = worker.services
-    loop = asyncio.get_running_loop()
-    watch(loop)
-    ending = asyncio.Event()
-    stopping: list[asyncio.Task[None]] = []
-
-    async def end() -> None:
-        ending.set()
-        await worker.on_signal()
-
-    async def end_without_parent() -> None:
-        while True:
-            # The system gives a process another parent when its own has died.
-            if os.getppid() != parent:
-                ending.set()
-                return await worker.drain()
-            await asyncio.sleep(PARENT_CHECK_SECONDS)
-
-    loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(asyncio.create_task(end())))
-    await worker.prepare()
-    await worker.start()
-    stopping.append(asyncio.create_task(end_without_parent()))
-    suspect: str | None = uid
-    try:
-        while suspect is not None and not ending.is_set():
-            # A task of its own: the API and a drain cancel the task that runs a claim, and this one must live to stop
-            # the worker.
-            await asyncio.create_task(run_rollout(services, suspect))
-            suspect = await _next_suspect(services, after=suspect)
-    finally:
-        await worker.stop()
-        # The parent reads nothing but the exit code, and the threads of libraries are not worth waiting for.
-        sys.stderr.flush()
-    os._exit(0)
-
-
-async def _next_suspect(services: Services, *, after: str) -> str | None:
-    with suppress(StoreError):
-        first = await services.store.rollouts.first_suspect()
-        # If the same one is still the first, it could not be claimed here; another worker will try it again.
-        return None if first == after else first
-    return None
+        exit_code = await ended
+        # It always was told to stop: by a signal, or because no suspect was left.
+        end = ProcessEnd.of(exit_code, told_to_stop=True, oom=exit_code == -signal.SIGKILL and kills.take())
+        if exit_code != 0:
+            _log.warning("the isolated process %s ended: %s", worker_id, end)
+        # If Redis fails here, the child's lost lifeline tells that it has ended.
+        with suppress(StoreError):
+            await self._services.store.workers.report_end(worker_id, end)
+        return exit_code

@@ -10,10 +10,10 @@
 4. **Publish.** Each claim makes room in the broker's window; where outboxes wait, this process fills the window again.
 5. **Drain.** On SIGTERM, rollouts stop at their next border and go back to the queue (`rolloutpool_worker.drain`).
    Its beats say so: it takes no more work. On a second SIGTERM nothing is awaited any more.
-6. **Stop.** It leaves Redis' list of workers. If it still holds claims, it stays on the list, so that the reconciler
-   finds them and queues their rollouts again.
+6. **Stop.** It waits for its isolated process (`process.isolation`), then leaves Redis' list of workers. If it still
+   holds claims, it stays on the list, so that the reconciler finds them and queues their rollouts again.
 
-An isolated worker (`process.isolation`) warms no tokenizers, publishes nothing and pushes no results.
+An isolated worker (`process.trial`) warms no tokenizers, publishes nothing, pushes no results and starts no process.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from rolloutpool_common.store import ClaimLost, StoreError
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.webhooks import WebhookSender
 from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
@@ -68,6 +69,8 @@ class WorkerProcess:
         self._beats = BackgroundTask("beat")
         self._publishing = BackgroundTask("publish")
         self._pushing = BackgroundTask("webhooks")
+        self._isolated_runs = IsolatedRuns(self.services)
+        self._isolating = BackgroundTask("isolated")
 
     @property
     def worker_id(self) -> str:
@@ -101,6 +104,7 @@ class WorkerProcess:
             return
         self._publishing.start(self._publish())
         self._pushing.start(self._webhooks.run())
+        self._isolating.start(self._isolated_runs.run())
         _log.info("worker %s: %d slots, tools %s", self.worker_id, self._settings.worker_slots, TOOLS.names())
 
     async def on_signal(self) -> None:
@@ -132,8 +136,9 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Ends the background tasks, leaves Redis' list of workers unless it has claims, and closes all connections."""
+        await self._isolated_runs.ended()
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
-        for task in (self._beats, self._publishing, self._pushing):
+        for task in (self._beats, self._publishing, self._pushing, self._isolating):
             await task.stop()
         with suppress(StoreError):
             # A worker that still holds claims stays listed: the reconciler then declares it dead and requeues them.
@@ -167,7 +172,7 @@ class WorkerProcess:
         for number in itertools.count(1):
             await asyncio.sleep(BEAT_SECONDS)
             try:
-                known, stop, epoch = await self._store.workers.beat(
+                known, stop, epoch, suspects = await self._store.workers.beat(
                     self.worker_id,
                     running=len(claims),
                     tokenizers=self._warm_tokenizers(),
@@ -179,6 +184,8 @@ class WorkerProcess:
                     await self._announce()
                 for token in stop:
                     claims.cancel(token)
+                if suspects:
+                    self.services.suspects_wait.set()
                 await self.services.kinds.share()
                 if epoch != self._epoch:
                     await self._verify_claims()

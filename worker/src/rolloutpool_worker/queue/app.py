@@ -29,7 +29,6 @@ from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
 from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
-from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.celery_compat import LoopConsumer
@@ -69,7 +68,6 @@ class CeleryWorker:
         self._process = self._loop.run(_prepared(settings, identity))
         self._services = self._process.services
         self._starting: Future[None] | None = None
-        self._isolated_runs = IsolatedRuns(self._services)
 
     def _make_app(self, settings: WorkerSettings) -> Celery:
         app = make_celery(settings.celery_url)
@@ -102,8 +100,7 @@ class CeleryWorker:
             async with self._places:
                 if self._services.drain.begun:
                     return TicketOutcome.DRAINING
-                outcome = await run_rollout(self._services, uid)
-                return await self._isolated_runs.run(uid) if outcome is TicketOutcome.ISOLATED else outcome
+                return await run_rollout(self._services, uid)
         finally:
             # Also for a rollout that was refused or has failed, else this worker would take fewer and fewer.
             self._slots.give()

@@ -57,12 +57,13 @@ _UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
 """Outcomes after which nothing was written. If this worker still has the claim then, nothing runs it."""
 
 
-async def run_rollout(services: Services, uid: str) -> TicketOutcome:
+async def run_rollout(services: Services, uid: str, *, token: str | None = None) -> TicketOutcome:
     """Runs one rollout if this worker gets the claim.
 
     Args:
         services: What the process gives its rollouts.
         uid: The rollout that a ticket names.
+        token: Of the claim, where this worker has it already (`process.trial`).
 
     Returns:
         What became of the ticket.
@@ -73,7 +74,7 @@ async def run_rollout(services: Services, uid: str) -> TicketOutcome:
     """
     # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
     # on its way, and give it back as one that nothing here runs.
-    with services.claims.claiming() as token:
+    with services.claims.claiming(token) as held:
         attempt: _Attempt | None = None
         settled = False
         try:
@@ -81,7 +82,7 @@ async def run_rollout(services: Services, uid: str) -> TicketOutcome:
                 services.drain,
                 uid,
                 # Each try has the same token, so that the script knows a claim again whose answer was lost.
-                lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=token),
+                lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=held),
             )
             if isinstance(claim, ClaimRefused):
                 settled = True
@@ -95,7 +96,7 @@ async def run_rollout(services: Services, uid: str) -> TicketOutcome:
             if not settled:
                 # The claim may have arrived although its answer did not. Without that answer nothing is known about
                 # earlier attempts' model calls, so the rollout is not called clean then.
-                await _abandon(services, uid, token, clean=attempt is not None and attempt.clean)
+                await _abandon(services, uid, held, clean=attempt is not None and attempt.clean)
 
 
 async def _abandon(services: Services, uid: str, token: str, *, clean: bool) -> None:

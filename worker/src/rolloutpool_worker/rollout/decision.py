@@ -60,11 +60,7 @@ class TicketOutcome(StrEnum):
     ENDED = "ended"
     """Never claimed: the rollout had ended already."""
     TAKEN = "taken"
-    """Never claimed: another worker has it, or it waits for an isolated worker."""
-    ISOLATED = "isolated"
-    """It is a suspect, and an isolated process has run it."""
-    POSTPONED = "postponed"
-    """It is a suspect, and it waits because this worker's isolated process is busy or the worker shuts down."""
+    """Never claimed: another worker has it, or it is a suspect and waits for an isolated worker."""
     DRAINING = "draining"
     """Never claimed: this process shuts down. The ticket is published again."""
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
+from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
@@ -78,14 +79,18 @@ class ClaimRegister:
         return token in self._tokens
 
     @contextmanager
-    def claiming(self) -> Iterator[str]:
-        """Makes the token for a claim, and keeps it in the register until the block ends."""
-        token = new_token()
+    def claiming(self, token: str | None = None) -> Iterator[str]:
+        """Keeps a token in the register until the block ends.
+
+        Args:
+            token: Of a claim that this process may have already; None makes one for a new claim.
+        """
+        token = token or new_token()
         self._tokens.add(token)
         try:
             yield token
         finally:
-            self._tokens.remove(token)
+            self._tokens.discard(token)
 
     @contextmanager
     def running(self, claim: Claim, verify: Verify) -> Iterator[None]:
@@ -134,13 +139,14 @@ class Services:
         Args:
             settings: The process's settings.
             identity: As the parent chose it; None makes one.
-            role: Whether the process takes any rollout, or suspects only, one at a time.
+            role: Whether the process takes any rollout, or suspects only, at most `MOST_COMPANY` at once.
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
         """
         isolated = role is WorkerRole.ISOLATED
-        self.settings = settings.model_copy(update={"worker_slots": 1}) if isolated else settings
+        slots = min(settings.worker_slots, MOST_COMPANY)
+        self.settings = settings.model_copy(update={"worker_slots": slots}) if isolated else settings
         self.role = role
         self.identity = identity or WorkerIdentity.new()
         self.worker_id = self.identity.worker_id
@@ -160,6 +166,8 @@ class Services:
         self.claims = ClaimRegister()
         self.refill = asyncio.Event()
         """Set when a claim has made room in the broker's window and outboxes wait; the process then publishes."""
+        self.suspects_wait = asyncio.Event()
+        """Set by each beat whose answer says that suspects wait for an isolated worker."""
 
     def more_waiting(self, claim: Claim) -> None:
         """Asks the process to publish more tickets, where this claim made room and something waits in an outbox."""

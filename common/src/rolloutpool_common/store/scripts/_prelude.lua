@@ -29,11 +29,61 @@ local function count(name, n) redis.call('HINCRBY', P .. 'totals', name, n or 1)
 
 local TERMINAL = { completed = true, failed = true, cancelled = true, expired = true }
 
--- How many workers this rollout is suspected of having killed: those that died with it since its last progress, or, if
--- that is more, all that ever died with it, less eight. The second number catches a rollout that makes a little progress
--- before each crash.
-local function suspicion(crashes, deaths)
-  return math.max(tonumber(crashes or '0'), tonumber(deaths or '0') - 8)
+-- How many workers this rollout is suspected of having killed: from 2 on it is a suspect, from 4 on it is poison. `crashes`:
+-- workers that died with it since its last progress; at most two of them count, because others ran there as well.
+-- `strikes`: trials without company in which its worker died. `deaths`: all that ever died with it; this number catches a
+-- rollout that makes a little progress before each crash.
+local function suspicion(crashes, strikes, deaths)
+  return math.max(
+    math.min(tonumber(crashes or '0'), 2) + tonumber(strikes or '0'), tonumber(deaths or '0') - 8
+  )
+end
+
+-- Let a suspect wait for an isolated worker (trial.lua). It is in no outbox meanwhile, because no ticket may bring it to a
+-- shared worker. Its place in the list is by the time of its first suspicion, also when it comes back from a trial.
+local function to_suspects(uid)
+  redis.call('HSETNX', k_rollout(uid), 'suspected_ms', str(now_ms()))
+  redis.call('ZREM', P .. 'delayed', uid)
+  redis.call('ZADD', P .. 'suspects', redis.call('HGET', k_rollout(uid), 'suspected_ms'), uid)
+end
+
+-- Clear a suspect: it made progress, or it failed in an isolated worker without killing it.
+local function clear(uid) redis.call('HDEL', k_rollout(uid), 'crashes', 'company', 'strikes', 'suspected_ms', 'ends') end
+
+-- Whether a rollout's turn may be asked again although it may have been answered: RolloutSpec.may_repeat.
+local function may_repeat(batch, index)
+  local chosen = {}
+  -- Its own fields replace the batch's. Most texts name neither field, and need not be parsed.
+  for _, text in ipairs({
+    redis.call('HGET', k_batch(batch), 'shared') or '', redis.call('HGET', k_batch(batch, 'items'), index) or ''
+  }) do
+    if string.find(text, '"idempotent"', 1, true) or string.find(text, '"on_ambiguous_turn"', 1, true) then
+      local parsed, fields = pcall(cjson.decode, text)
+      if not parsed then return false end
+      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn' }) do
+        if fields[name] ~= nil then chosen[name] = fields[name] end
+      end
+    end
+  end
+  return chosen.idempotent == true or chosen.on_ambiguous_turn == 'retry'
+end
+
+-- Among how many, itself included, a suspect may be tried. Decided once, when it is first looked at: the suspects are
+-- divided evenly over the workers that can try them, but at most `most` are tried together. One whose turn must not be
+-- asked again is tried alone, because a neighbour that kills their worker would leave its turn in doubt. So is one that is
+-- suspected for all that ever died with it.
+local function company_of(uid, most)
+  local crashes, company = unpack(redis.call('HMGET', k_rollout(uid), 'crashes', 'company'))
+  if suspicion(crashes, 0, 0) < 2 then return 1 end
+  if company then return tonumber(company) end
+  local batch, index = string.match(uid, '^(.*)%-(%d+)$')
+  company = 1
+  if may_repeat(batch, index) then
+    local places = math.max(redis.call('ZCARD', P .. 'workers') - redis.call('SCARD', P .. 'isolated'), 1)
+    company = math.max(1, math.min(most, math.ceil(redis.call('ZCARD', P .. 'suspects') / places)))
+  end
+  redis.call('HSET', k_rollout(uid), 'company', company)
+  return company
 end
 
 -- Remove a rollout from its worker's claims and from the published tickets.

@@ -1,7 +1,8 @@
 -- Note that a worker is alive, and tell it what it must know.
 -- ARGV: worker, then field, value, ... of what it announces.
 -- Answer: known (1, or 0: it was declared dead and must announce itself again), epoch, stop (the tokens of the claims
--- that it must stop running, each told once; at most 1000, the others with the next beat).
+-- that it must stop running, each told once; at most 1000, the others with the next beat), suspects (how many wait for an
+-- isolated worker).
 local worker = ARGV[1]
 redis.call('ZADD', P .. 'workers', str(now_ms()), worker)
 redis.call('HSET', k_worker(worker), unpack(ARGV, 2))
@@ -9,4 +10,5 @@ return {
   'known', redis.call('HEXISTS', k_worker(worker), 'about'),
   'epoch', tonumber(redis.call('HGET', P .. 'epoch', 'number') or '0'),
   'stop', redis.call('SPOP', k_worker(worker, 'stop'), 1000),
+  'suspects', redis.call('ZCARD', P .. 'suspects'),
 }

@@ -13,8 +13,8 @@ local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
-local status, attempts, crashes, holder_token, clean, retries, deferrals, deaths = unpack(redis.call(
-  'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'deaths'
+local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths'
 ))
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
@@ -26,19 +26,16 @@ if status == 'running' and not again then return { 'outcome', 'taken' } end
 local now = now_ms()
 local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
 if deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
--- Suspects. Two workers died while they had this rollout, so it may run only in an isolated worker.
--- 1. It joins `suspects`, by the time of its first refusal.
--- 2. The first suspects, two for each worker, get a lease of 30 s in `delayed`. The worker that is told `isolated` starts
---    an isolated worker for it; the lease keeps a second one from being started.
--- 3. If nothing claims the rollout within the lease, it goes back to its outbox, and this begins again. Those further
---    back in the list try again after 2 s. First come, first served: picking any of them could starve some for ever.
-if suspicion(crashes, deaths) >= 2 and role ~= 'isolated' then
-  redis.call('ZADD', P .. 'suspects', 'NX', str(now), uid)
-  local first = redis.call('ZRANK', P .. 'suspects', uid) < 2 * math.max(redis.call('ZCARD', P .. 'workers'), 1)
-  local leased = redis.call('ZADD', P .. 'delayed', 'NX', str(now + (first and 30000 or 2000)), uid)
-  return { 'outcome', first and leased == 1 and 'isolated' or 'taken' }
+if suspicion(crashes, strikes, deaths) >= 2 then
+  -- Its ticket is older than the suspicion, or its deferral is over. It waits among the suspects, and needs no ticket.
+  if role ~= 'isolated' then
+    to_suspects(uid)
+    return { 'outcome', 'taken' }
+  end
+  -- Claimed by itself and not as part of a cohort (trial.lua): this is a trial without company.
+  if not again then redis.call('HSET', k_rollout(uid), 'company', 1) end
 end
--- It may stand there as a suspect with a lease, which ends with this claim.
+-- A second ticket may come while it is delayed.
 redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(attempts or '0')
 if not again then

@@ -7,5 +7,6 @@ local worker = ARGV[1]
 if redis.call('EXISTS', k_worker(worker, 'claims')) == 1 then return 0 end
 if redis.call('ZREM', P .. 'workers', worker) == 1 then count('workers_lost') end
 redis.call('DEL', k_worker(worker))
+redis.call('SREM', P .. 'isolated', worker)
 redis.call('EXPIRE', k_worker(worker, 'stop'), 3600)
 return 1

@@ -10,5 +10,5 @@ if length < expected then return { 'outcome', 'gap', 'length', length } end
 if length > expected then return { 'outcome', 'ok', 'length', length } end
 redis.call('HSET', k_rollout(uid), 'turns', ARGV[4], 'uncalled', '')
 -- Progress: it got further than where its last workers died, so it was not the cause.
-redis.call('HDEL', k_rollout(uid), 'crashes')
+clear(uid)
 return { 'outcome', 'ok', 'length', redis.call('RPUSH', k_rollout(uid, 'journal'), ARGV[5]) }

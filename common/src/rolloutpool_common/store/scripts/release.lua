@@ -1,5 +1,6 @@
 -- Take a running rollout from its worker and queue it again; its journal stays.
--- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker.
+-- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler),
+-- how its worker ended ('' where that is not known, or it lives).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
 -- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
@@ -10,8 +11,12 @@
 -- note with its last second, so a claim of an earlier epoch is not believed.
 -- Answer: the counter's new value; for `crashes` and `deaths` the number of workers that it is suspected of having killed;
 -- 0 without a counter; -1 where the rollout is no longer that worker's.
+--
+-- A crash of an isolated worker. `company`, which only suspects have, says how many could be tried with it.
+-- 1. In company: those that were not cleared share the suspicion. Each may be tried with half as many next time.
+-- 2. Without: this counts as a strike. Two are proof enough (MAX_CRASHES); one may be chance.
 local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
+local delay_ms, role, ended = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local uid = batch .. '-' .. index
 local status, holder_token, holder, uncalled, was_clean = unpack(redis.call(
   'HMGET', k_rollout(uid), 'status', 'token', 'worker', 'uncalled', 'clean'
@@ -21,6 +26,38 @@ if status ~= 'running' or (token ~= '' and holder_token ~= token) or (worker ~= 
   if worker ~= '' then redis.call('SREM', k_worker(worker, 'claims'), uid) end
   return -1
 end
+
+-- How many of the dead worker's suspects were not cleared; counted with the first of them that is taken from it.
+local function uncleared()
+  local key = k_worker(worker)
+  if redis.call('HEXISTS', key, 'uncleared') == 0 then
+    local n = 0
+    for _, held in ipairs(redis.call('SMEMBERS', k_worker(worker, 'claims'))) do
+      n = n + redis.call('HEXISTS', k_rollout(held), 'company')
+    end
+    redis.call('HSET', key, 'uncleared', n)
+  end
+  return tonumber(redis.call('HGET', key, 'uncleared'))
+end
+
+local counted = counter == '' and 0 or redis.call('HINCRBY', k_rollout(uid), counter, 1)
+if counter == 'crashes' then
+  local company = tonumber(redis.call('HGET', k_rollout(uid), 'company') or '0')
+  if company > 1 then
+    redis.call('HSET', k_rollout(uid), 'company', math.max(1, math.ceil(uncleared() / 2)))
+  else
+    -- Not in company: there it would also count against the many that are innocent.
+    redis.call('HINCRBY', k_rollout(uid), 'deaths', 1)
+  end
+  if company == 1 then
+    redis.call('HINCRBY', k_rollout(uid), 'strikes', 1)
+    local ends = redis.call('HGET', k_rollout(uid), 'ends')
+    redis.call('HSET', k_rollout(uid), 'ends', (ends and ends .. ' ' or '') .. (ended ~= '' and ended or 'unknown'))
+  end
+elseif role == 'isolated' and counter ~= '' then
+  -- A suspect that failed in an isolated worker without killing it.
+  clear(uid)
+end
 local priority = redis.call('HGET', k_batch(batch), 'priority')
 if uncalled == epoch() and (worker ~= '' or counter == 'losses') then clean = was_clean or '1' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
@@ -29,18 +66,13 @@ if token == '' then redis.call('SADD', k_worker(holder, 'stop'), holder_token) e
 redis.call('HDEL', k_rollout(uid), 'token', 'worker', 'uncalled')
 redis.call('HINCRBY', k_batch(batch), 'running', -1)
 detach(uid, holder, priority)
+local suspected = suspicion(unpack(redis.call('HMGET', k_rollout(uid), 'crashes', 'strikes', 'deaths')))
 if delay_ms > 0 then
   redis.call('ZADD', P .. 'delayed', str(now_ms() + delay_ms), uid)
+elseif suspected >= 2 then
+  to_suspects(uid)
 else
   to_outbox(batch, index, priority)
 end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
-if counter == '' then return 0 end
-local counted = redis.call('HINCRBY', k_rollout(uid), counter, 1)
-if counter == 'deaths' then return suspicion(redis.call('HGET', k_rollout(uid), 'crashes'), counted) end
-if counter ~= 'crashes' then
-  -- A suspect that failed in an isolated worker without killing it is cleared.
-  if role == 'isolated' then redis.call('HDEL', k_rollout(uid), 'crashes') end
-  return counted
-end
-return suspicion(counted, redis.call('HINCRBY', k_rollout(uid), 'deaths', 1))
+return (counter == 'crashes' or counter == 'deaths') and suspected or counted
