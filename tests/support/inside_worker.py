@@ -20,6 +20,7 @@ from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
@@ -56,6 +57,7 @@ class InsideWorker:
         self._redis_url = redis_url
         self.services = Services(WorkerSettings(redis_url=redis_url, **settings))
         self.services.tokenizers = tokenizers
+        self.services.tokenizer_loads = TokenizerLoads(tokenizers, self.services.store, self.services.drain)
         self._settings = settings
 
     async def submit(self, *rollouts: dict[str, Any], **shared: Any) -> list[str]:

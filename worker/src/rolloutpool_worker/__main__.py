@@ -11,7 +11,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
@@ -41,23 +40,17 @@ def main() -> None:
     given = options.worker_id
     identity = WorkerIdentity.new() if given is None else WorkerIdentity(given, options.supervisor)
 
+    # Until Celery installs its own handler, just before its consumer starts. Until then the worker is not announced.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signalled = threading.Event()
     try:
         if options.isolated:
             parent_pid, parent_id = options.isolated
             load_plugins(settings)
             asyncio.run(serve(settings, identity, int(parent_pid), parent_id))
-        # It may be announced already, so a SIGTERM during the start must not end it before it has left Redis' list.
-        signal.signal(signal.SIGTERM, lambda *_: signalled.set())
         process = CeleryWorker(settings, identity)
     except RolloutPoolError as error:
         sys.exit(refuse_start("worker", error))
     try:
-        # Until Celery installs its own handler.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        if signalled.is_set():
-            sys.exit(0)
         worker = process.worker()
         collect_rarely()
         worker.start()

@@ -28,6 +28,8 @@ class WorkerSettings(ActorSettings):
     """Names or directories that rollouts may ask for; empty allows any."""
     trust_remote_code_for: Names = ()
     """Tokenizer names whose own Python code may run; needs TOKENIZER_TRUST_REMOTE_CODE too."""
+    warm_up_seconds: float = Field(default=30.0, ge=0)
+    """How long a worker that starts loads the tokenizers of live batches before it takes work without the rest."""
     tokenizer_cache_size: int = Field(default=5, ge=1, validation_alias="TOKENIZER_CACHE_SIZE")
     tokenizer_trust_remote_code: bool = Field(default=False, validation_alias="TOKENIZER_TRUST_REMOTE_CODE")
     http_client_timeout: float = Field(default=300.0, gt=0, validation_alias="HTTP_CLIENT_TIMEOUT")

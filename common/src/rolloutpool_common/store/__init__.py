@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.store.batch_tokenizers import BatchTokenizers
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
@@ -95,6 +96,7 @@ class Store:
         self._secrets = secrets
         self.rollouts = Rollouts(connection)
         self.batches = Batches(connection, self.rollouts, secrets)
+        self.batch_tokenizers = BatchTokenizers(connection)
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)

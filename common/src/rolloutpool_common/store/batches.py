@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.batch_tokenizers import tokenizers_field
 from rolloutpool_common.store.cancellation import cancel_batch, interrupted
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
@@ -80,7 +81,7 @@ class Batches:
         push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
         await self._stage(new, encrypted)
         fields: list[Any] = ["owner", new.owner, "shared", shared, "labels", orjson.dumps(new.labels)]
-        fields += ["retention_ms", int(retention_s * 1000)]
+        fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
         if push is not None:
             fields += ["push", push]
         if new.v1:

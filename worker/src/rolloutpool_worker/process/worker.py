@@ -1,7 +1,8 @@
 """One worker process, from its start to its stop.
 
-1. **Start.** It loads the tokenizers that the settings name. When Celery's consumer takes messages, it announces itself
-   in Redis: tools, agents, slots, versions. From then on the API counts it, so an announcement means that work arrives.
+1. **Start.** It loads the tokenizers that the settings name, and those that the live batches need. When Celery's
+   consumer takes messages, it announces itself in Redis: tools, agents, slots, versions. From then on the API counts
+   it, so an announcement means that work arrives.
 2. **Beat.** Every half second it writes a beat. The answer says three things: whether Redis still knows it (if not, it
    was declared dead by mistake and announces itself again), which claims it must stop running, and the epoch.
 3. **Verify.** A new epoch means that Redis was started again and may have lost its last second. The process then tells
@@ -89,6 +90,8 @@ class WorkerProcess:
             # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
             # only what its suspects need.
             await asyncio.to_thread(services.tokenizers.warm, self._settings.tokenizers)
+            room = self._settings.tokenizer_cache_size - len(services.tokenizers.loaded())
+            await services.tokenizer_loads.warm_up(room, self._settings.warm_up_seconds)
 
     async def start(self) -> None:
         """Announces the worker and begins to beat; called once it takes work, does nothing where it shuts down."""

@@ -1,5 +1,6 @@
 """One attempt at one rollout: claim it, run it, and carry out what is decided about its end.
 
+0. **Load.** The rollout's tokenizer is loaded before the claim (`tokenizer_loads`).
 1. **Claim.** The claim script gives the rollout to this worker, or says why the ticket is void. A claim has a random
    token, the *fence*: every later write carries it, and the script refuses a write whose token is not the one that
    Redis has. So a worker that was declared dead by mistake can do no harm.
@@ -72,6 +73,9 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
         StoreError: Redis does not answer while this process shuts down, so there is no claim.
         CancelledError: This task was cancelled before it had a claim.
     """
+    await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
+    if services.drain.begun:
+        return TicketOutcome.DRAINING
     # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
     # on its way, and give it back as one that nothing here runs.
     with services.claims.claiming(token) as held:

@@ -30,6 +30,7 @@ from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver
+from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
 
@@ -163,6 +164,7 @@ class Services:
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.drain = Drain()
+        self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
         self.claims = ClaimRegister()
         self.refill = asyncio.Event()
         """Set when a claim has made room in the broker's window and outboxes wait; the process then publishes."""

@@ -1,0 +1,93 @@
+"""Tokenizers are loaded before the claim, and before the first ticket, never while a rollout is this worker's.
+
+A load takes seconds of CPU and can fail in ugly ways (out of memory, a broken file). A worker that dies in it should
+cost no rollout anything. So:
+
+1. A worker that starts loads what the live batches need, as many as its cache keeps, for `warm_up_seconds` at most.
+   What is refused or broken is skipped with one line in the log: the rollouts that need it fail one by one, later.
+2. A ticket's rollout waits here until its tokenizer is loaded, and only then is claimed. Rollouts with another one go
+   on meanwhile. The worker's beats name what is being loaded.
+3. A rollout can still find that its tokenizer is gone after the claim, because others have pushed it out of the cache.
+   It then loads it under its claim. No call was noted by then (`store.model_calls`), so nothing becomes ambiguous.
+
+Each tokenizer is loaded by one task, for which all wait. A thread for each waiting rollout would take the threads that
+other rollouts need for long texts.
+"""
+
+import asyncio
+import logging
+import time
+
+from rolloutpool_common.rendering import TokenizerCache, TokenizerLoadError
+from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store.batch_tokenizers import TokenizerRef
+from rolloutpool_worker.drain import Drain
+
+__all__ = ["TokenizerLoads"]
+
+_log = logging.getLogger(__name__)
+
+
+class TokenizerLoads:
+    """The loads of one process."""
+
+    def __init__(self, cache: TokenizerCache, store: Store, drain: Drain) -> None:
+        self._cache = cache
+        self._store = store
+        self._drain = drain
+        self._tasks: dict[TokenizerRef, asyncio.Task[None]] = {}
+
+    async def before_claim(self, uid: str) -> None:
+        """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down.
+
+        Raises:
+            StoreError: Redis does not answer.
+        """
+        ref = await self._store.batch_tokenizers.of_rollout(uid)
+        if ref is None or self._cache.is_loaded(*ref):
+            return
+        # Not the task itself: a rollout that is cancelled while it waits must not end the load for the others.
+        drained = asyncio.ensure_future(self._drain.wait())
+        try:
+            await asyncio.wait({self._load(ref), drained}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            drained.cancel()
+
+    async def warm_up(self, room: int, seconds: float) -> None:
+        """Loads what the live batches need, before this process takes work.
+
+        Args:
+            room: How many tokenizers to load at the most.
+            seconds: After this time the process goes on, and the rest loads meanwhile.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                for ref in await self._store.batch_tokenizers.of_live_batches(room):
+                    if not self._cache.is_loaded(*ref):
+                        await asyncio.shield(self._load(ref))
+        except TimeoutError:
+            _log.warning("loading tokenizers took longer than %.0f s: this worker takes work without the rest", seconds)
+        except StoreError as error:
+            _log.warning("this worker does not know which tokenizers are needed: %s", error.message)
+
+    def _load(self, ref: TokenizerRef) -> asyncio.Task[None]:
+        task = self._tasks.get(ref)
+        if task is None:
+            task = self._tasks[ref] = asyncio.create_task(self._loaded(ref))
+            task.add_done_callback(lambda _: self._tasks.pop(ref))
+        return task
+
+    async def _loaded(self, ref: TokenizerRef) -> None:
+        name = ref.name if ref.revision is None else f"{ref.name}@{ref.revision}"
+        start = time.monotonic()
+        _log.info("loading tokenizer %s; rollouts that need it wait unclaimed", name)
+        try:
+            await self._cache.get(*ref)
+        except TokenizerLoadError as error:
+            # The cache remembers it, so each rollout that needs this one fails with the reason and without a load.
+            _log.warning("tokenizer %s is skipped: %s", name, error)
+        except Exception:
+            # Whatever it is, a worker that starts must not end, and the rollouts meet it again under their claims.
+            _log.exception("tokenizer %s is skipped", name)
+        else:
+            _log.info("tokenizer %s is loaded after %.1f s", name, time.monotonic() - start)
