@@ -26,11 +26,18 @@ class Worker:
     """One worker process, or with `--processes` the parent of some."""
 
     def __init__(
-        self, redis_url: str, import_from: Sequence[Path] = (), arguments: Sequence[str] = (), **env: str
+        self,
+        redis_url: str,
+        import_from: Sequence[Path] = (),
+        arguments: Sequence[str] = (),
+        *,
+        run_by: Sequence[str] = (),
+        **env: str,
     ) -> None:
+        """Starts it. `run_by` is a command that becomes the worker, which is added to its arguments."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rolloutpool_worker", *arguments],
+            [*run_by, sys.executable, "-m", "rolloutpool_worker", *arguments],
             env={
                 **os.environ,
                 "ROLLOUTPOOL_REDIS_URL": redis_url,
@@ -86,10 +93,15 @@ class Worker:
 
 @contextlib.contextmanager
 def started_worker(
-    redis_url: str, import_from: Sequence[Path] = (), arguments: Sequence[str] = (), **env: str
+    redis_url: str,
+    import_from: Sequence[Path] = (),
+    arguments: Sequence[str] = (),
+    *,
+    run_by: Sequence[str] = (),
+    **env: str,
 ) -> Iterator[Worker]:
     """A worker that does not outlive the block; it may not be ready yet."""
-    worker = Worker(redis_url, import_from, arguments, **env)
+    worker = Worker(redis_url, import_from, arguments, run_by=run_by, **env)
     try:
         yield worker
     finally:
