@@ -1,7 +1,7 @@
-"""`python -m tests.chaos --rollouts 5000 --kills 100 --seed 1 [--folder DIR]`: runs a campaign and prints its table.
+"""`python -m tests.chaos --rollouts 5000 --kills 100 --load 8 --seed 1 [--clocks] [--folder DIR]` runs a campaign.
 
-Exit code 1 when anything was lost, delivered twice, sampled twice or wrong. With a folder, its logs stay there, with
-`verdict.json`.
+It prints a table. Exit code 1 when anything was lost, delivered twice, sampled twice or wrong, or a living worker was
+declared dead. With a folder, its logs stay there, with `verdict.json`.
 """
 
 import argparse
@@ -22,9 +22,19 @@ def main() -> int:
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--load", type=int, default=0, help="busy loops beside it")
+    parser.add_argument("--in-flight", type=int, default=200, help="rollouts that are open at once")
+    parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
     parser.add_argument("--folder", type=Path, help="where logs and verdict.json stay")
     arguments = parser.parse_args()
-    campaign = Campaign(rollouts=arguments.rollouts, kills=arguments.kills, seed=arguments.seed)
+    campaign = Campaign(
+        rollouts=arguments.rollouts,
+        kills=arguments.kills,
+        seed=arguments.seed,
+        load=arguments.load,
+        in_flight=arguments.in_flight,
+        clocks=arguments.clocks,
+    )
     with tempfile.TemporaryDirectory(prefix="rolloutpool-chaos-") as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

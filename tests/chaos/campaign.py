@@ -11,30 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.cast import Cast
-from tests.chaos.consumer import Consumer, Item
+from tests.chaos.clocks import find_library
+from tests.chaos.consumer import Consumer
 from tests.chaos.faults import Faults
-from tests.chaos.manners import Manner
+from tests.chaos.hogs import Hogs
+from tests.chaos.items import SHARES, draw_items
 from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
 from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_trainer.testing import calculator_prompts
 
 __all__ = ["Campaign", "run"]
 
 BATCH = 20
-SHARES = {
-    Manner.STEADY: 70,
-    Manner.SLOW: 5,
-    Manner.BUSY: 6,
-    Manner.FLAKY: 6,
-    Manner.RERENDER: 6,
-    Manner.FORGETFUL: 3,
-    Manner.SHORT: 1,
-    Manner.ALIEN: 1,
-    Manner.DEAF: 2,
-}
 SLACK = 0.05
 """Share of all kills that may be missing."""
 START_SECONDS = 120.0
@@ -51,7 +41,16 @@ class Campaign:
     kills: int
     """kill -9 from outside; failpoints come on top."""
     seed: int
-    workers: int = 3
+    load: int = 0
+    """Busy loops beside it."""
+    long_faults: bool = True
+    """Whether there are faults that last for 10 to 72 s."""
+    clocks: bool = False
+    """Whether clocks jump, where the library for it is installed. It makes each look at the clock slower."""
+    parents: int = 1
+    """Hosts whose two workers have a parent."""
+    bare: int = 2
+    """Hosts of one bare worker."""
     in_flight: int = 200
     """Rollouts that are open at once."""
     latency: float = 3.2
@@ -79,7 +78,19 @@ async def run(campaign: Campaign, folder: Path) -> None:
     """Runs it, leaving its logs in the folder."""
     rng = random.Random(campaign.seed)
     record = Record(folder / "campaign.jsonl")
-    cast = Cast(folder, record, workers=campaign.workers, latency=campaign.latency, failpoints=campaign.failpoints())
+    clocks = campaign.clocks and find_library() is not None
+    if campaign.clocks and not clocks:
+        record.write("skipped", why="clock jumps: libfaketime is not installed (Debian: apt-get install faketime)")
+    cast = Cast(
+        folder,
+        record,
+        parents=campaign.parents,
+        bare=campaign.bare,
+        latency=campaign.latency,
+        failpoints=campaign.failpoints(),
+        clocks=clocks,
+    )
+    hogs = Hogs(campaign.load)
     consumer = Consumer(cast.api_urls, Record(folder / "client.jsonl"), rng)
     with ExitStack() as stack:
         receiver = stack.enter_context(serve_callback(consumer.receiver, [0]))
@@ -87,17 +98,20 @@ async def run(campaign: Campaign, folder: Path) -> None:
             await cast.start_pool()
 
             async def complete() -> bool:
-                return await consumer.workers() == campaign.workers
+                return await consumer.workers() == cast.workers
 
             # What asks the API asks for ever, and a pool that does not start would never answer.
             async with asyncio.timeout(START_SECONDS):
                 await until(complete, START_SECONDS)
                 tools = await consumer.tools()
             await cast.start_trainers(tools)
-            record.write("begin")
+            await hogs.start()
+            record.write("begin", load=campaign.load)
             await _play(campaign, cast, consumer, f"{receiver.url}/results", record, rng)
             record.write("end", open=consumer.open, unpushed=len(consumer.unpushed))
+            await cast.note_totals()
         finally:
+            await hogs.stop()
             await cast.stop()
             await consumer.close()
 
@@ -105,8 +119,8 @@ async def run(campaign: Campaign, folder: Path) -> None:
 async def _play(
     campaign: Campaign, cast: Cast, consumer: Consumer, push_to: str, record: Record, rng: random.Random
 ) -> None:
-    faults = Faults(cast, record, rng, consumer.accepted)
-    items = _items(campaign, cast)
+    faults = Faults(cast, record, rng, consumer.accepted, long=campaign.long_faults)
+    items = draw_items(cast, campaign.rollouts, campaign.seed, SHARES)
     batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
     reading: set[asyncio.Task[None]] = set()
     submitted = 0
@@ -153,24 +167,6 @@ async def _play(
 
     with suppress(AssertionError):
         await until(pushed, PUSH_SECONDS)
-
-
-def _items(campaign: Campaign, cast: Cast) -> list[Item]:
-    rng = random.Random(f"{campaign.seed}/items")
-    manners = rng.choices(list(SHARES), list(SHARES.values()), k=campaign.rollouts)
-    # A deaf port holds its rollouts for a minute; at the end of a campaign everybody would wait for it.
-    early = campaign.rollouts // 2
-    questions = calculator_prompts(campaign.rollouts, campaign.seed)
-    items: list[Item] = []
-    for number, (drawn, question) in enumerate(zip(manners, questions, strict=True)):
-        manner = Manner.STEADY if drawn is Manner.DEAF and number > early else drawn
-        fields = {
-            "rollout_id": f"chaos-{campaign.seed}-{number}",
-            "messages": [{"role": "user", "content": question}],
-            "server_url": cast.url(manner, rng.randrange(2)),
-        }
-        items.append((manner, fields))
-    return items
 
 
 def _raise_if_failed(*tasks: asyncio.Task[None]) -> None:

@@ -1,18 +1,23 @@
 """The processes of a campaign, and the ways between them.
 
-client ── API x2 ──┐            ┌── trainer x2, nine ports each
-                   Redis    workers
-each API process and each worker reaches Redis by a link of its own, and the workers reach each port by one.
+client ── API x2 ──┐            ┌── trainer x2, a port for each manner
+                   Redis    hosts
+each API process and each host reaches Redis by a link of its own, and the workers reach each port by one. A host is
+either `rolloutpool worker --processes 2`, a parent with two workers, or one bare `python -m rolloutpool_worker`.
 """
 
 import asyncio
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import redis.asyncio
 from cryptography.fernet import Fernet
 from tests.chaos import sockets
+from tests.chaos.census import Census, Member
+from tests.chaos.clocks import Clock
 from tests.chaos.link import Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
@@ -22,20 +27,65 @@ from tests.support.waiting import until
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Cast"]
+__all__ = ["CHILDREN", "Cast", "Host"]
 
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
+CHILDREN = 2
+"""Worker processes of a host that has a parent."""
 START_SECONDS = 120.0
 
 Failpoints = dict[str, float]
 
 
+@dataclass(frozen=True)
+class Host:
+    """One machine with workers, as far as the pool can tell."""
+
+    root: Process
+    """The parent of its workers, or its only worker."""
+    link: Link
+    """To Redis."""
+    parent: bool
+    """Whether the root is a parent."""
+
+    @property
+    def name(self) -> str:
+        """Of its link and of its first process."""
+        return self.root.name
+
+    def pids(self) -> list[int]:
+        """Of all its processes that live."""
+        return [] if self.root.pid is None else sockets.family(self.root.pid)
+
+
 class Cast:
     """Everything that can be hurt, by kind."""
 
-    def __init__(self, folder: Path, record: Record, *, workers: int, latency: float, failpoints: Failpoints) -> None:
-        """Nothing runs yet."""
+    def __init__(
+        self,
+        folder: Path,
+        record: Record,
+        *,
+        parents: int,
+        bare: int,
+        latency: float,
+        failpoints: Failpoints,
+        env: Mapping[str, str] | None = None,
+        clocks: bool = False,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            folder: Of all logs and data.
+            record: Takes what happens.
+            parents: Hosts whose workers have a parent.
+            bare: Hosts of one bare worker.
+            latency: Seconds that a turn takes on average.
+            failpoints: The chance of each.
+            env: Further settings of API and workers.
+            clocks: Whether the clocks of Redis and of the hosts can be made to jump.
+        """
         self.folder = folder
         ports = sockets.lasting_ports()
         self.redis_port = next(ports)
@@ -45,7 +95,7 @@ class Cast:
         self._latency = latency
         self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
         self.store_links = [Link(name, self.redis_port) for name in self._names("api", APIS)]
-        self.worker_links = [Link(name, self.redis_port) for name in self._names("worker", workers)]
+        self.worker_links = [Link(name, self.redis_port) for name in self._names("host", parents + bare)]
         self.trainer_links = [
             {manner: Link(f"trainer-{n}/{manner}", port, self._connected) for manner, port in ports.items()}
             for n, ports in enumerate(self._ports)
@@ -56,11 +106,28 @@ class Cast:
         self._armed = ",".join(f"{name}:{chance:.6f}" for name, chance in failpoints.items())
         self._tools = folder / "tools.json"
         (folder / "redis").mkdir(exist_ok=True)
-        self.redis = self._process("redis", [find_server(), *self._redis_options()], {})
+        self.clocks = {name: Clock(folder / f"clock-{name}") for name in ("redis", "hosts")} if clocks else {}
+        redis_env = self.clocks["redis"].env if clocks else {}
+        self.redis = self._process(
+            "redis", [find_server(), *self.redis_options(self.redis_port, "redis")], dict(redis_env)
+        )
         self.apis: list[Process] = []
-        self.workers: list[Process] = []
+        self._parents = parents
+        self._more_env = dict(env or {})
+        self.hosts: list[Host] = []
+        self.census = Census(record, self.redis_port, self._pids_of_hosts)
         self.trainers: list[Process] = []
-        self._callers: dict[int, str | None] = {}
+        self._callers: dict[int, int | None] = {}
+
+    @property
+    def workers(self) -> int:
+        """How many worker processes there should be."""
+        return sum(CHILDREN if host.parent else 1 for host in self.hosts)
+
+    @property
+    def processes(self) -> list[Process]:
+        """All that can be started again."""
+        return [self.redis, *self.apis, *(host.root for host in self.hosts), *self.trainers]
 
     @property
     def links(self) -> list[Link]:
@@ -93,18 +160,27 @@ class Cast:
         for link, port in zip(self.store_links, self.api_ports, strict=True):
             env = {**self._env(link), "ROLLOUT_SERVER_PORT": str(port)}
             self.apis.append(self._process(link.name, [sys.executable, "-m", "rolloutpool_api"], env))
-        for link in self.worker_links:
+        for number, link in enumerate(self.worker_links):
             env = {
+                **(self.clocks["hosts"].env if self.clocks else {}),
                 **self._env(link),
                 "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
                 "ROLLOUTPOOL_WORKER_SLOTS": "128",
                 "ROLLOUTPOOL_DRAIN_SECONDS": "10",
                 "ROLLOUTPOOL_INFRA_RETRIES": "5",
+                "ROLLOUTPOOL_PLUGINS": "tests.chaos.gil",
                 "HTTP_CLIENT_TIMEOUT": "15",
+                "PYTHONPATH": str(ROOT),
             }
-            self.workers.append(self._process(link.name, [sys.executable, "-m", "rolloutpool_worker"], env))
-        for process in (*self.apis, *self.workers):
+            parent = number < self._parents
+            own = [str(Path(sys.executable).with_name("rolloutpool")), "worker", "--redis", self._url(link)]
+            bare = [sys.executable, "-m", "rolloutpool_worker"]
+            command = [*own, "--processes", str(CHILDREN)] if parent else bare
+            self.hosts.append(Host(self._process(link.name, command, env), link, parent))
+            self._record.write("host", name=link.name, parent=parent)
+        for process in (*self.apis, *(host.root for host in self.hosts)):
             process.start()
+        self.census.start()
 
     async def start_trainers(self, tools: list[dict[str, object]]) -> None:
         """The trainers, which need to know the pool's tools; returns when they listen."""
@@ -126,7 +202,7 @@ class Cast:
 
         await until(listen, START_SECONDS)
 
-    async def busy(self) -> Process | None:
+    async def busy(self) -> Member | None:
         """A worker that waits for a further turn of a rollout, whose turns before that are in the journal."""
         for log in self.trainer_logs:
             waiting: dict[str, int] = {}
@@ -136,9 +212,13 @@ class Cast:
                 elif entry["event"] == "answer":
                     waiting.pop(entry["uid"], None)
             callers = {self._callers.get(port) for port in waiting.values()}
-            if found := next((worker for worker in self.workers if worker.name in callers), None):
+            if found := next((member for member in self.census.members if member.pid in callers), None):
                 return found
         return None
+
+    def host(self, name: str) -> Host:
+        """The host of this name."""
+        return next(host for host in self.hosts if host.name == name)
 
     async def redis_answers(self) -> None:
         """Returns when Redis has loaded its data."""
@@ -150,9 +230,25 @@ class Cast:
                 except (redis.exceptions.ConnectionError, OSError):
                     await asyncio.sleep(0.05)
 
+    def redis_moved(self, port: int) -> None:
+        """Another server is the primary: all ways lead there, and what leads elsewhere is cut."""
+        self.redis_port = self.census.port = port
+        for link in (*self.store_links, *self.worker_links):
+            link.target = port
+            link.cut()
+
+    async def note_totals(self) -> None:
+        """Notes what can be read only at the end: the pool's own count of deaths, and who ended at which failpoint."""
+        async with self.client() as client:
+            self._record.write("totals", workers_lost=int(await client.hget("rp:totals", "workers_lost") or 0))
+        for process in self.processes:
+            for name in process.failpoints():
+                self._record.write("failpoint", failpoint=name)
+
     async def stop(self) -> None:
         """Ends all processes, then all ways."""
-        await asyncio.gather(*(process.stop() for process in (*self.workers, *self.apis, *self.trainers)))
+        await asyncio.gather(*(process.stop() for process in self.processes if process is not self.redis))
+        await self.census.stop()
         await self.redis.stop()
         for link in self.links:
             await link.close()
@@ -163,27 +259,36 @@ class Cast:
     def _process(self, name: str, command: list[str], env: dict[str, str]) -> Process:
         return Process(name, command, env, self.folder, self._ended)
 
-    def _ended(self, process: Process, code: int, failpoint: str | None) -> None:
-        self._record.write("ended", name=process.name, code=code, failpoint=failpoint)
+    def _ended(self, process: Process, code: int) -> None:
+        self._record.write("ended", name=process.name, code=code)
+
+    def _pids_of_hosts(self) -> dict[int, str]:
+        return {pid: host.name for host in self.hosts for pid in host.pids()}
 
     def _connected(self, theirs: int, ours: int) -> None:
-        pids = {worker.pid: worker.name for worker in self.workers if worker.pid is not None}
-        owner = sockets.owner(theirs, pids)
-        self._callers[ours] = pids[owner] if owner is not None else None
-        self._record.write("connected", port=ours, worker=self._callers[ours])
+        known = [member.pid for member in self.census.members]
+        # A worker that is not listed, or not yet, is found among all processes, which takes longer.
+        owner = sockets.owner(theirs, known) or sockets.owner(theirs, self._pids_of_hosts())
+        self._callers[ours] = owner
+        self._record.write("connected", port=ours, pid=owner)
+
+    def _url(self, link: Link) -> str:
+        return f"redis://127.0.0.1:{link.port}/0"
 
     def _env(self, link: Link) -> dict[str, str]:
         return {
-            "ROLLOUTPOOL_REDIS_URL": f"redis://127.0.0.1:{link.port}/0",
+            "ROLLOUTPOOL_REDIS_URL": self._url(link),
             "ROLLOUTPOOL_SECRETS_FILE": str(self._secrets),
             VARIABLE: self._armed,
+            **self._more_env,
         }
 
-    def _redis_options(self) -> list[str]:
+    def redis_options(self, port: int, folder: str) -> list[str]:
+        """How a Redis of this campaign is run."""
         options = {
             "--bind": "127.0.0.1",
-            "--port": str(self.redis_port),
-            "--dir": str(self.folder / "redis"),
+            "--port": str(port),
+            "--dir": str(self.folder / folder),
             "--appendonly": "yes",
             "--appendfsync": "always",
             "--save": "",

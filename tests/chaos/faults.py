@@ -1,9 +1,11 @@
 """What goes wrong in a campaign, drawn from a seed: whom it hits, how, and for how long.
 
-Each fault is written down before it happens, so that a fault without consequences shows as one.
+Each fault is written down before it happens, so that a fault without consequences shows as one. Those that last for
+tens of seconds are in `long_faults.py`.
 """
 
 import asyncio
+import os
 import random
 import signal
 import time
@@ -12,51 +14,57 @@ from contextlib import suppress
 
 import redis.exceptions
 from tests.chaos.cast import Cast
+from tests.chaos.census import Member
+from tests.chaos.leader import leader
 from tests.chaos.link import Link
-from tests.chaos.process import Process
+from tests.chaos.long_faults import LongFaults
+from tests.chaos.process import STEADY, Process
 from tests.chaos.record import Record
 from tests.support.waiting import until
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.queue.publisher import HEADER_PUBLISHED
-from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
 
 __all__ = ["Faults"]
 
-FALSE_DEATH = (DEAD_AFTER_SECONDS + 2, DEAD_AFTER_SECONDS + 6)
-"""Seconds for which a worker falls silent, so that it is declared dead and lives."""
+SILENCE = (7.0, 11.0)
+"""Seconds for which a worker falls silent and lives."""
+LONG_SHARE = 0.2
+"""Of all faults but kills, where none of the long ones lasts."""
 BUSY_SECONDS = 60.0
 
 
 class Faults:
     """The faults of one campaign."""
 
-    def __init__(self, cast: Cast, record: Record, rng: random.Random, uids: Sequence[str]) -> None:
-        """`uids` grows: rollouts whose tickets may come a second time."""
+    def __init__(
+        self, cast: Cast, record: Record, rng: random.Random, uids: Sequence[str], *, long: bool = False
+    ) -> None:
+        """`uids` grows: rollouts whose tickets may come a second time. `long`: with those that last."""
         self.kills = 0
         self._cast = cast
         self._record = record
         self._rng = rng
         self._lasting: set[asyncio.Task[None]] = set()
         self._uids = uids
+        self._long = LongFaults(cast, record, rng) if long else None
 
     async def begin(self) -> None:
         """Kills a worker as soon as one has a rollout's finished turns in its hands, so that no campaign is without."""
         victim = await until(self._cast.busy, BUSY_SECONDS)
-        self._kill(victim)
+        self._kill_worker(victim)
 
     async def kill(self) -> None:
         """Ends somebody by kill -9."""
-        cast, rng = self._cast, self._rng
-        victims = rng.choices([cast.workers, cast.apis, cast.trainers, [cast.redis]], [50, 15, 20, 15])[0]
-        victim = rng.choice(victims)
-        # Who starts just now is spared: nothing is in flight there.
-        if victim.ready:
-            self._kill(victim)
+        kinds = (self._kill_some_worker, self._kill_host, self._kill_api, self._kill_trainer, self._kill_redis)
+        await self._rng.choices(kinds, [40, 10, 15, 20, 15])[0]()
 
     async def other(self) -> None:
         """Anything but a kill."""
+        if self._long is not None and self._long.idle and self._rng.random() < LONG_SHARE:
+            self._long.begin()
+            return
         faults: dict[Callable[[], Awaitable[None]], int] = {
             self._drain: 20,
             self._stop: 3,
@@ -73,33 +81,77 @@ class Faults:
     async def end(self) -> None:
         """Waits for what lasts, and heals all."""
         await asyncio.gather(*self._lasting)
+        if self._long is not None:
+            await self._long.end()
         for link in self._cast.links:
             link.heal()
 
-    def _kill(self, victim: Process) -> None:
-        self.kills += 1
-        self._note("kill", victim.name)
+    async def _kill_some_worker(self) -> None:
+        if (victim := self._some_member()) is not None:
+            self._kill_worker(victim)
+
+    async def _kill_host(self) -> None:
+        """Kills a parent, and half of the times all its workers in the same instant."""
+        hosts = [host for host in self._cast.hosts if host.parent and host.root.ready]
+        if hosts:
+            host = self._rng.choice(hosts)
+            whole = self._rng.random() < 0.5
+            pids = host.pids()
+            self._note_kill("parent and children" if whole else "parent", host.name, pids)
+            for pid in pids if whole else pids[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    async def _kill_api(self) -> None:
+        """Kills an API process, and half of the times the one that leads."""
+        victim = self._rng.choice(self._cast.apis)
+        leads = self._rng.random() < 0.5
+        if leads:
+            found = await leader(self._cast)
+            leads, victim = found is not None, found or victim
+        self._kill(victim, "leading api" if leads else "api")
+
+    async def _kill_trainer(self) -> None:
+        self._kill(self._rng.choice(self._cast.trainers), "trainer")
+
+    async def _kill_redis(self) -> None:
+        self._kill(self._cast.redis, "redis")
+
+    def _kill(self, victim: Process, what: str) -> None:
+        # Who starts just now is spared: nothing is in flight there.
+        if victim.ready:
+            self._note_kill(what, victim.name, [])
+            victim.send(signal.SIGKILL)
+
+    def _kill_worker(self, victim: Member) -> None:
+        parent = self._cast.host(victim.host).parent
+        self._note_kill("worker with a parent" if parent else "bare worker", victim.host, [victim.pid])
         victim.send(signal.SIGKILL)
 
+    def _note_kill(self, what: str, target: str, pids: list[int]) -> None:
+        self.kills += 1
+        self._note("kill", target, what=what, pids=pids)
+
+    def _some_member(self) -> Member | None:
+        """A worker that has had time to get something to do; an isolated one too."""
+        now = time.monotonic()
+        ready = [member for member in self._cast.census.members if now - member.since > STEADY]
+        return self._rng.choice(ready) if ready else None
+
     async def _drain(self) -> None:
-        victim = self._rng.choice(self._cast.workers)
-        if victim.ready:
-            self._note("drain", victim.name)
+        if (victim := self._some_member()) is not None:
+            self._note("drain", victim.host, pids=[victim.pid])
             victim.send(signal.SIGTERM)
 
     async def _stop(self) -> None:
-        victim = self._rng.choice(self._cast.workers)
-        pid = victim.pid
-        if not victim.ready:
-            return
-        self._note("stop", victim.name)
-        victim.send(signal.SIGSTOP)
+        if (victim := self._some_member()) is not None:
+            self._note("stop", victim.host, pids=[victim.pid])
+            victim.send(signal.SIGSTOP)
+            self._for(self._rng.uniform(*SILENCE), lambda: self._go_on(victim))
 
-        def go_on() -> None:
-            if victim.pid == pid:
-                victim.send(signal.SIGCONT)
-
-        self._for(self._rng.uniform(*FALSE_DEATH), go_on)
+    def _go_on(self, victim: Member) -> None:
+        victim.send(signal.SIGCONT)
+        self._record.write("over", kind="stop", target=victim.host)
 
     async def _client_kill(self) -> None:
         self._note("client kill", "redis")
@@ -127,8 +179,9 @@ class Faults:
             if cut:
                 link.cut()
             link.let_go()
+            self._record.write("over", kind="hold", target=link.name)
 
-        self._for(self._rng.uniform(*FALSE_DEATH), let_go)
+        self._for(self._rng.uniform(*SILENCE), let_go)
 
     async def _delay(self) -> None:
         link = self._some_link()
@@ -141,7 +194,12 @@ class Faults:
         self._note("refuse", link.name)
         link.refuses = True
         link.cut()
-        self._for(self._rng.uniform(1, 8), lambda: setattr(link, "refuses", False))
+
+        def accept() -> None:
+            link.refuses = False
+            self._record.write("over", kind="refuse", target=link.name)
+
+        self._for(self._rng.uniform(1, 8), accept)
 
     async def _duplicate_tickets(self) -> None:
         uids = self._rng.sample(self._uids, min(20, len(self._uids)))

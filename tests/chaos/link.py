@@ -1,7 +1,7 @@
 """A TCP way from a port of its own to a server, which can be cut, held, delayed, half-closed and refused.
 
-What is held is not lost: it flows when the link is let go, unless the connection is cut before. A link that is left
-alone changes nothing.
+What is held is not lost: it flows when the link is let go, unless the connection is cut before. The end of a connection
+is held too, as where packets are dropped. A link that is left alone changes nothing.
 """
 
 import asyncio
@@ -24,13 +24,19 @@ class Link:
         self.refuses = False
         """Whether new connections are reset at once."""
         self.port = 0
-        self._target = target
+        self.target = target
+        """The port behind it; a fail-over changes it, and then cuts."""
         self._on_connect = on_connect
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._far_ports: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+
+    def owns(self, port: int) -> bool:
+        """Whether a connection of this link reaches the server from this port."""
+        return port in self._far_ports
 
     async def start(self) -> None:
         """Listens."""
@@ -41,6 +47,7 @@ class Link:
         """Ends all connections and listens no more."""
         if self._server is not None:
             self._server.close()
+        self.let_go()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -75,32 +82,39 @@ class Link:
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
-        far = None
+        far, far_port = None, 0
         try:
             if self.refuses:
                 return
-            far_reader, far = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers.add(far)
+            far_port = far.get_extra_info("sockname")[1]
+            self._far_ports.add(far_port)
             if self._on_connect is not None:
-                self._on_connect(writer.get_extra_info("peername")[1], far.get_extra_info("sockname")[1])
+                self._on_connect(writer.get_extra_info("peername")[1], far_port)
             await asyncio.gather(self._pass(reader, far), self._pass(far_reader, writer))
         except (OSError, RuntimeError, asyncio.CancelledError):
             # RuntimeError: something came for an end that was half-closed.
             pass
         finally:
             self._tasks.discard(task)
+            self._far_ports.discard(far_port)
             for end in (writer, far):
                 if end is not None:
                     self._writers.discard(end)
                     _reset(end)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
+        try:
+            while data := await reader.read(65536):
+                await self._open.wait()
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            # While the link is held, the end of a connection must not show on the other side either.
             await self._open.wait()
-            if self.delay:
-                await asyncio.sleep(self.delay)
-            writer.write(data)
-            await writer.drain()
         with suppress(OSError, RuntimeError):
             writer.write_eof()
 

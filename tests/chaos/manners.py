@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["MUST_COMPLETE", "MUST_FAIL", "Manner"]
+__all__ = ["HONEST", "MUST_COMPLETE", "MUST_FAIL", "Manner"]
 
 
 class Manner(StrEnum):
@@ -27,7 +27,17 @@ class Manner(StrEnum):
     """Returns an id that no tokenizer of this size has."""
     DEAF = "deaf"
     """Answers 500 to everything."""
+    TRICKLE = "trickle"
+    """Honest, but its replies come byte by byte."""
+    HUGE = "huge"
+    """Replies with 100 MB."""
+    BOMB = "bomb"
+    """Replies with 1 MB of gzip that is 1 GB when it is unpacked."""
+    ONCE = "once"
+    """Honest, and does not promise that a turn may be asked again: a rollout whose call was in flight when its worker
+    or a connection ended fails, because the turn is in doubt."""
 
 
-MUST_COMPLETE = frozenset({Manner.STEADY, Manner.SLOW, Manner.BUSY, Manner.FLAKY, Manner.RERENDER})
-MUST_FAIL = frozenset({Manner.SHORT, Manner.ALIEN, Manner.DEAF})
+MUST_COMPLETE = frozenset({Manner.STEADY, Manner.SLOW, Manner.BUSY, Manner.FLAKY, Manner.RERENDER, Manner.TRICKLE})
+HONEST = MUST_COMPLETE | {Manner.ONCE}
+MUST_FAIL = frozenset({Manner.SHORT, Manner.ALIEN, Manner.DEAF, Manner.HUGE, Manner.BOMB})

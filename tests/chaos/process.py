@@ -21,8 +21,6 @@ PAUSE = 0.3
 """Seconds from an end to the next start: long enough for a port to be free, short enough to be always busy."""
 STEADY = 4.0
 """Seconds after which a process counts as doing its work."""
-LAST_WORDS = 400
-"""Bytes at a log's end in which a process says at which failpoint it ended."""
 _FAILPOINT = re.compile(rb"^failpoint (\S+)$", re.MULTILINE)
 
 
@@ -35,9 +33,9 @@ class Process:
         command: Sequence[str],
         env: Mapping[str, str],
         folder: Path,
-        on_end: Callable[["Process", int, str | None], None],
+        on_end: Callable[["Process", int], None],
     ) -> None:
-        """Not started yet. `on_end(process, exit code, failpoint at which it ended)` is called at each end."""
+        """Not started yet. `on_end(process, exit code)` is called at each end."""
         self.name = name
         self.pid: int | None = None
         """None while it does not run."""
@@ -81,7 +79,6 @@ class Process:
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "0"]
         while not self._ending:
             with self.log.open("ab") as log:
-                begin = log.tell()
                 child = await asyncio.create_subprocess_exec(
                     *launcher,
                     *self._command,
@@ -94,12 +91,10 @@ class Process:
             self.pid, self._since = child.pid, time.monotonic()
             code = await child.wait()
             self.pid = None
-            self._on_end(self, code, self._failpoint(begin))
+            self._on_end(self, code)
             if not self._ending:
                 await asyncio.sleep(PAUSE)
 
-    def _failpoint(self, begin: int) -> str | None:
-        with self.log.open("rb") as log:
-            log.seek(max(begin, log.seek(0, os.SEEK_END) - LAST_WORDS))
-            found = _FAILPOINT.search(log.read())
-        return found[1].decode() if found else None
+    def failpoints(self) -> list[str]:
+        """The failpoints at which it, or a child that shares its log, has ended until now."""
+        return [name.decode() for name in _FAILPOINT.findall(self.log.read_bytes())] if self.log.exists() else []

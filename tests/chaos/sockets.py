@@ -1,4 +1,4 @@
-"""Ports of this machine, as Linux' /proc has them: whose they are, and which stay ours while nobody listens."""
+"""Processes and ports of this machine, as Linux' /proc has them: who descends from whom, and whose a port is."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rolloutpool_trainer.local.ports import is_free
 
-__all__ = ["lasting_ports", "owner"]
+__all__ = ["family", "lasting_ports", "owner"]
 
 LOWEST = 10_000
 
@@ -20,6 +20,19 @@ def lasting_ports() -> Iterator[int]:
     for port in random.sample(range(LOWEST, above), above - LOWEST):
         if is_free(port):
             yield port
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat(int(entry))) is not None:
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found = [pid]
+    # The list grows while it is walked.
+    for one in found:
+        found += children.get(one, ())
+    return found
 
 
 def owner(port: int, pids: Iterable[int]) -> int | None:
@@ -38,3 +51,11 @@ def owner(port: int, pids: Iterable[int]) -> int | None:
                     if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
                         return pid
     return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """State, parent and the other fields after the program's name, which may hold spaces; None without a process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

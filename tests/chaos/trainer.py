@@ -10,10 +10,12 @@ import random
 import re
 import signal
 import sys
+import zlib
 from collections import defaultdict
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,11 @@ TURNS = 5
 PATH = "/v1/chat/completions"
 MISBEHAVES = 0.3
 """How often a busy or flaky port is that."""
+HUGE_PIECES, UNPACKED_PIECES = 100, 1024
+"""Megabytes of a huge reply, and of a bomb that went off."""
+TRICKLED_AT_ONCE = 20
+"""Bytes, each sent alone, between two pauses of a trickling reply."""
+TRICKLE_SECONDS = 0.002
 _SAMPLED = re.compile(rb'\{"event":"sampled","uid":"([^"]+)"')
 
 
@@ -142,7 +149,16 @@ class Trainer:
         self._record.write("ask", **about, port=asked.port)
         answer = self._misbehaving(await self._answer(asked))
         self._record.write("answer", **about, status=answer.status)
+        if answer.status == 200 and self._manner is Manner.BOMB:
+            packed = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+            answer = Answer(200, packed, await asyncio.to_thread(_bomb))
+        if answer.status == 200 and self._manner is Manner.HUGE:
+            await _send_hugely(send)
+            return
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        if self._manner is Manner.TRICKLE:
+            await _trickle(send, answer.body)
+            return
         if self._manner is Manner.FLAKY and answer.status == 200 and random.random() < MISBEHAVES:
             await send({"type": "http.response.body", "body": answer.body[:100], "more_body": True})
             raise ConnectionAbortedError("a flaky trainer")
@@ -235,6 +251,32 @@ def _parse(text: str) -> Message:
         for place, call in enumerate(message.tool_calls or ())
     ]
     return message.model_copy(update={"tool_calls": calls or None})
+
+
+async def _send_hugely(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    begin = b'{"choices":[{"message":{"role":"assistant","content":"'
+    await send({"type": "http.response.body", "body": begin, "more_body": True})
+    for _ in range(HUGE_PIECES):
+        await send({"type": "http.response.body", "body": b"x" * 2**20, "more_body": True})
+    await send({"type": "http.response.body", "body": b'"}}]}'})
+
+
+async def _trickle(send: Send, body: bytes) -> None:
+    for place in range(len(body)):
+        await send({"type": "http.response.body", "body": body[place : place + 1], "more_body": True})
+        if place % TRICKLED_AT_ONCE == 0:
+            await asyncio.sleep(TRICKLE_SECONDS)
+    await send({"type": "http.response.body", "body": b""})
+
+
+@cache
+def _bomb() -> bytes:
+    """Spaces, packed by gzip: 1 MB that is 1 GB."""
+    # 16 more than the usual window: the header is that of gzip.
+    packer = zlib.compressobj(level=6, wbits=zlib.MAX_WBITS | 16)
+    piece = b" " * 2**20
+    return b"".join([*(packer.compress(piece) for _ in range(UNPACKED_PIECES)), packer.flush()])
 
 
 async def _body(receive: Receive) -> bytes:

@@ -5,18 +5,21 @@ nothing of the pool's code: each turn's prompt either continues what was seen an
 has mask 0, or it does not, then a further sample begins with it.
 """
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.deaths import Deaths, declarations, judge_deaths
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
+from tests.chaos.recovery import Ask, Recovery, asks_of, recoveries
 
 __all__ = ["Verdict", "judge", "truth"]
+
+IN_DOUBT = ("ambiguous_turn", "network_error")
+"""The worker died during a call, or its connection broke."""
 
 Sample = dict[str, list[Any]]
 
@@ -28,7 +31,7 @@ class Verdict:
     submitted: int = 0
     completed: int = 0
     failed_as_expected: int = 0
-    """Typed failures of rollouts whose trainer lied, was deaf or forgot."""
+    """Typed failures of rollouts whose trainer lied, was deaf or forgot, or did not promise to be asked again."""
     lost: list[str] = field(default_factory=list)
     """Accepted and not completed, though the trainer was honest; or never delivered."""
     delivered_twice: list[str] = field(default_factory=list)
@@ -50,18 +53,33 @@ class Verdict:
     faults: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     """Categories of all failures."""
-    recovery_s: list[float] = field(default_factory=list)
-    """From a worker's death to the next sign of each of its rollouts."""
+    recoveries: list[Recovery] = field(default_factory=list)
+    """From each death to the next sign of each rollout that the process had."""
+    deaths: Deaths = field(default_factory=Deaths)
+    written_by_replaced: list[str] = field(default_factory=list)
+    """Rollouts whose result is that of an attempt which a later one had replaced."""
+    asked_by_replaced: int = 0
+    """Calls of attempts that a later one had replaced, as a worker makes that was stopped and goes on."""
+    skipped: list[str] = field(default_factory=list)
+    """Faults that this machine can't have, each with why."""
     seconds: float = 0.0
 
     @property
     def clean(self) -> bool:
         """Whether no promise was broken."""
-        return not (self.lost or self.delivered_twice or self.sampled_twice or self.wrong_masks)
+        return not (
+            self.lost
+            or self.delivered_twice
+            or self.sampled_twice
+            or self.wrong_masks
+            or self.written_by_replaced
+            or self.deaths.false
+        )
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        return {**vars(self), "clean": self.clean}
+        recovered = [asdict(recovery) for recovery in self.recoveries]
+        return {**vars(self), "recoveries": recovered, "deaths": asdict(self.deaths), "clean": self.clean}
 
 
 def truth(turns: Sequence[dict[str, Any]]) -> list[Sample]:
@@ -94,12 +112,14 @@ def judge(folder: Path) -> Verdict:
     results = _delivered(client, pushed, manners, verdict)
     for uid, manner in manners.items():
         _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict)
-    asks = _asks(trainers, campaign)
+    asks = asks_of(trainers, campaign)
     _resumptions(asks, results, manners, campaign, verdict)
     _kills(asks, results, trainers, campaign, verdict)
     verdict.faults = Counter(
         entry["kind"] for entry in campaign if entry["event"] == "fault" and entry["kind"] != "kill"
     )
+    verdict.deaths = judge_deaths(campaign, declarations(sorted(folder.glob("api-*.log"))))
+    verdict.skipped = [entry["why"] for entry in campaign if entry["event"] == "skipped"]
     begin = next((entry["at"] for entry in campaign if entry["event"] == "begin"), 0.0)
     end = next((entry["at"] for entry in reversed(campaign) if entry["event"] == "end"), begin)
     verdict.seconds = end - begin
@@ -176,7 +196,7 @@ def _judge_one(
         verdict.failures[f"{manner}: {result['failure']['category']}"] += 1
     if completed and manner in MUST_FAIL:
         verdict.wrong_masks.append(uid)
-    elif not completed and manner in MUST_COMPLETE:
+    elif not completed and (manner in MUST_COMPLETE or (manner is Manner.ONCE and not _in_doubt(result))):
         reason = result["failure"]["category"] if result["failure"] else result["status"]
         verdict.lost.append(f"{uid} ({manner}: {reason})")
     elif not completed:
@@ -191,88 +211,60 @@ def _judge_one(
             verdict.wrong_masks.append(uid)
 
 
-@dataclass(frozen=True)
-class _Ask:
-    at: float
-    attempt: int
-    worker: str | None
-
-
-def _asks(trainers: dict[str, list[dict[str, Any]]], campaign: Sequence[dict[str, Any]]) -> dict[str, list[_Ask]]:
-    """Who asked for each rollout, in order. The worker is known by the connection that it asked over."""
-    connections: defaultdict[int, list[tuple[float, str | None]]] = defaultdict(list)
-    for entry in campaign:
-        if entry["event"] == "connected":
-            connections[entry["port"]].append((entry["at"], entry["worker"]))
-    found: defaultdict[str, list[_Ask]] = defaultdict(list)
-    for log in trainers.values():
-        for entry in log:
-            if entry["event"] == "ask":
-                known = connections[entry["port"]]
-                place = bisect_right(known, entry["at"], key=lambda connection: connection[0])
-                worker = known[place - 1][1] if place else None
-                found[entry["uid"]].append(_Ask(entry["at"], entry["attempt"], worker))
-    for asks in found.values():
-        asks.sort(key=lambda ask: ask.at)
-    return found
+def _in_doubt(result: dict[str, Any]) -> bool:
+    """Whether it failed because nobody can know whether its trainer had sampled a turn."""
+    return result["failure"] is not None and result["failure"]["category"] in IN_DOUBT
 
 
 def _resumptions(
-    asks: dict[str, list[_Ask]],
+    asks: dict[str, list[Ask]],
     results: dict[str, dict[str, Any]],
     manners: dict[str, Manner],
     campaign: Sequence[dict[str, Any]],
     verdict: Verdict,
 ) -> None:
-    deaths: defaultdict[str, list[float]] = defaultdict(list)
-    for entry in campaign:
-        if entry["event"] == "ended" and entry["code"] == -9:
-            deaths[entry["name"]].append(entry["at"])
     for uid, mine in asks.items():
         result = results.get(uid)
-        last = max([ask.attempt for ask in mine] + ([result["attempt"]] if result else []))
-        verdict.resumed += last > mine[0].attempt
-        steps = list(mine)
-        if result is not None:
-            steps.append(_Ask(result["at"], result["attempt"], None))
-        for before, after in pairwise(steps):
-            # Where the trainer refuses, a rollout waits because of that, not because of the death.
-            if after.attempt <= before.attempt or before.worker is None or manners[uid] not in MUST_COMPLETE:
-                continue
-            death = next((at for at in deaths[before.worker] if before.at <= at < after.at), None)
-            if death is not None:
-                verdict.recovery_s.append(after.at - death)
+        last = max(ask.attempt for ask in mine)
+        verdict.resumed += max(last, result["attempt"] if result else 0) > mine[0].attempt
+        # Once a later attempt asks, nothing that an earlier one writes may count.
+        if result is not None and result["attempt"] < last:
+            verdict.written_by_replaced.append(uid)
+        highest = 0
+        for ask in mine:
+            verdict.asked_by_replaced += ask.attempt < highest
+            highest = max(highest, ask.attempt)
+    verdict.recoveries = recoveries(asks, results, manners, campaign)
 
 
 def _kills(
-    asks: dict[str, list[_Ask]],
+    asks: dict[str, list[Ask]],
     results: dict[str, dict[str, Any]],
     trainers: dict[str, list[dict[str, Any]]],
     campaign: Sequence[dict[str, Any]],
     verdict: Verdict,
 ) -> None:
-    verdict.failpoints = Counter(entry["failpoint"] for entry in campaign if entry.get("failpoint"))
+    verdict.failpoints = Counter(entry["failpoint"] for entry in campaign if entry["event"] == "failpoint")
     # From the first call to the result: in the pool's hands.
     spans = [(mine[0].at, results[uid]["at"] if uid in results else float("inf")) for uid, mine in asks.items()]
     for entry in campaign:
         if entry["event"] != "fault" or entry["kind"] != "kill":
             continue
-        at, target = entry["at"], entry["target"]
-        kind = target.partition("-")[0]
-        verdict.kills[kind] += 1
-        if kind == "trainer":
-            hit = _calls_open(trainers[target], at)
-        elif kind == "worker":
-            hit = any(_lost_its_worker(mine, results.get(uid), target, at) for uid, mine in asks.items())
+        at, what = entry["at"], entry["what"]
+        verdict.kills[what] += 1
+        if what == "trainer":
+            hit = _calls_open(trainers[entry["target"]], at)
+        elif entry["pids"]:
+            hit = any(_lost_its_worker(mine, results.get(uid), entry["pids"], at) for uid, mine in asks.items())
         else:
             hit = any(begin < at < end for begin, end in spans)
-        verdict.kills_that_hit[kind] += hit
+        verdict.kills_that_hit[what] += hit
 
 
-def _lost_its_worker(mine: Sequence[_Ask], result: dict[str, Any] | None, worker: str, at: float) -> bool:
-    """Whether its last call before this time came from this worker, and another attempt had to go on."""
+def _lost_its_worker(mine: Sequence[Ask], result: dict[str, Any] | None, pids: Sequence[int], at: float) -> bool:
+    """Whether its last call before this time came from one of these, and another attempt had to go on."""
     before = [ask for ask in mine if ask.at <= at]
-    if not before or before[-1].worker != worker:
+    if not before or before[-1].pid not in pids:
         return False
     last = max(mine[-1].attempt, result["attempt"] if result else 0)
     return last > before[-1].attempt

@@ -1,0 +1,64 @@
+"""What is submitted: calculator questions, each for a trainer's port whose manner is drawn."""
+
+import random
+from collections.abc import Mapping
+
+from tests.chaos.cast import Cast
+from tests.chaos.consumer import Item
+from tests.chaos.manners import Manner
+
+from rolloutpool_trainer.testing import calculator_prompts
+
+__all__ = ["SHARES", "STEADY_SHARES", "draw_items"]
+
+SHARES: Mapping[Manner, float] = {
+    Manner.STEADY: 65,
+    Manner.SLOW: 5,
+    Manner.BUSY: 6,
+    Manner.FLAKY: 6,
+    Manner.RERENDER: 6,
+    Manner.FORGETFUL: 3,
+    Manner.SHORT: 1,
+    Manner.ALIEN: 1,
+    Manner.DEAF: 2,
+    Manner.TRICKLE: 2,
+    Manner.HUGE: 0.3,
+    Manner.BOMB: 0.3,
+    Manner.ONCE: 3,
+}
+"""Of a campaign."""
+STEADY_SHARES: Mapping[Manner, float] = {
+    Manner.STEADY: 80,
+    Manner.SLOW: 5,
+    Manner.BUSY: 5,
+    Manner.FLAKY: 5,
+    Manner.RERENDER: 5,
+}
+"""Of a soak, where all rollouts complete."""
+
+
+def draw_items(cast: Cast, count: int, seed: object, shares: Mapping[Manner, float]) -> list[Item]:
+    """Makes rollouts to submit.
+
+    Args:
+        cast: Has the trainers.
+        count: How many.
+        seed: The same seed makes the same rollouts; it is part of their ids.
+        shares: How often each manner is drawn.
+    """
+    rng = random.Random(f"{seed}/items")
+    manners = rng.choices(list(shares), list(shares.values()), k=count)
+    # A deaf port holds its rollouts for a minute; at the end of a campaign everybody would wait for it.
+    early = count // 2
+    questions = calculator_prompts(count, rng.randrange(2**31))
+    items: list[Item] = []
+    for number, (drawn, question) in enumerate(zip(manners, questions, strict=True)):
+        manner = Manner.STEADY if drawn is Manner.DEAF and number > early else drawn
+        fields = {
+            "rollout_id": f"chaos-{seed}-{number}",
+            "messages": [{"role": "user", "content": question}],
+            "server_url": cast.url(manner, rng.randrange(2)),
+            "idempotent": manner is not Manner.ONCE,
+        }
+        items.append((manner, fields))
+    return items
