@@ -162,7 +162,7 @@ class _Simulation:
                 if await self._store.reconciliation.take_back(uid, child) >= MAX_CRASHES:
                     self._trial.condemned.add(uid)
                     self._open.discard(uid)
-            await self._store.workers.deregister(child)
+            await self._store.workers.leave(child)
 
         return notice
 
@@ -204,7 +204,7 @@ class _Simulation:
                 assert isinstance(await self._store.rollouts.claim(uid, victim), Claim)
             for uid in uids:
                 await self._store.reconciliation.take_back(uid, victim)
-            await self._store.workers.deregister(victim)
+            await self._store.workers.leave(victim)
         return uids
 
     async def _announce(self, worker: str, role: WorkerRole) -> None:

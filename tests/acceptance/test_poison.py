@@ -29,6 +29,7 @@ def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
     poison = results.pop(5)
     assert poison.failure is not None
     assert (poison.status, poison.failure.category) == (RolloutStatus.FAILED, Category.POISON)
+    assert poison.failure.message.startswith("2 isolated workers died (exit:9) while they ran tools [")
     assert {result.status for result in results.values()} == {RolloutStatus.COMPLETED}
     # Two deaths of shared workers, two alone, and in between at most as often as the suspects can be halved.
     assert 4 <= poison.attempt <= 4 + 6

@@ -10,9 +10,10 @@ What happens when a worker dies:
 2. Each rollout that it had is queued again (`release.lua`): its token is removed, so that the worker could no longer
    write if it lived; its journal stays, so that the next worker continues it; its crash counter rises.
 3. The worker is removed from the list (`deregister.lua`). If it lives, its next beat tells it to stop what it had.
-4. After two such deaths without progress the rollout is a suspect, and runs only in an isolated worker (`claim.lua`).
+4. After two such deaths without progress the rollout is a suspect, and runs only in an isolated worker (`trials.py`).
    Progress, one more journal record, resets the counter.
-5. After `MAX_CRASHES` deaths the rollout fails as poison, and its uid is put on the dead-letter list.
+5. After two deaths more in which it ran alone (`MAX_CRASHES`) the rollout fails as poison (`poison.py`), and its uid is
+   put on the dead-letter list.
 
 In the same round it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
 whose deadline has passed, and deletes batches whose retention is over.
@@ -21,15 +22,18 @@ whose deadline has passed, and deletes batches whose retention is over.
 import asyncio
 import logging
 import uuid
+from contextlib import suppress
 from typing import NamedTuple
 
 from rolloutpool_common.errors import PoisonRollout
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
 from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS, Workers
@@ -48,8 +52,9 @@ clock, and delivers the turns that are proved."""
 MAX_DEAD = 10_000
 """Length of the dead-letter list."""
 MAX_CRASHES = 4
-"""Workers that may die while they have one rollout and it makes no progress. The third and fourth are isolated workers,
-so no other rollout can have caused their deaths; two of them, because machines fail as well."""
+"""Workers that may die while they have one rollout and it makes no progress. The third and fourth are isolated workers
+that ran nothing else, so no other rollout can have caused their deaths; two of them, because machines fail as well.
+Deaths of isolated workers that ran several suspects are not counted."""
 
 
 class ReconciliationReport(NamedTuple):
@@ -133,15 +138,21 @@ class Reconciliation:
         split = keys.split_uid(uid)
         if split is None:
             return 0
-        crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, "", ""))
+        crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, ""))
         if crashes >= MAX_CRASHES:
             # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)
-            poison = PoisonRollout(
-                f"{crashes} workers died while they ran this rollout; look into the workers' logs before resubmitting"
-            )
+            poison = await self._explain(uid, crashes)
             await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, poison.failure())
         return max(crashes, 0)
+
+    async def _explain(self, uid: str, deaths: int) -> PoisonRollout:
+        with store_errors():
+            ends = await self._redis.hget(keys.rollout(uid), "ends")
+        # The result takes the journal's place, so it is read before.
+        with suppress(JournalUnreadable):
+            return explain_poison(deaths, (ends or b"").decode().split(), await self._rollouts.read_journal(uid))
+        return explain_poison(deaths, (ends or b"").decode().split(), [])
 
     async def note_dead(self, uid: str) -> None:
         """Puts a rollout on the dead-letter list, at its front."""

@@ -303,7 +303,7 @@ class Rollouts:
         if split is None:
             return False
         answer = await self._connection.script(
-            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role, ""
+            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role
         )
         return bool(answer >= 0)
 

@@ -24,7 +24,7 @@ async def suspects(store: Store, count: int, *, workers: int = 1, **shared: obje
             await claim(store, uid, victim)
         for uid in uids:
             assert await store.reconciliation.take_back(uid, victim) < MAX_CRASHES
-        await store.workers.deregister(victim)
+        await store.workers.leave(victim)
     for n in range(workers):
         await announce(store, f"w{n}")
     return uids
@@ -40,7 +40,7 @@ async def take(store: Store, worker: str = "child", *, slots: int = 64, company_
 async def die(store: Store, worker: str = "child", counter: str = "crashes") -> list[int]:
     """The worker dies with all that it holds."""
     found = [await store.reconciliation.take_back(uid, worker, counter) for uid in await store.workers.claims(worker)]
-    await store.workers.deregister(worker)
+    await store.workers.leave(worker)
     return found
 
 
@@ -103,7 +103,7 @@ async def test_only_those_whose_turn_may_be_asked_again_are_tried_together(
         for uid in uids:
             await claim(store, uid, victim)
             await store.reconciliation.take_back(uid, victim)
-        await store.workers.deregister(victim)
+        await store.workers.leave(victim)
     await announce(store, "w0")
     assert len(await take(store)) == size
 

@@ -71,7 +71,7 @@ async def suspects(store: Store, count: int) -> list[str]:
         for uid in uids:
             await claim(store, uid, victim)
             await store.reconciliation.take_back(uid, victim)
-        await store.workers.deregister(victim)
+        await store.workers.leave(victim)
     return uids
 
 

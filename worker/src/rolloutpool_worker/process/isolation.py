@@ -99,8 +99,8 @@ class IsolatedRuns:
                 with suppress(ProcessLookupError):
                     child.send_signal(signal.SIGTERM)
         exit_code = await ended
-        # It always was told to stop: by a signal, or because no suspect was left.
-        end = ProcessEnd.of(exit_code, told_to_stop=True, oom=exit_code == -signal.SIGKILL and kills.take())
+        # Exit code 0 without a drain: no suspect was left, and it has no claims; or a tool ended it, and it has.
+        end = ProcessEnd.of(exit_code, told_to_stop=drain.begun, oom=exit_code == -signal.SIGKILL and kills.take())
         if exit_code != 0:
             _log.warning("the isolated process %s ended: %s", worker_id, end)
         # If Redis fails here, the child's lost lifeline tells that it has ended.

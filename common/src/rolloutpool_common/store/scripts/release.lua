@@ -1,6 +1,5 @@
 -- Take a running rollout from its worker and queue it again; its journal stays.
--- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler),
--- how its worker ended ('' where that is not known, or it lives).
+-- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
 -- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
@@ -16,7 +15,7 @@
 -- 1. In company: those that were not cleared share the suspicion. Each may be tried with half as many next time.
 -- 2. Without: this counts as a strike. Two are proof enough (MAX_CRASHES); one may be chance.
 local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local delay_ms, role, ended = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
 local uid = batch .. '-' .. index
 local status, holder_token, holder, uncalled, was_clean = unpack(redis.call(
   'HMGET', k_rollout(uid), 'status', 'token', 'worker', 'uncalled', 'clean'
@@ -51,8 +50,10 @@ if counter == 'crashes' then
   end
   if company == 1 then
     redis.call('HINCRBY', k_rollout(uid), 'strikes', 1)
+    -- For the failure (poison.py). A parent that saw the end has reported it; the report is kept until all is taken back.
     local ends = redis.call('HGET', k_rollout(uid), 'ends')
-    redis.call('HSET', k_rollout(uid), 'ends', (ends and ends .. ' ' or '') .. (ended ~= '' and ended or 'unknown'))
+    local ended = redis.call('HGET', P .. 'obituaries', worker) or 'unknown'
+    redis.call('HSET', k_rollout(uid), 'ends', (ends and ends .. ' ' or '') .. ended)
   end
 elseif role == 'isolated' and counter ~= '' then
   -- A suspect that failed in an isolated worker without killing it.
