@@ -63,6 +63,8 @@ class MemoryRollouts:
         self.written: list[bytes] = []
         self.turns = 0
         self.noted = 0
+        self.idempotent = False
+        """Whether the trainer's promise was noted."""
         self.lost = False
         """Whether the claim is another worker's now."""
 
@@ -86,6 +88,16 @@ class MemoryRollouts:
         del claim
         self.noted += 1
 
+    async def is_idempotent(self, claim: Claim) -> bool:
+        """Whether the trainer's promise was noted."""
+        del claim
+        return self.idempotent
+
+    async def note_idempotent(self, claim: Claim) -> None:
+        """Notes that the trainer is idempotent."""
+        del claim
+        self.idempotent = True
+
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
         """Keeps the records that are missing."""
         del claim
@@ -103,14 +115,36 @@ class MemoryRollouts:
 class _Channel:
     """Answers each turn with the next text, and echoes what the ledger expects."""
 
-    def __init__(self, tokenizer: ChatTokenizer, tokens: TokenTrack, messages: list[dict[str, Any]]) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, tokens: TokenTrack, spec: RolloutSpec) -> None:
+        self._repeatable = spec.may_repeat
         self._tokenizer = tokenizer
         self._tokens = tokens
-        self._messages = messages
+        self._messages = [message.wire() for message in spec.messages]
         self.answers: list[dict[str, Any] | Exception] = []
         self.calls: list[TurnCall] = []
         self.keeps_ids: bool | None = True
         """What the trainer says of itself."""
+
+        self.promised = False
+        """Whether the trainer has said that it may be asked again."""
+        self.idempotent: bool | Exception = False
+        """What it says when it is asked."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """As far as options and earlier answers tell."""
+        return self.promised or self._repeatable
+
+    async def ask_idempotent(self) -> bool:
+        """Asks the trainer, which may not be there."""
+        if isinstance(self.idempotent, Exception):
+            raise self.idempotent
+        return self.idempotent
+
+    def is_news(self, batch_id: str) -> bool:
+        """Whether its promise is to be noted."""
+        del batch_id
+        return self.promised
 
     def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
         """As the real channel, with fewer keys."""
@@ -151,7 +185,7 @@ class InsideConversation:
         self.stop = RolloutStop(self.drain)
         self.written = 0
         self.tokens = TokenTrack(self.claim.spec, tokenizer, [], TrainerKind.UNKNOWN, self.claim.uid)
-        self.channel = _Channel(tokenizer, self.tokens, [message.wire() for message in self.claim.spec.messages])
+        self.channel = _Channel(tokenizer, self.tokens, self.claim.spec)
         self.journal = Journal(
             cast(Store, self.store), self.claim, self.store.records, self.drain, after_write=self._count
         )

@@ -31,6 +31,7 @@ from starlette.types import Message as AsgiMessage
 from tests.support.trainer_script import Change, Exchange, Say, Scripts, Step, Wait
 
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
@@ -40,6 +41,8 @@ __all__ = ["TELLING", "ScriptedTrainer", "scripted_trainer", "scripted_trainer_i
 
 TELLING = frozenset({"x-keeps-token-ids", "x-tokenizer-fingerprint"})
 """Headers by which a trainer says of which kind it is."""
+ANNOUNCING = frozenset({HEADER_IDEMPOTENT.lower()})
+"""The header by which it says that it may be asked again."""
 _turn: ContextVar[Say | None] = ContextVar("turn", default=None)
 """What the policy is to sample for the request that is being answered."""
 
@@ -59,7 +62,9 @@ class ScriptedTrainer:
         """The endpoint that answers `say`; its sessions are what results are compared with."""
         self.url = ""
         self.exchanges: list[Exchange] = []
-        """All requests with their replies, in order."""
+        """All requests for turns with their replies, in order."""
+        self.health_checks = 0
+        """How often it was asked for its health."""
         self._script, self._scripts = script, scripts
         self._hides, self._change = frozenset(hides), change
         self._places: defaultdict[str, int] = defaultdict(int)
@@ -138,6 +143,8 @@ async def scripted_trainer(
     *script: Step,
     scripts: Scripts | None = None,
     tells: bool = True,
+    announces: bool = False,
+    health: int = 200,
     hides: Collection[str] = (),
     change: Change | None = None,
     app: CallbackApp | None = None,
@@ -150,6 +157,8 @@ async def scripted_trainer(
         script: What it does with each rollout's requests.
         scripts: Other scripts, by rollout id or by the content of the first message.
         tells: Whether right replies say of which kind the trainer is.
+        announces: Whether replies and `/health` say that asking a turn again is safe.
+        health: Status of its answer to `GET /health`.
         hides: Further headers to take out of right replies.
         change: Changes each right reply before it is sent.
         app: An endpoint with a policy of its own, which does not care what `say` says.
@@ -161,7 +170,8 @@ async def scripted_trainer(
             return _sampled(tokenizer)
 
         app = callback_app(policy, tokenizer=tokenizer, parse=_parse, **options)
-    trainer = ScriptedTrainer(app, script, scripts or {}, {*hides, *(() if tells else TELLING)}, change)
+    hidden = {*hides, *(() if tells else TELLING), *(() if announces else ANNOUNCING)}
+    trainer = ScriptedTrainer(app, script, scripts or {}, hidden, change)
     handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,6 +183,11 @@ async def scripted_trainer(
             method, path, _ = head[0].split(" ")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
             content = await reader.readexactly(int(headers.get("content-length", 0)))
+            if path == "/health":
+                trainer.health_checks += 1
+                said = f"{HEADER_IDEMPOTENT}: true\r\n" if announces else ""
+                writer.write(f"HTTP/1.1 {health} Health\r\n{said}Content-Length: 0\r\n\r\n".encode())
+                return writer.close()
             await trainer.play(Exchange(method, path, headers, content, writer, trainer.answer, app))
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the worker has hung up, or the test is over

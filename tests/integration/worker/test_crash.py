@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
 from tests.support.waiting import until
@@ -23,6 +24,20 @@ TURNS = 5
 
 def endpoint(tokenizer: ChatTokenizer, latency: float) -> CallbackApp:
     return callback_app(ScriptedPolicy(tokenizer, latency=latency, turns=TURNS), tokenizer=tokenizer)
+
+
+def silent(app: CallbackApp) -> ASGIApp:
+    """The endpoint, which does not say that it is idempotent."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def hide(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-idempotent-turns"]
+            await send(message)
+
+        await app(scope, receive, hide)
+
+    return serve
 
 
 def asks(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -69,7 +84,8 @@ async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(
         with serve_callback(app, [0]) as served, serve_callback(calm, [0]) as undisturbed:
             with started_worker(redis_url) as first:
                 await first.announced(pool.store)
-                uids = await pool.submit(asks(12, idempotent=True), shared={"server_url": served.url})
+                # Nothing is declared: that the trainer may be asked again, it says itself.
+                uids = await pool.submit(asks(12), shared={"server_url": served.url})
                 await kill_in_full_swing(pool, first, uids)
             await declared_dead(redis_url)
             with started_worker(redis_url) as second:
@@ -94,15 +110,42 @@ def tokens(result: RolloutResult) -> list[dict[str, Any]]:
     return [sample.model_dump() for sample in result.samples]
 
 
+async def test_a_worker_that_dies_in_the_first_call_of_all_leaves_no_doubt(
+    redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    """No reply of this trainer was ever seen, so it is asked whether it is idempotent, and joins the call that runs."""
+    app = endpoint(tokenizer, 1.0)
+    async with opened_pool(redis_url) as pool:
+        with serve_callback(app, [0]) as served:
+            with started_worker(redis_url) as first:
+                await first.announced(pool.store)
+                uids = await pool.submit(asks(4), shared={"server_url": served.url})
+                await until(lambda: _in_first_calls(app, 4))
+                first.kill()
+            await declared_dead(redis_url)
+            with started_worker(redis_url):
+                async with pool.reconciled():
+                    results = [await pool.result(uid, 60) for uid in uids]
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert {result.attempt for result in results} == {2}
+    assert app.sampling_log.repeated() == {}
+    assert len(app.sampling_log) == 4 * TURNS
+
+
+async def _in_first_calls(app: CallbackApp, count: int) -> bool:
+    sessions = [app.sessions.named(f"r{i}") for i in range(count)]
+    return all(session is not None and session.running is not None and not session.turns for session in sessions)
+
+
 async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
     redis_url: str, tokenizer: ChatTokenizer
 ) -> None:
     app = endpoint(tokenizer, 0.4)
     async with opened_pool(redis_url) as pool:
-        with serve_callback(app, [0]) as served:
+        with serve_callback(silent(app), [0]) as served:
             with started_worker(redis_url) as first:
                 await first.announced(pool.store)
-                uids = await pool.submit(asks(4, idempotent=False), shared={"server_url": served.url})
+                uids = await pool.submit(asks(4), shared={"server_url": served.url})
                 await all_in_calls(app, 4)
                 first.kill()
             await declared_dead(redis_url)
@@ -219,7 +262,7 @@ async def test_a_worker_that_died_before_a_call_leaves_no_doubt_where_it_had_not
     """By its claim alone nobody knows; by the note before its first call. After that, each turn may be in doubt."""
     app = endpoint(tokenizer, 0.0)
     async with opened_pool(redis_url) as pool:
-        with serve_callback(app, [0]) as served:
+        with serve_callback(silent(app), [0]) as served:
             (uid,) = await pool.submit(asks(1), shared={"server_url": served.url})
             with started_worker(redis_url, ROLLOUTPOOL_FAILPOINTS=f"worker.obs_before_call:{pass_number}") as first:
                 assert await first.ended() == -signal.SIGKILL, first.log()

@@ -6,7 +6,8 @@ Protocol v1's body is fixed, so everything else travels in headers, and all of t
    can then answer a repeated request with the reply of then, and refuse a different one for the same turn.
 2. The worker offers to know the first ids of the prompt (`Echo`). A trainer whose own ids have the same digest leaves
    them out of `prompt_token_ids`.
-3. The trainer says whether it keeps sampled ids, which version of the policy sampled, and what tokenizer it has.
+3. The trainer says whether it keeps sampled ids, whether asking a turn again is safe, which version of the policy
+   sampled, and what tokenizer it has.
 
 Example of turn 3 of a rollout's second attempt:
 
@@ -28,6 +29,7 @@ __all__ = [
     "HEADER_EDITED",
     "HEADER_FINGERPRINT",
     "HEADER_IDEMPOTENCY",
+    "HEADER_IDEMPOTENT",
     "HEADER_KEEPS_IDS",
     "HEADER_POLICY_VERSION",
     "Echo",
@@ -55,6 +57,9 @@ HEADER_POLICY_VERSION = "X-Policy-Version"
 """On the reply: which version of the policy sampled this turn."""
 HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
 """On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders the history again."""
+HEADER_IDEMPOTENT = "X-Idempotent-Turns"
+"""On the reply, and on that to `GET /health`: `true` from a trainer that answers a repeated `Idempotency-Key` with the
+reply of then, and lets a request for a turn that is being sampled wait for it."""
 HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
 """On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
 

@@ -389,7 +389,7 @@ class Batches:
                 if stale:
                     await self._redis.unlink(*stale)
             # The batch itself goes last: if this process dies before that, the next round deletes the rest.
-            parts = ("items", "groups", "group_counts", "deadlines", "outbox", "done")
+            parts = ("items", "groups", "group_counts", "deadlines", "idempotent", "outbox", "done")
             await self._redis.unlink(
                 keys.batch(batch_id),
                 *(keys.batch(batch_id, part) for part in parts),

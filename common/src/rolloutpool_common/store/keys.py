@@ -8,6 +8,7 @@ rp:batch:{b}               hash    what its rollouts share (JSON), its settings,
 rp:batch:{b}:items         hash    index -> what this rollout sets itself (JSON)
 rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
 rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
+rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn again is safe
 rp:batch:{b}:group_counts  hash    size:{group}, {status}:{group}, verdict:{group}; only with a group policy
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor

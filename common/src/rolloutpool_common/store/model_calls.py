@@ -8,11 +8,14 @@ What a dead worker's claim means for the turn that it was at:
    It is one small script per attempt, which travels together with the calls of other rollouts (`scripting.py`).
 3. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
    doubt. If not, the trainer may have sampled the turn, and it is ambiguous (`release.lua`).
-4. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
+4. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
+   with the batch (`note_idempotent`), by the trainer's URL.
+5. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
 """
 
+from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import ClaimLost
+from rolloutpool_common.store.errors import ClaimLost, store_errors
 from rolloutpool_common.store.records import Claim
 from rolloutpool_common.store.rollouts import Rollouts
 
@@ -32,3 +35,16 @@ class ModelCalls:
         # A claim that Redis forgot is made again, and then counts as one that has called.
         if not noted and not await self._rollouts.restore(claim, None, turns=0):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+
+    async def note_idempotent(self, claim: Claim) -> None:
+        """Notes with its batch that this rollout's trainer answers a repeated request with the reply of then."""
+        with store_errors():
+            await self._connection.redis.sadd(keys.batch(claim.batch_id, "idempotent"), claim.spec.server_url)
+
+    async def is_idempotent(self, claim: Claim) -> bool:
+        """Whether that was noted of this rollout's trainer."""
+        with store_errors():
+            found = await self._connection.redis.sismember(
+                keys.batch(claim.batch_id, "idempotent"), claim.spec.server_url
+            )
+        return bool(found)

@@ -108,6 +108,23 @@ async def test_only_those_whose_turn_may_be_asked_again_are_tried_together(
     assert len(await take(store)) == size
 
 
+async def test_a_trainer_s_promise_gives_its_rollouts_company(store: Store) -> None:
+    """As a worker notes it with the first reply that has the header; here only one of two trainers has promised."""
+    promised, other = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    own = [{"server_url": promised}] * 3 + [{"server_url": other}]
+    uids = await submit(store, own)
+    for victim in ("first", "second"):
+        for uid in uids:
+            claimed = await claim(store, uid, victim)
+            if claimed.spec.server_url == promised:
+                await store.model_calls.note_idempotent(claimed)
+            assert await store.model_calls.is_idempotent(claimed) is (claimed.spec.server_url == promised)
+            await store.reconciliation.take_back(uid, victim)
+        await store.workers.deregister(victim)
+    await announce(store, "w0")
+    assert sorted(await take(store)) == sorted(uids[:3])
+
+
 async def test_no_suspect_is_tried_twice_at_once_and_a_lost_answer_changes_nothing(store: Store) -> None:
     uids = await suspects(store, 8, workers=2)
     tokens = [new_token() for _ in range(64)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.conversations import QUESTION, InsideConversation, MemoryRollouts, claim_of
 
-from rolloutpool_common.errors import AmbiguousTurn, RequestChanged, TrainerStatusError
+from rolloutpool_common.errors import AmbiguousTurn, RequestChanged, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.store import ClaimLost
@@ -205,6 +205,29 @@ async def test_a_turn_that_a_dead_worker_may_have_asked_is_asked_again_only_wher
         return
     await inside.conversation.sample()
     assert inside.conversation.certain
+
+
+@pytest.mark.parametrize("known", ["noted with the batch", "said in this process", "said when asked"])
+async def test_a_trainer_that_announces_that_it_is_idempotent_is_asked_again(
+    tokenizer: ChatTokenizer, known: str
+) -> None:
+    inside = InsideConversation(tokenizer, claim=claim_of(attempt=2, clean=False))
+    inside.store.idempotent = known == "noted with the batch"
+    inside.channel.promised = known == "said in this process"
+    inside.channel.idempotent = known == "said when asked"
+    inside.answer("It is 38.")
+    await inside.conversation.sample()
+    assert inside.conversation.certain
+    assert inside.store.idempotent or known == "said when asked"
+
+
+async def test_a_trainer_that_cannot_be_asked_leaves_the_doubt_for_the_next_attempt(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer, claim=claim_of(attempt=2, clean=False))
+    inside.channel.idempotent = TrainerUnreachable("no connection")
+    with pytest.raises(TrainerUnreachable):
+        await inside.conversation.sample()
+    assert not inside.conversation.certain
+    assert inside.channel.calls == []
 
 
 async def test_a_call_counts_as_in_flight_until_its_turn_is_durable(tokenizer: ChatTokenizer) -> None:

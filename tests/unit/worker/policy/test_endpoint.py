@@ -16,6 +16,7 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver, TrainerDown
 from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 
 WHERE = "turn 1"
 LARGEST = 1000
@@ -66,6 +67,40 @@ async def test_an_error_says_whether_the_turn_may_be_asked_again(
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable is (if_idempotent if idempotent else safe)
     assert WHERE in raised.value.message
+
+
+@pytest.mark.parametrize("announces", [False, True])
+async def test_a_trainer_is_asked_whether_it_is_idempotent(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer, announces: bool
+) -> None:
+    async with scripted_trainer(tokenizer, announces=announces) as trainer:
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), max_reply_bytes=LARGEST)
+        assert await endpoint.ask_idempotent({}) is announces
+        assert (trainer.health_checks, trainer.exchanges) == (1, [])
+
+
+async def test_a_port_that_refuses_connections_leaves_the_question_open(
+    store: Store, transport: AiohttpTransport
+) -> None:
+    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), max_reply_bytes=LARGEST)
+    for _ in range(FAILURES):
+        with pytest.raises(TrainerUnreachable):
+            await endpoint.ask_idempotent({})
+    with pytest.raises(TrainerDown):
+        await endpoint.ask_idempotent({})
+
+
+async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, close()) as trainer:
+        trainers = IdempotentTrainers()
+        trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
+        spec = await spec_of(store, trainer.url)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST, trainers=trainers)
+        with pytest.raises(TrainerUnreachable) as raised:
+            await endpoint.post(b"{}", {}, WHERE)
+    assert raised.value.retryable
 
 
 async def test_the_answer_comes_whole_with_its_headers(

@@ -3,18 +3,16 @@
 from tests.support.batches import NOWHERE
 from tests.support.inside_worker import InsideWorker
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import status
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.process.preflight import try_endpoints
 
 
 async def test_any_answer_shows_that_a_port_is_reachable(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(500)) as trainer:
+    async with scripted_trainer(tokenizer, health=500) as trainer:
         urls = [trainer.url, NOWHERE, "http://169.254.169.254"]
         await try_endpoints(inside.services, "request", urls)
-        (asked,) = trainer.exchanges
-    assert (asked.method, asked.path) == ("GET", "/health")
+        assert (trainer.health_checks, trainer.exchanges) == (1, [])
     found = await inside.services.store.preflights.take("request")
     assert found is not None
     assert found.worker == inside.services.worker_id

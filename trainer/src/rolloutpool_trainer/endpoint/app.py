@@ -4,7 +4,8 @@ One call is one turn of one rollout. It is handled in six steps, which the funct
 
 1. **Parse** the request (`request.py`); what cannot be read is refused with 400 or 422.
 2. **Find the session** of its rollout. A turn that is finished or being sampled ends here: the first is answered again
-   byte for byte, the second is waited for. So a turn is sampled once, however often the pool has to ask.
+   byte for byte, the second is waited for. So a turn is sampled once, however often the pool has to ask. Each answer
+   and `GET /health` say so (`X-Idempotent-Turns`), so that a batch need not declare `idempotent: true`.
 3. **Render** the prompt and **check the mask**: `response_mask` must be one 0 per token that was added since the policy
    last sampled. The session's ledger knows that number. A strict endpoint refuses a wrong mask, any other counts it.
 4. **Sample** the turn (`policy.py`) and parse its text into the agent's message.
@@ -33,7 +34,12 @@ from starlette.types import Receive, Scope, Send
 
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.tools import ToolDefinition
-from rolloutpool_common.protocol.turn_headers import HEADER_FINGERPRINT, HEADER_KEEPS_IDS, write_fingerprint
+from rolloutpool_common.protocol.turn_headers import (
+    HEADER_FINGERPRINT,
+    HEADER_IDEMPOTENT,
+    HEADER_KEEPS_IDS,
+    write_fingerprint,
+)
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError
@@ -127,6 +133,7 @@ class CallbackApp:
         self._generate, self._prompter, self._tools = generate, prompter, tools
         self._strict, self._api_key, self._parse = strict, api_key, parse
         self._about = {
+            HEADER_IDEMPOTENT: "true",
             HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
             HEADER_FINGERPRINT: write_fingerprint(prompter.tokenizer.fingerprint),
         }
@@ -169,7 +176,8 @@ class CallbackApp:
         yield
 
     async def _health(self, _http: Request) -> Response:
-        return _json(200, orjson.dumps({"status": "healthy", "sessions": len(self.sessions)}))
+        body = orjson.dumps({"status": "healthy", "sessions": len(self.sessions)})
+        return _json(200, body, {HEADER_IDEMPOTENT: "true"})
 
     async def _drop_session(self, http: Request) -> Response:
         self._authorise(http)

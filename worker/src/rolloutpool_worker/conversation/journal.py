@@ -16,11 +16,12 @@ is missing, from the records that are kept here. If Redis does not answer, `writ
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.journal import EditRecord, JournalRecord, ObservationRecord, TurnRecord
-from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
@@ -136,6 +137,17 @@ class Journal:
         if not self._called:
             await retry_store(self._drain, self._claim.uid, lambda: self._store.model_calls.note(self._claim))
             self._called = True
+
+    async def is_idempotent(self) -> bool:
+        """Whether the rollout's trainer has promised in this batch that asking a turn again is safe."""
+        return await retry_store(
+            self._drain, self._claim.uid, lambda: self._store.model_calls.is_idempotent(self._claim)
+        )
+
+    async def note_idempotent(self) -> None:
+        """Notes that promise with the batch. An error is ignored: the trainer is asked when it matters."""
+        with suppress(StoreError):
+            await self._store.model_calls.note_idempotent(self._claim)
 
     async def resend(self) -> None:
         """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""

@@ -46,6 +46,7 @@ class Recorder:
         self._journal = journal
         self._history = history
         self._tokens = tokens
+        self._channel = channel
         self._asker = TurnAsker(channel, tokens, claim.uid)
         self._tools = tools
         self._stop = stop
@@ -70,7 +71,7 @@ class Recorder:
         """
         # A border: nothing is in flight, and the journal has everything up to here.
         self._stop.check()
-        if not self.certain and not self._claim.spec.may_repeat:
+        if not self.certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
         await self._journal.note_calling()
@@ -103,7 +104,16 @@ class Recorder:
         )
         await self._journal.write(record, turns=turn)
         self.calling = False
+        # Protocol v1 has no batch whose other rollouts would need to know it.
+        if not self._claim.spec.v1 and self._channel.is_news(self._claim.batch_id):
+            await self._journal.note_idempotent()
         return record
+
+    async def _may_ask_again(self) -> bool:
+        """Whether a turn that a dead worker may have asked for may be asked again (`policy/idempotence.py`)."""
+        if self._channel.may_repeat or await self._journal.is_idempotent():
+            return True
+        return await self._channel.ask_idempotent()
 
     async def run_tools(
         self, calls: Sequence[ToolCall], turn: int, appended: list[dict[str, Any]]

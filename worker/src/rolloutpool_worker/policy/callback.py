@@ -24,6 +24,7 @@ from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.reply import Reply, parse_reply
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
@@ -65,6 +66,7 @@ class CallbackChannel:
         max_reply_bytes: int,
         pause: Callable[[float], Awaitable[None]],
         breakers: Breakers,
+        trainers: IdempotentTrainers | None = None,
     ) -> None:
         """Prepares the parts of a request that are equal in every turn.
 
@@ -77,8 +79,12 @@ class CallbackChannel:
             max_reply_bytes: size of the largest reply that is read.
             pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
             breakers: the ports that are taken out.
+            trainers: what the process knows of its trainers; None begins with nothing.
         """
-        self._endpoint = TrainerEndpoint(transport, breakers, spec, max_reply_bytes=max_reply_bytes)
+        self._trainers = trainers or IdempotentTrainers()
+        self._endpoint = TrainerEndpoint(
+            transport, breakers, spec, max_reply_bytes=max_reply_bytes, trainers=self._trainers
+        )
         self._pause = pause
         self._spec = spec
         self._uid = uid
@@ -129,6 +135,19 @@ class CallbackChannel:
             return await asyncio.to_thread(parse_reply, data, headers, where, needs_prompt_ids=self._spec.v1)
         return parse_reply(data, headers, where, needs_prompt_ids=self._spec.v1)
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same turn may be asked again, as far as options and earlier answers tell."""
+        return self._endpoint.may_repeat
+
+    async def ask_idempotent(self) -> bool:
+        """Asks the trainer itself whether the same turn may be asked again; raises where nothing listens there."""
+        return await self._endpoint.ask_idempotent(self._authorisation())
+
+    def is_news(self, batch_id: str) -> bool:
+        """Whether the trainer's promise that it is idempotent is to be noted with this batch now."""
+        return self._trainers.is_news(batch_id, self._spec.server_url)
+
     async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
         # The same for each try: key and digest show a trainer that has sampled the turn that this is a repetition.
         headers = self._headers(call)
@@ -154,15 +173,16 @@ class CallbackChannel:
             edited=call.edited,
             echo=call.echo,
         )
-        headers = {"Content-Type": "application/json", **turn.write()}
-        if self._spec.callback_api_key:
-            headers["Authorization"] = f"Bearer {self._spec.callback_api_key}"
-        return headers
+        return {"Content-Type": "application/json", **turn.write(), **self._authorisation()}
+
+    def _authorisation(self) -> dict[str, str]:
+        key = self._spec.callback_api_key
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def refuse_ambiguous(turn: int) -> AmbiguousTurn:
     """Makes the error for a turn that a dead worker may have asked for already."""
     return AmbiguousTurn(
         f"turn {turn}: the worker that had this rollout died, and may have asked the trainer for this turn; the "
-        "trainer does not promise that asking again is safe (idempotent: true would)"
+        "trainer does not promise that asking again is safe (idempotent: true would, or the header X-Idempotent-Turns)"
     )

@@ -2,7 +2,8 @@
 
 Each error says through `retryable` whether the same turn may be asked again. It may be where the trainer cannot have
 sampled it (no connection, or a status that says so: `TrainerStatusError`), and where the trainer promised that asking
-the same turn again is safe (`idempotent: true`). Otherwise a second call could sample the turn a second time.
+the same turn again is safe (`idempotent: true`, or see `idempotence`). Otherwise a second call could sample the turn a
+second time.
 """
 
 import asyncio
@@ -13,24 +14,72 @@ import httpx
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.breaker import Breakers
+from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
 from rolloutpool_worker.policy.reply import as_count
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
 __all__ = ["TrainerEndpoint"]
 
 
+HEALTH_SECONDS = 5.0
+"""For a trainer's answer to `GET /health`."""
+
+
 class TrainerEndpoint:
     """Where one rollout's trainer samples turns."""
 
     def __init__(
-        self, transport: AiohttpTransport, breakers: Breakers, spec: RolloutSpec, *, max_reply_bytes: int
+        self,
+        transport: AiohttpTransport,
+        breakers: Breakers,
+        spec: RolloutSpec,
+        *,
+        max_reply_bytes: int,
+        trainers: IdempotentTrainers | None = None,
     ) -> None:
+        self._trainers = trainers or IdempotentTrainers()
         self._transport = transport
         self._breakers = breakers
         self._spec = spec
         self._max_reply_bytes = max_reply_bytes
         # Parsing it takes longer than all the rest of building a request, so it is done once per rollout.
         self._url: httpx.URL | None = None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same turn may be asked again, as far as options and earlier answers tell."""
+        return self._spec.may_repeat or self._trainers.said(self._spec.server_url)
+
+    async def ask_idempotent(self, headers: dict[str, str]) -> bool:
+        """Asks the trainer itself whether the same turn may be asked again.
+
+        Args:
+            headers: As those of a turn, with the trainer's key.
+
+        Raises:
+            TrainerDown: the breaker has taken this port out.
+            TrainerUnreachable: the port refuses connections; with protocol v1 the answer is no.
+            TargetRefused: this pool may not call the address.
+        """
+        origin = self._spec.server_url
+        if not self._spec.v1:
+            self._breakers.check(origin)
+        try:
+            request = httpx.Request("GET", f"{origin}/health", headers=httpx.Headers(headers, encoding="utf-8"))
+            async with (
+                asyncio.timeout(HEALTH_SECONDS),
+                aclosing(await self._transport.handle_async_request(request)) as response,
+            ):
+                self._breakers.worked(origin)
+                return says_idempotent(response.headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if self._spec.v1:
+                return False
+            self._breakers.failed(origin)
+            raise TrainerUnreachable(f"{origin}: no connection ({type(error).__name__})") from error
+        # A trainer that says nothing in time, or nothing that can be understood, has not promised anything.
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError):
+            return False
 
     async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
         """Asks for one turn, once.
@@ -68,20 +117,21 @@ class TrainerEndpoint:
                 # At the head of the reply, whatever its status: the breaker counts refused connections only.
                 self._breakers.worked(origin)
                 self._check_status(response, where)
+                self._trainers.hear(origin, response.headers)
                 return await self._read(response, where), response.headers
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The resolver raises the last two for an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
         except TimeoutError as error:
             late = f"{where}: the reply was not whole after {whole:g} s"
-            raise TrainerUnreachable(late, retryable=self._spec.may_repeat) from error
+            raise TrainerUnreachable(late, retryable=self.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             # Always retryable: without a connection, the trainer cannot have had the request.
             self._breakers.failed(origin)
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
-            raise TrainerUnreachable(lost, retryable=self._spec.may_repeat) from error
+            raise TrainerUnreachable(lost, retryable=self.may_repeat) from error
 
     def _check_status(self, response: httpx.Response, where: str) -> None:
         status = response.status_code
@@ -90,7 +140,7 @@ class TrainerEndpoint:
                 f"{where}: the trainer answered {status}",
                 status=status,
                 retry_after=as_count(response.headers.get("retry-after")),
-                repeatable=self._spec.may_repeat,
+                repeatable=self.may_repeat,
             )
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:

@@ -286,6 +286,7 @@ class _Attempt:
             max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
             pause=services.drain.pause,
             breakers=services.breakers,
+            trainers=services.trainers,
         )
         # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
         # shows, and `FirstPrompt` finds that out.

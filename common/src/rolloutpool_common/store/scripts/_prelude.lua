@@ -50,22 +50,25 @@ end
 -- Clear a suspect: it made progress, or it failed in an isolated worker without killing it.
 local function clear(uid) redis.call('HDEL', k_rollout(uid), 'crashes', 'company', 'strikes', 'suspected_ms', 'ends') end
 
--- Whether a rollout's turn may be asked again although it may have been answered: RolloutSpec.may_repeat.
+-- Whether a rollout's turn may be asked again although it may have been answered: RolloutSpec.may_repeat, or its trainer
+-- has promised in this batch that this is safe (model_calls.py).
 local function may_repeat(batch, index)
-  local chosen = {}
-  -- Its own fields replace the batch's. Most texts name neither field, and need not be parsed.
+  local chosen, promised = {}, redis.call('EXISTS', k_batch(batch, 'idempotent')) == 1
+  -- Its own fields replace the batch's. Most texts name neither option, and need not be parsed.
   for _, text in ipairs({
     redis.call('HGET', k_batch(batch), 'shared') or '', redis.call('HGET', k_batch(batch, 'items'), index) or ''
   }) do
-    if string.find(text, '"idempotent"', 1, true) or string.find(text, '"on_ambiguous_turn"', 1, true) then
+    local names_option = string.find(text, '"idempotent"', 1, true) or string.find(text, '"on_ambiguous_turn"', 1, true)
+    if text ~= '' and (promised or names_option) then
       local parsed, fields = pcall(cjson.decode, text)
       if not parsed then return false end
-      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn' }) do
+      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn', 'server_url' }) do
         if fields[name] ~= nil then chosen[name] = fields[name] end
       end
     end
   end
-  return chosen.idempotent == true or chosen.on_ambiguous_turn == 'retry'
+  if chosen.idempotent == true or chosen.on_ambiguous_turn == 'retry' then return true end
+  return promised and redis.call('SISMEMBER', k_batch(batch, 'idempotent'), chosen.server_url or '') == 1
 end
 
 -- Among how many, itself included, a suspect may be tried. Decided once, when it is first looked at: the suspects are
