@@ -109,7 +109,7 @@ def _memory(pid: int) -> int:
     total = 0
     for each in (pid, *children(pid)):
         # A child may end at any time.
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):
             total += rss(each)
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():

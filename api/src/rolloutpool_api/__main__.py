@@ -7,9 +7,11 @@ use, or a Redis with the data of another version.
 
 import asyncio
 import errno
+import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 import structlog
 import uvicorn
@@ -17,7 +19,8 @@ from fastapi import FastAPI
 
 from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
-from rolloutpool_api.uvicorn_compat import HeadLimitProtocol, StoppingServer
+from rolloutpool_api.uvicorn_compat import StoppingServer, head_limits
+from rolloutpool_api.waiting_heads import WaitingHeads
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
@@ -27,6 +30,8 @@ __all__ = ["ApiServer", "BindFailed", "main"]
 
 FINISH_SECONDS = 5
 """How long the responses that are being written may take when the process stops."""
+IDLE_SECONDS = 5
+"""How long a connection is kept after an answer if nothing more comes."""
 BACKLOG = 2048
 
 
@@ -39,10 +44,11 @@ class ApiServer(StoppingServer):
 
     def __init__(self, app: FastAPI, *, log_config: None = None) -> None:
         """Prepares to serve an app of `create_app`."""
+        settings: ApiSettings = app.state.services.settings
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=HeadLimitProtocol,
+            http=head_limits(WaitingHeads(settings.head_seconds)),
             ws="none",
             log_config=log_config,
             access_log=False,
@@ -50,6 +56,7 @@ class ApiServer(StoppingServer):
             # The client is whatever connects. uvicorn would trust any X-Forwarded-For that comes from this machine.
             proxy_headers=False,
             timeout_graceful_shutdown=FINISH_SECONDS,
+            timeout_keep_alive=IDLE_SECONDS,
         )
         super().__init__(config, on_stop=app.state.services.stop)
 
@@ -72,6 +79,14 @@ def listen(settings: ApiSettings) -> socket.socket:
         ) from None
 
 
+def allow_open_files() -> None:
+    """Raises this process' limit of open files as far as it may: each connection is one, and the default is 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Where there is no limit at all, the system has one, which this process can't raise to.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def refuse_foreign_schema(redis_url: str) -> None:
     """Raises `ForeignSchema` if Redis answers and holds the data of another version. Redis may be down."""
     store = Store.open(redis_url)
@@ -92,6 +107,7 @@ def main() -> int:
     except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, BindFailed) as error:
         return refuse_start("api", error)
     settings.start_logging()
+    allow_open_files()
     server = ApiServer(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises a signal again once it has stopped, and the default would turn that into a failure.

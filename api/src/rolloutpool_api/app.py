@@ -71,7 +71,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     max_bytes = settings.max_body_mb * 1_000_000
     app.add_middleware(LargeBodies, services=services, max_bytes=max_bytes)
     # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
-    app.add_middleware(BodyLimit, max_bytes=max_bytes)
+    app.add_middleware(BodyLimit, max_bytes=max_bytes, min_rate=settings.min_upload_kb * 1000)
     # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
     return app

@@ -7,6 +7,7 @@ overflows to infinity, no lone surrogate and no more than 201 levels. Python's o
 import asyncio
 import json
 import math
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rolloutpool_api.errors import BodyTooCostly, MalformedBody, UnsupportedBody
+from rolloutpool_api.errors import MalformedBody, UnsupportedBody
 
 __all__ = [
     "FROM_BYTES",
@@ -40,6 +41,8 @@ OFF_LOOP_BYTES = 64 * 1024
 """Larger bodies are parsed in a thread: 64 kB is parsed and validated in about a millisecond."""
 FROM_BYTES = 1_000_000
 """Larger bodies are read in another process (`large_bodies`)."""
+GRACE_SECONDS = 20.0
+"""So long a body may take whatever its size: networks pause."""
 TAKES_LARGE = frozenset({("POST", "/rollout"), ("POST", "/v1/batches")})
 """Requests whose body may be larger than that."""
 
@@ -140,11 +143,7 @@ class StrictRequest(Request):
             json.JSONDecodeError: with Python's own texts, because protocol v1's clients see them.
         """
         body = await self.body()
-        try:
-            return await off_loop(len(body), lambda: _parse_like_python(body))
-        except MemoryError:
-            # FastAPI would answer 400 to all errors but its own.
-            raise HTTPException(413, BodyTooCostly().message) from None
+        return await off_loop(len(body), lambda: _parse_like_python(body))
 
 
 class StrictRoute(APIRoute):
@@ -170,14 +169,22 @@ def _parse_like_python(body: bytes) -> Any:
 
 
 class BodyLimit:
-    """Refuses bodies above a size with 413, before reading them where they announce it; logs callers that leave."""
+    """Bounds bodies in size and time, and logs callers that leave.
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    1. A body above a size is refused with 413, before it is read where it announces its size.
+    2. One that comes too slowly is refused with 408: after `GRACE_SECONDS` it must have come at `min_rate` on average.
+       Only the time counts in which the application waits for the caller. It is no fault of the caller if the
+       application does not read.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, min_rate: float) -> None:
+        """`min_rate` is in bytes per second."""
         self._app = app
         self._max_bytes = max_bytes
+        self._min_rate = min_rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on with a bounded `receive`."""
+        """Passes the request on with a bounded `receive` (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -186,15 +193,44 @@ class BodyLimit:
         announced = Headers(scope=scope).get("content-length", "0")
         # An announced size above the limit counts as read, so the first `receive` refuses without reading.
         seen = int(announced) if announced.isdecimal() and int(announced) > limit else 0
-        is_whole = False
+        is_whole = has_answered = False
+        waited = 0.0
+
+        async def in_time() -> Message:
+            nonlocal waited
+            begun = time.monotonic()
+            try:
+                async with asyncio.timeout(GRACE_SECONDS + seen / self._min_rate - waited):
+                    return await receive()
+            except TimeoutError:
+                _log.info("body came too slowly", path=scope["path"], received=seen)
+                if has_answered:
+                    return {"type": "http.disconnect"}
+                raise HTTPException(
+                    408,
+                    f"only {seen} bytes of the body came in {waited + time.monotonic() - begun:.0f} s; send it faster, "
+                    "or lower ROLLOUTPOOL_MIN_UPLOAD_KB",
+                    headers={"Connection": "close"},
+                ) from None
+            finally:
+                waited += time.monotonic() - begun
+
+        async def watched(message: Message) -> None:
+            nonlocal has_answered
+            has_answered = True
+            await send(message)
 
         async def bounded() -> Message:
             nonlocal seen, is_whole
-            message = {} if seen > limit else await receive()
+            if seen > limit:
+                message: Message = {}
+            else:
+                # What follows a whole body is the end of the connection, which may be far.
+                message = await (receive() if is_whole else in_time())
             seen += len(message.get("body", b""))
             if message.get("type") == "http.request":
                 is_whole = not message.get("more_body", False)
-            elif message.get("type") == "http.disconnect" and not is_whole:
+            elif message.get("type") == "http.disconnect" and not (is_whole or has_answered):
                 _log.info("caller left in mid-body", path=scope["path"], received=seen)
             # Raised while the app reads, so that the app's own handlers write the answer in the shape of the path.
             if seen > limit:
@@ -202,4 +238,4 @@ class BodyLimit:
                 raise HTTPException(413, f"the body is larger than {limit // 1_000_000} MB; {mend}")
             return message
 
-        await self._app(scope, bounded, send)
+        await self._app(scope, bounded, watched)

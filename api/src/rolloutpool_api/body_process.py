@@ -9,19 +9,22 @@ API's event loop as well. Another process does not (docs/decisions/0019).
    pair of sockets that no other process can open, each with its length before it.
 3. Bodies do not travel: with each length goes the descriptor of a `Spool`, which both processes can read.
 4. `IDLE_SECONDS` after its last answer the process ends, and its memory is free again.
-5. If it ends in the middle of a question, that request alone fails. The next question starts another process.
+5. While it works, its memory is looked at every `WEIGH_SECONDS`. Above `MEMORY_FACTOR` times the largest body it is
+   killed, and the request gets 413. It can't look itself, because the parser does not let any other thread run; and a
+   limit of the system counts memory that is only reserved, which is up to ten times the size of the body.
+6. If it ends in the middle of a question, that request alone fails. The next question starts another process.
 
 When the API is killed, its socket closes, and the process ends by itself.
 """
 
 import asyncio
 import pickle
-import signal
+import resource
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -37,8 +40,13 @@ _log = structlog.stdlib.get_logger(__name__)
 IDLE_SECONDS = 30.0
 """A trainer that submits large batches sends the next one soon."""
 END_SECONDS = 5.0
+MEMORY_FACTOR = 12
+"""Ordinary batches take 3 to 6 times their size; one that is all empty objects would take 30 times."""
+MEMORY_AT_REST = 150_000_000
+"""Bytes of a process that has read nothing yet, with room to spare."""
+WEIGH_SECONDS = 0.05
+"""In this time the parser takes 50 MB at most."""
 LENGTH_BYTES = 8
-_FAILED_WITHIN = (-signal.SIGABRT, -signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
@@ -104,12 +112,13 @@ class BodyProcess:
                 answer = await self._exchange(self._started(), question, body)
             except BaseException as error:
                 # After half an exchange, also one that was cancelled, nobody knows what the process would send next.
-                code = await self._kill()
+                process = self._process
+                self._end()
+                if process is not None:
+                    process.kill()
                 if isinstance(error, OSError | EOFError):
-                    _log.error("the reader of large bodies ended", exit_code=code)
-                    # What is written in C or Rust aborts, or follows a null pointer, where Python would raise a
-                    # MemoryError. To send such a body again would not help.
-                    raise (BodyTooCostly if code in _FAILED_WITHIN else ReaderEnded) from None
+                    _log.error("the reader of large bodies ended")
+                    raise ReaderEnded from None
                 raise
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end)
             return answer
@@ -161,7 +170,10 @@ class BodyProcess:
         # Eight bytes always fit, because everything that was sent before has been read.
         socket.send_fds(link, [length], [body.fd])
         await loop.sock_sendall(link, data)
-        await _readable(link)
+        while not await _readable(link):
+            if self._memory() > MEMORY_AT_REST + MEMORY_FACTOR * self._settings.max_body_mb * 1_000_000:
+                _log.warning("a body took too much memory to read", limit_mb=MEMORY_FACTOR * self._settings.max_body_mb)
+                raise BodyTooCostly
         length, fds, _, _ = socket.recv_fds(link, LENGTH_BYTES, 1)
         if not fds:
             raise EOFError
@@ -181,24 +193,25 @@ class BodyProcess:
             self._ended.append(self._process)
         self._socket = self._process = None
 
-    async def _kill(self) -> int | None:
-        process = self._process
-        self._end()
-        if process is None:
-            return None
-        # It may be about to end by itself, and then its own exit code says why.
-        with suppress(subprocess.TimeoutExpired):
-            return await asyncio.to_thread(process.wait, 0.5)
-        process.kill()
-        return None
+    def _memory(self) -> int:
+        """Returns the process' resident bytes; 0 where the system does not tell, or the process has ended."""
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1] if self._process else 0
+        except OSError:
+            return 0
+        return int(pages) * resource.getpagesize()
 
 
-async def _readable(link: socket.socket) -> None:
+async def _readable(link: socket.socket) -> bool:
+    """Waits until there is something to read, for `WEIGH_SECONDS` at most; tells whether there is."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(link, ready.set)
     try:
-        await ready.wait()
+        async with asyncio.timeout(WEIGH_SECONDS):
+            return await ready.wait()
+    except TimeoutError:
+        return False
     finally:
         loop.remove_reader(link)
 

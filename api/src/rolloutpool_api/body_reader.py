@@ -6,16 +6,12 @@ same code as a small one, and gets the same answer. Two things differ:
 1. It publishes nothing: the API's process does that when it has the answer.
 2. `POST /rollout` returns a ticket as soon as the rollout is submitted, because the next body need not wait for the
    rollout's end. The API's process waits, and asks for the answer with the ticket.
-
-Its memory is bounded: a body that needs more than `MEMORY_FACTOR` times the largest body's size is refused with 413.
 """
 
 import asyncio
 import pickle
-import resource
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -24,16 +20,12 @@ from starlette.types import ASGIApp, Message
 from rolloutpool_api import synchronous
 from rolloutpool_api.app import create_reader_app
 from rolloutpool_api.body_process import LENGTH_BYTES, ForwardedRequest, ReaderReply, V1Ticket, frame
-from rolloutpool_api.errors import BodyTooCostly, answer_error
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_api.spool import Spool
 from rolloutpool_common.process.garbage import collect_rarely
 
 __all__ = ["answer_request", "main"]
-
-MEMORY_FACTOR = 12
-"""Ordinary batches take 4 to 8 times their size; one that is all empty objects would take 30 times."""
 
 
 class _ReaderServices(ApiServices):
@@ -66,9 +58,6 @@ async def answer_request(app: ASGIApp, scope: dict[str, Any], spool: Spool) -> t
 
     try:
         await app(scope, receive, send)
-    except MemoryError:
-        response = answer_error(scope["path"], BodyTooCostly())
-        return ReaderReply(response.status_code, response.raw_headers), bytes(response.body)
     except Exception:
         # The application has answered 500 and logged it; Starlette raises it again for a server to see.
         if not sent:
@@ -97,15 +86,6 @@ def _receive(link: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _limit_memory(size: int) -> None:
-    """Bounds what this process may take beyond what it has now, in bytes."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        data_pages = int(statm.read_text().split()[5])
-        limit = data_pages * resource.getpagesize() + size
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
 def main() -> int:
     """Answers questions until the API's process closes its socket."""
     link = socket.socket(fileno=int(sys.argv[1]))
@@ -114,7 +94,6 @@ def main() -> int:
     collect_rarely()
     services = _ReaderServices(settings)
     app = create_reader_app(services)
-    _limit_memory(settings.max_body_mb * 1_000_000 * MEMORY_FACTOR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         while True:
             length, fds, _, _ = socket.recv_fds(link, LENGTH_BYTES, 1)

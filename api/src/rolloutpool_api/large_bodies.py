@@ -77,7 +77,8 @@ class LargeBodies:
             # `BodyLimit` has logged it, and there is nobody to answer.
             return
         except HTTPException as error:
-            await answer(scope["path"], error.status_code, str(error.detail))(scope, receive, send)
+            refusal = answer(scope["path"], error.status_code, str(error.detail), headers=error.headers)
+            await refusal(scope, receive, send)
         except ApiError as error:
             await answer_error(scope["path"], error)(scope, receive, send)
         except StoreError as error:

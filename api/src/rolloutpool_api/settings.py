@@ -30,6 +30,10 @@ class ApiSettings(ActorSettings):
     """Deadline of a synchronous rollout, from its submission."""
     max_body_mb: int = Field(default=64, ge=1)
     """Largest request body that is read."""
+    head_seconds: float = Field(default=10.0, gt=0, le=3600)
+    """How long a connection may take to send the head of a request."""
+    min_upload_kb: float = Field(default=100.0, gt=0)
+    """Kilobytes per second at which a body must come, after 20 s; slower ones get 408."""
     max_messages: int = Field(default=10_000, ge=1)
     """Messages that a rollout may begin with."""
     max_open: int = Field(default=200_000, ge=1)
