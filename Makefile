@@ -22,7 +22,7 @@ endif
 KEEP ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
-BENCHMARKS := throughput tokens submit results waiters memory loop_delay recovery demo http_calls fsync
+BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
 .PHONY: help install generate demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens clean

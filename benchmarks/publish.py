@@ -17,7 +17,18 @@ from benchmarks.report import FOLDER, Report, table
 
 __all__ = ["main", "publish"]
 
-ORDER = ("throughput", "tokens", "submit", "results", "waiters", "memory", "loop_delay", "recovery", "demo")
+ORDER = (
+    "throughput",
+    "tokens",
+    "submit",
+    "results",
+    "waiters",
+    "memory",
+    "loop_delay",
+    "neighbours",
+    "recovery",
+    "demo",
+)
 """The order of the sections; others follow by name."""
 _INTRODUCTION = """# Benchmarks
 

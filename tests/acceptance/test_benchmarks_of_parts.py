@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks import demo, loop_delay, memory, recovery, results, submit, tokens, waiters
+from benchmarks import demo, loop_delay, memory, neighbours, recovery, results, submit, tokens, waiters
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Row
 
@@ -106,3 +106,12 @@ def test_the_demo() -> None:
     row = demo.measure("--rollouts", "8", "--workers", "1")
     assert 0 < number(row, "first result, s") < number(row, "all checked, s") < number(row, "stopped, s")
     assert number(row, "CPU to the first result, s") > 0
+
+
+def test_neighbours() -> None:
+    load = neighbours.LOAD.with_rollouts(8)
+    with local_pool(workers=1, env=neighbours.ENVIRONMENT) as pool:
+        rows = neighbours.measure(pool, load, 1, neighbours.OFFENCES[:1] + neighbours.OFFENCES[-1:])
+    assert [row["offender"] for row in rows] == ["10,000 tool calls in one reply", "an isolated tool that spins"]
+    assert min(column(rows, "offences")) >= 1
+    assert min(column(rows, "ratio")) > 0

@@ -64,7 +64,7 @@ class Isolated:
     """The limits of a tool whose calls run in child processes."""
 
     memory_mb: int = 512
-    """Of a child process: Python takes about 40 MB of it, and the tool's module what it imports."""
+    """Of a child process: Python takes about 30 MB of it, and the tool's module what it imports."""
     seconds: float | None = None
     """Longest wait for one call, if that is shorter than ROLLOUTPOOL_TOOL_TIMEOUT."""
 
