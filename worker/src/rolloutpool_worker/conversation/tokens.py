@@ -49,6 +49,8 @@ class TokenTrack:
         self._tools = tools
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
+        self.found_kind = TrainerKind.UNKNOWN
+        """What echoes have shown. What a trainer says of itself it says to each rollout, before the first mask."""
         self._guessed = kind is not TrainerKind.UNKNOWN
         """Whether the trainer's kind is only what other rollouts have learned."""
         self._by_increment = True
@@ -147,15 +149,16 @@ class TokenTrack:
         label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, len(messages)))
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
-            self._learn(TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS, proved=True)
+            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
+            self._guessed, self.found_kind = False, TrainerKind.UNKNOWN
         self.ledger.append_sampled(
             reply.token_ids, reply.logprobs, turn=asked.turn, policy_version=reply.policy_version, train=train
         )
         return label
 
-    def _learn(self, kind: TrainerKind, *, proved: bool = False) -> None:
-        self._guessed = self._guessed and not proved and kind is self.kind
-        self.kind = kind
+    def _learn(self, kind: TrainerKind) -> None:
+        self._guessed = self._guessed and kind is self.kind
+        self.kind = self.found_kind = kind
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn whose entries the ledger has absorbed.

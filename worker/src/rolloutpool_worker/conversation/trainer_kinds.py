@@ -2,7 +2,8 @@
 
 1. A rollout begins with what is known of its endpoint, tokenizer and template: here, or else in Redis (one read, and
    not again for `ASK_AGAIN_SECONDS`).
-2. At its end it notes what it has learned. The process's beat writes that to Redis, where all workers find it.
+2. At its end it notes what echoes have shown, and the process's beat writes that to Redis, where all workers find it.
+   What a trainer says of itself is not noted, because it says it to each rollout.
 3. It is a first guess. Where it is wrong, the trainer refuses one mask with 422; the other length is tried, and the
    echo corrects what is known.
 """

@@ -305,7 +305,7 @@ class _Attempt:
             return await agent(self._conversation)
         finally:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
-            services.kinds.learned(spec, tokens.kind)
+            services.kinds.learned(spec, tokens.found_kind)
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec
