@@ -88,7 +88,7 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
 def main() -> None:
     """Prints a table."""
     options = parser("http_calls", __doc__).parse_args()
-    body = b'{"rollout_id":"2.0.0.0.x","messages":"' + b"x" * 1500 + b'"}'
+    body = b'{"rollout_id":"2.0.0.0.silent.x","messages":"' + b"x" * 1500 + b'"}'
     assert conversation(2, 0)
     with serving("benchmarks.stub_trainer") as port:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"

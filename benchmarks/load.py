@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from benchmarks.cpu import POOL_ROLES
 
-__all__ = ["Load", "Measured", "System"]
+__all__ = ["Load", "Measured", "System", "TrainerManner"]
 
 SPREAD = 0.2
 """Latencies differ by this much around their mean. With one for all, rollouts move in waves, and what would be measured
@@ -14,11 +14,28 @@ SLOW_EVERY = 20
 """One rollout in so many is a straggler, where a load has any."""
 
 
+class TrainerManner(StrEnum):
+    """What a trainer does with the ids that it has sampled, and whether it says so."""
+
+    DECLARES = "declares"
+    """It keeps them, and says so."""
+    SILENT = "silent"
+    """It keeps them and says nothing, as trainers of the founding protocol do."""
+    RERENDERS = "rerenders"
+    """It renders the whole history again for each turn, gets other ids than it had sampled, and says nothing."""
+
+
 class System(StrEnum):
     """A system that runs rollouts."""
 
     POOL = "pool"
-    """Ours: API, workers, Redis."""
+    """Ours: API, workers, Redis. Batches, and a trainer that declares that it keeps ids."""
+    POOL_SILENT = "pool-silent"
+    """Ours: batches, and a trainer that declares nothing."""
+    POOL_V1 = "pool-v1"
+    """Ours: each rollout by `POST /rollout`, and a trainer that declares nothing."""
+    POOL_RERENDER = "pool-rerender"
+    """Ours: each rollout by `POST /rollout`, and a trainer that renders history again."""
     FOUNDING = "founding"
     """The founding notes' pattern, one process."""
     IDEAL_HTTPX = "ideal-httpx"
@@ -29,7 +46,19 @@ class System(StrEnum):
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles whose CPU time is the system's own cost."""
-        return {System.POOL: POOL_ROLES, System.FOUNDING: ("founding",)}.get(self, ("load",))
+        return POOL_ROLES if self.is_pool else ("founding",) if self is System.FOUNDING else ("load",)
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether it is ours."""
+        return self in (System.POOL, System.POOL_SILENT, System.POOL_V1, System.POOL_RERENDER)
+
+    @property
+    def trainer(self) -> TrainerManner:
+        """The trainer that its rollouts call."""
+        # The founding pattern renders the prompts itself and reads nothing that a trainer declares.
+        silent = {System.POOL_RERENDER: TrainerManner.RERENDERS, System.POOL: TrainerManner.DECLARES}
+        return silent.get(self, TrainerManner.SILENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +72,7 @@ class Load:
     rollouts: int
     result_characters: int = 0
     """Length of a tool's result; 0 for a calculator's, of two or three characters."""
+    trainer: TrainerManner = TrainerManner.DECLARES
     slow_ms: int | None = None
     """How long it takes per turn of every `SLOW_EVERY`th rollout."""
 

@@ -15,16 +15,23 @@ from rolloutpool_common.rendering import TINY
 __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
+OURS = tuple(system for system in System if system.is_pool)
 RESULTS = (2000, 4000)
 """Characters of a tool's result. 2,000 are 500 tokens, about as many per turn as in what a trainer reported
 (huggingface/trl#6250: 69,000 tokens after 128 turns)."""
 LONG = 32
 """From so many turns on a conversation is long."""
-_TURN_MS = {System.POOL: 0.9, System.FOUNDING: 2.0, System.IDEAL_HTTPX: 0.5, System.IDEAL_RAW: 0.03}
+_TURN_MS = {
+    **dict.fromkeys(OURS, 1.2),
+    System.POOL: 0.9,
+    System.FOUNDING: 2.0,
+    System.IDEAL_HTTPX: 0.5,
+    System.IDEAL_RAW: 0.03,
+}
 """Roughly; only for how many rollouts to run."""
 _RENDER_MS = 0.1
 """The founding pattern's further cost per turn and turn before it, as roughly."""
-_THOUSAND_MS = {System.POOL: 0.6, System.FOUNDING: 5.0, System.IDEAL_HTTPX: 0.1, System.IDEAL_RAW: 0.1}
+_THOUSAND_MS = {**dict.fromkeys(OURS, 0.6), System.FOUNDING: 5.0, System.IDEAL_HTTPX: 0.1, System.IDEAL_RAW: 0.1}
 """Further cost of a turn by a thousand characters in each result, as roughly."""
 
 
@@ -53,27 +60,28 @@ class Point:
         cost_ms = (_TURN_MS[system] + _THOUSAND_MS[system] * self.result_characters / 1000) * self.turns
         if system is System.FOUNDING:
             cost_ms += _RENDER_MS * self.turns * self.turns
-        if system is System.POOL:
+        if system.is_pool:
             cost_ms /= min(self.workers, 2)
         if self.rollouts is not None:
-            return self._load(self.rollouts)
+            return self._load(self.rollouts, system)
         per_second = 1000 / max(cost_ms, self.turns * self.latency_ms / self.in_flight)
         least = 2 * self.in_flight
         if self.turns >= LONG:
             # The founding pattern's all advance together; the pool's come and go, and its slots are empty at the end.
-            least = {System.FOUNDING: self.in_flight, System.POOL: 8 * self.in_flight}.get(system, least)
+            least = 8 * self.in_flight if system.is_pool else self.in_flight if system is System.FOUNDING else least
         if self.latency_ms * self.turns >= 1000 * seconds / 4:
             # The same number for everybody: the last ones run in less and less company.
             per_second, least = 0.0, 5 * self.in_flight
-        return self._load(min(max(int(per_second * seconds), least), 10_000))
+        return self._load(min(max(int(per_second * seconds), least), 10_000), system)
 
-    def _load(self, rollouts: int) -> Load:
+    def _load(self, rollouts: int, system: System) -> Load:
         return Load(
             turns=self.turns,
             in_flight=self.in_flight,
             latency_ms=self.latency_ms,
             result_characters=self.result_characters,
             slow_ms=self.slow_ms,
+            trainer=system.trainer,
             rollouts=rollouts,
         )
 
@@ -117,7 +125,7 @@ def _points() -> Iterator[Point]:
 
 def few_points(real: str | None) -> Iterator[Point]:
     """Returns the points that budgets need."""
-    both = (System.POOL, System.FOUNDING)
+    both = (System.POOL, System.POOL_SILENT, System.POOL_V1, System.POOL_RERENDER, System.FOUNDING)
     for point in (
         Point(experiment="in flight"),
         Point(experiment="tickets", tickets_of=1, systems=both),

@@ -30,11 +30,21 @@ PAGE = 200
 class PoolUnderLoad:
     """A running pool."""
 
-    def __init__(self, url: str, trainer: str, tokenizer: str) -> None:
-        self._http = httpx.Client(base_url=url, trust_env=False, timeout=120.0)
+    def __init__(self, http: httpx.Client, trainer: str, tokenizer: str, system: System = System.POOL) -> None:
+        self._system = system
+        self._http = http
         self._trainer = trainer
         self._tokenizer = tokenizer
         self._serial = 0
+
+    @property
+    def port(self) -> int:
+        """Where its API listens."""
+        return self._http.base_url.port or 80
+
+    def as_system(self, system: System) -> "PoolUnderLoad":
+        """Returns the same pool, whose measurements are of another system."""
+        return self if system is self._system else PoolUnderLoad(self._http, self._trainer, self._tokenizer, system)
 
     def warm_up(self, load: Load) -> None:
         """Opens connections and fills caches, those of the trainer too."""
@@ -51,7 +61,7 @@ class PoolUnderLoad:
         seconds = time.perf_counter() - start
         spent = Usage().since(before)
         _check(pages, load)
-        return Measured(System.POOL, load, seconds, spent)
+        return Measured(self._system, load, seconds, spent)
 
     def _body(self, load: Load) -> bytes:
         serials = range(self._serial, self._serial + load.rollouts)
@@ -89,10 +99,6 @@ class PoolUnderLoad:
             cursor, complete = page.headers["X-Next-Cursor"], page.headers["X-Batch-Complete"] == "true"
         return pages
 
-    def close(self) -> None:
-        """Closes the connection to the pool."""
-        self._http.close()
-
 
 def _check(pages: list[bytes], load: Load) -> None:
     results = [orjson.loads(line)["result"] for page in pages for line in page.splitlines()]
@@ -118,9 +124,6 @@ def running_pool(
     with (
         TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
         LocalPool(workers, flower=False, state=state, tokenizers=[tokenizer], env=env) as pool,
+        httpx.Client(base_url=pool.url, trust_env=False, timeout=120.0) as http,
     ):
-        under_load = PoolUnderLoad(pool.url, trainer, tokenizer)
-        try:
-            yield under_load
-        finally:
-            under_load.close()
+        yield PoolUnderLoad(http, trainer, tokenizer)

@@ -15,6 +15,7 @@ from typing import cast
 
 import uvloop
 from benchmarks.conversations import conversation
+from benchmarks.load import TrainerManner
 from benchmarks.wire import Messages
 
 from rolloutpool_common.rendering import TINY
@@ -55,8 +56,9 @@ class Connection(asyncio.Protocol):
 def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
     """Returns how many seconds to wait, and the response."""
     start = body.rfind(_ID) + len(_ID)
-    turns, variant, characters, latency_ms, _ = body[start : body.index(b'"', start)].split(b".")
-    turn = conversation(int(turns), int(variant), int(characters), tokenizer)[body.count(_ASSISTANT)]
+    turns, variant, characters, latency_ms, trainer, _ = body[start : body.index(b'"', start)].split(b".")
+    manner = TrainerManner(trainer.decode())
+    turn = conversation(int(turns), int(variant), int(characters), tokenizer, manner)[body.count(_ASSISTANT)]
     digest = _DIGEST.search(head)
     return int(latency_ms) / 1000, turn.delta if digest and digest[1] == turn.digest else turn.whole
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from benchmarks.founding_load import running_founding
 from benchmarks.ideal import Ideal
 from benchmarks.load import Load, Measured, System
 from benchmarks.matrix import Point, every_point, few_points, points
-from benchmarks.pool import running_pool
+from benchmarks.pool import PoolUnderLoad, running_pool
 from benchmarks.processes import ROOT, serving
 from benchmarks.report import Plot, Row, emit, parser
+from benchmarks.v1_load import V1UnderLoad, running_founding
 
 from rolloutpool_common.rendering import TINY
 
@@ -44,19 +44,28 @@ def measure(point: Point, *, repeats: int, seconds: float, rollouts: int | None 
         port = stack.enter_context(serving("benchmarks.stub_trainer", "--tokenizer", point.tokenizer))
         trainer = f"http://127.0.0.1:{port}"
         running: dict[System, _UnderLoad] = {}
+        pool: PoolUnderLoad | None = None
         for system in point.systems:
-            if system is System.POOL:
-                pool = stack.enter_context(
-                    running_pool(
-                        trainer,
-                        workers=point.workers,
-                        in_flight=point.in_flight,
-                        tickets_of=point.tickets_of,
-                        tokenizer=point.tokenizer,
+            if system.is_pool:
+                # One pool for all of them: they take turns, and an idle second one would cost the first its cores.
+                if pool is None:
+                    pool = stack.enter_context(
+                        running_pool(
+                            trainer,
+                            workers=point.workers,
+                            in_flight=point.in_flight,
+                            tickets_of=point.tickets_of,
+                            tokenizer=point.tokenizer,
+                        )
                     )
-                )
-                pool.warm_up(loads[system])
-                running[system] = pool
+                if system in (System.POOL_V1, System.POOL_RERENDER):
+                    v1 = V1UnderLoad(system, pool.port, trainer, point.tokenizer)
+                    v1.warm_up(loads[system])
+                    running[system] = v1
+                else:
+                    batches = pool.as_system(system)
+                    batches.warm_up(loads[system])
+                    running[system] = batches
             elif system is System.FOUNDING:
                 founding = stack.enter_context(
                     running_founding(trainer, in_flight=point.in_flight, tokenizer=point.tokenizer)
@@ -86,14 +95,14 @@ def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
         "stragglers, ms": load.slow_ms,
         "result, characters": load.result_characters or None,
         "tokenizer": Path(point.tokenizer).name,
-        "workers": point.workers if system is System.POOL else None,
-        "tickets of": point.tickets_of if system is System.POOL else None,
+        "workers": point.workers if system.is_pool else None,
+        "tickets of": point.tickets_of if system.is_pool else None,
         "rollouts": load.rollouts,
         "rollouts/s": median(one.per_second for one in own),
         "CPU ms": median(one.own_cpu_ms for one in own),
     }
     for role in ("api", "worker", "redis"):
-        row[f"{role} ms"] = median(one.cpu_ms(role) for one in own) if system is System.POOL else None
+        row[f"{role} ms"] = median(one.cpu_ms(role) for one in own) if system.is_pool else None
     row |= _ratio("rate / founding", system, System.FOUNDING, repeats, lambda one: one.per_second)
     row |= _ratio("CPU / founding", system, System.FOUNDING, repeats, lambda one: one.own_cpu_ms)
     row |= _ratio("rate / ideal", system, System.IDEAL_RAW, repeats, lambda one: one.per_second)
@@ -206,7 +215,7 @@ def _options() -> argparse.Namespace:
     one.add_argument("--tickets-of", type=int, default=8)
     one.add_argument("--tokenizer", default=TINY, help="a directory, or the name of the tiny one")
     one.add_argument("--rollouts", type=int, help="how many; default: by --seconds")
-    one.add_argument("--systems", default=System.POOL.value, help="pool,founding,ideal-httpx,ideal-raw")
+    one.add_argument("--systems", default=System.POOL.value, help=",".join(System))
     return options.parse_args()
 
 

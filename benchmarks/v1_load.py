@@ -1,4 +1,4 @@
-"""The founding pattern under load: many `POST /rollout` at once, each on a connection of its own."""
+"""Many `POST /rollout` at once, each on a connection of its own: to the founding pattern, and to the pool."""
 
 import asyncio
 import time
@@ -14,16 +14,18 @@ from benchmarks.load import Load, Measured, System
 from benchmarks.processes import serving
 from benchmarks.wire import Client, connect, head
 
-__all__ = ["FoundingUnderLoad", "running_founding"]
+__all__ = ["V1UnderLoad", "running_founding"]
 
 
-class FoundingUnderLoad:
-    """A running server of the founding pattern."""
+class V1UnderLoad:
+    """A running server that speaks protocol v1."""
 
-    def __init__(self, port: int, trainer: str, tokenizer: str) -> None:
+    def __init__(self, system: System, port: int, trainer: str, tokenizer: str) -> None:
+        self._system = system
         self._port = port
         self._tokenizer = tokenizer
         self._trainer = trainer
+        self._serial = 0
 
     def warm_up(self, load: Load) -> None:
         """Opens connections and fills caches, those of the trainer too."""
@@ -48,16 +50,18 @@ class FoundingUnderLoad:
             waiting = iter(bodies)
             await asyncio.gather(*(slot(connection, waiting) for connection in connections))
 
-        bodies = [self._body(load, serial) for serial in range(load.rollouts)]
+        bodies = [self._body(load, serial) for serial in range(self._serial, self._serial + load.rollouts)]
+        # Each rollout of the pool needs a name of its own.
+        self._serial += load.rollouts + (-load.rollouts) % VARIANTS
         short = replace(load, turns=2, latency_ms=0, slow_ms=None)
-        await run([self._body(short, serial) for serial in range(len(connections))])
+        await run([self._body(short, self._serial + serial) for serial in range(len(connections))])
         before, start = Usage(), time.perf_counter()
         await run(bodies)
         seconds = time.perf_counter() - start
         spent = Usage().since(before)
         for connection in connections:
             connection.close()
-        return Measured(System.FOUNDING, load, seconds, spent)
+        return Measured(self._system, load, seconds, spent)
 
     def _body(self, load: Load, serial: int) -> bytes:
         return orjson.dumps(
@@ -74,7 +78,7 @@ class FoundingUnderLoad:
 
 
 @contextmanager
-def running_founding(trainer: str, *, in_flight: int, tokenizer: str) -> Iterator[FoundingUnderLoad]:
+def running_founding(trainer: str, *, in_flight: int, tokenizer: str) -> Iterator[V1UnderLoad]:
     """Runs the server while the block runs."""
     with serving("benchmarks.founding", "--in-flight", str(in_flight), "--tokenizer", tokenizer) as port:
-        yield FoundingUnderLoad(port, trainer, tokenizer)
+        yield V1UnderLoad(System.FOUNDING, port, trainer, tokenizer)
