@@ -44,7 +44,7 @@ KEYS = ("first", "second")
 NAMES = ("a", "b")
 KEPT = (
     *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch"),
-    "rp:schema",
+    *("rp:schema", "rp:isolated", "rp:trials"),
 )
 """What is bounded by itself, whatever was submitted."""
 
