@@ -2,13 +2,20 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.batches import new_batch, uids_of
 from tests.support.pool import Pool, opened_pool
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import say
 from tests.support.waiting import until
 from tests.support.worker_process import started_worker
+
+from rolloutpool_common.queue.publisher import Publisher
+from rolloutpool_common.rendering import ChatTokenizer
 
 CONSUMING_WITHIN = 0.3
 """Seconds from the announcement until the consumer waits for messages; it was 0.6 and more on an idle machine."""
@@ -41,3 +48,39 @@ async def test_a_sigterm_during_the_start_ends_cleanly(idle_pool: Pool, redis_ur
         assert await worker.ended() in (0, -signal.SIGTERM), worker.log()
         assert "Traceback" not in worker.log()
     assert await idle_pool.store.workers.known() == []
+
+
+@pytest.mark.parametrize("per_message", [1, 8])
+async def test_idle_workers_share_a_batch_although_one_came_up_first(
+    idle_pool: Pool, redis_url: str, tokenizer: ChatTokenizer, per_message: int
+) -> None:
+    publisher = Publisher(idle_pool.store, redis_url, per_message=per_message)
+    async with scripted_trainer(tokenizer, *[say("8")] * 64) as trainer:
+        with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS="256") as first:
+            await first.announced(idle_pool.store)
+            await asyncio.sleep(1)
+            with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS="256") as second:
+                await second.announced(idle_pool.store)
+                batch = new_batch(64, shared={"server_url": trainer.url})
+                await idle_pool.store.batches.submit(batch)
+                await publisher.pump()
+                results = [await idle_pool.result(uid, 60) for uid in uids_of(batch)]
+    publisher.close()
+    shares = Counter(result.worker for result in results)
+    assert len(shares) == 2
+    assert min(shares.values()) >= 16
+
+
+async def test_a_worker_that_is_left_alone_takes_all(idle_pool: Pool, redis_url: str, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, *[say("8")] * 64) as trainer:
+        with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS="256") as gone:
+            await gone.announced(idle_pool.store)
+            with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS="256") as worker:
+                left = await worker.announced(idle_pool.store)
+                gone.kill()
+                async with idle_pool.reconciled():
+                    results = [
+                        await idle_pool.result(uid, 60)
+                        for uid in await idle_pool.submit(64, shared={"server_url": trainer.url})
+                    ]
+    assert {result.worker for result in results} == {left.worker_id}

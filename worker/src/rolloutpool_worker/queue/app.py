@@ -2,7 +2,8 @@
 
 1. Plug-ins and tokenizers are loaded, and Celery's consumer starts. Once it takes messages (`worker_ready`), the
    process announces itself: a worker that is announced and does not consume would look idle, and others get its work.
-2. Celery's consumer takes a message when there is a slot for each rollout that the message brings (`slots`).
+2. Celery's consumer takes a message when there is a slot for each rollout that the message brings (`slots`), and while
+   it does not pause for other workers' sake (`pace`).
 3. The task starts the rollouts as coroutines on the event loop and returns a future at once; no thread waits for them.
    Celery hears when they have ended (`pool`).
 4. The first SIGTERM begins the drain, the second one the hurry (`rolloutpool_worker.drain`). Then Celery's pool waits
@@ -32,6 +33,7 @@ from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.celery_compat import LoopConsumer
+from rolloutpool_worker.queue.pace import Pace
 from rolloutpool_worker.queue.pool import LoopPool
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
@@ -60,6 +62,7 @@ class CeleryWorker:
         self._slots = Slots(
             settings.worker_slots, most_per_message(settings.worker_slots, settings.rollouts_per_ticket)
         )
+        self._pace = Pace()
         # A message can bring more rollouts than this worker has slots, if it was made when all workers were larger. The
         # rest of its rollouts then waits here.
         self._places = asyncio.Semaphore(settings.worker_slots)
@@ -77,6 +80,7 @@ class CeleryWorker:
             uids = [uid_of(batch_id, index) for batch_id, index in refs]
             # From here on `_run_one` gives back one slot for each rollout, however it ends.
             self._slots.take(len(uids))
+            self._pace.took(len(uids), self._slots.in_use)
             return self._loop.submit(self._run(uids))
 
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)
@@ -123,7 +127,8 @@ class CeleryWorker:
             loglevel=settings.log_level.upper(),
             hostname=f"worker-{os.getpid()}@{socket.gethostname()}",
         )
-        cast(Any, worker).pool.slots = self._slots
+        pool = cast(Any, worker).pool
+        pool.slots, pool.pace = self._slots, self._pace
         return worker
 
     def _start(self, **_: Any) -> None:

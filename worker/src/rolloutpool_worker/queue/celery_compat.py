@@ -5,7 +5,7 @@
 - A pool's callback takes `(failed, result, seconds)`, as the tracer returns them, with a `billiard.einfo.ExceptionInfo`
   for a failure. We report ends in this form.
 - `Consumer.on_send_event_buffered`, with `timer` and `event_dispatcher`: we send events together, not one by one.
-- `Consumer.on_ready`, with `pool` and `task_consumer`: we reserve messages by the rollouts that they bring.
+- `Consumer.on_ready`, with `pool`, `timer` and `task_consumer`: we reserve messages by the rollouts that they bring.
 
 `test_celery_compat.py` runs each of them against the installed Celery.
 """
@@ -67,7 +67,7 @@ def report_failure(callback: TaskCallback, seconds: float) -> None:
 
 
 class LoopConsumer(Consumer):
-    """A consumer that sends events together, and reserves messages while there are slots for their rollouts."""
+    """A consumer that sends events together, and reserves messages as slots and pace allow."""
 
     event_dispatcher: Any
     task_consumer: Any
@@ -82,10 +82,12 @@ class LoopConsumer(Consumer):
             self.timer.call_after(FLUSH_SECONDS, self._send_events)
 
     def on_ready(self) -> None:
-        """Limits reservations to the slots. Done after each connection, because each has a new channel."""
+        """Limits reservations to slots and pace. Done after each connection, because each has a new channel."""
         super().on_ready()
-        slots = self.pool.slots
-        reserve_only_while(self.task_consumer.channel, lambda: slots.has_room)
+        slots, pace = self.pool.slots, self.pool.pace
+        # The hub asks again when its timer fires, so the entry need not do anything.
+        pace.on_pause = lambda seconds: self.timer.call_after(seconds, lambda: None)
+        reserve_only_while(self.task_consumer.channel, lambda: slots.has_room and pace.may_reserve)
 
     def _send_events(self) -> None:
         if self.event_dispatcher:

@@ -30,9 +30,14 @@ class Slots:
         """Called in the event loop's thread when there is room for a message again."""
 
     @property
+    def in_use(self) -> int:
+        """Slots that are taken."""
+        return self._taken - self._given
+
+    @property
     def has_room(self) -> bool:
         """Whether a whole message may come."""
-        return self._taken - self._given + self._per_message <= self._total
+        return self.in_use + self._per_message <= self._total
 
     def take(self, count: int) -> None:
         """Takes slots for the rollouts of a message; called in Celery's thread.

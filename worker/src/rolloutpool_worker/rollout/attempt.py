@@ -73,9 +73,10 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
         StoreError: Redis does not answer while this process shuts down, so there is no claim.
         CancelledError: This task was cancelled before it had a claim.
     """
-    await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
-    if services.drain.begun:
-        return TicketOutcome.DRAINING
+    if token is None:
+        await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
+        if services.drain.begun:
+            return TicketOutcome.DRAINING
     # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
     # on its way, and give it back as one that nothing here runs.
     with services.claims.claiming(token) as held:
