@@ -71,6 +71,15 @@ async def test_a_worker_that_dies_is_reported_and_started_again(redis_url: str, 
         assert await reports(redis_url, 4) == {**expected, **stopped}
 
 
+async def test_the_exit_code_of_a_watchdog_is_reported(redis_url: str, store: Store, tmp_path: Path) -> None:
+    """A plug-in stands for the watchdog, which waits for half a minute before it ends a process with this code."""
+    (tmp_path / "wedged.py").write_text("import os, signal; signal.signal(signal.SIGUSR2, lambda *_: os._exit(70))")
+    with started_worker(redis_url, [tmp_path], arguments=TWO, ROLLOUTPOOL_PLUGINS="wedged") as parent:
+        first, _ = await workers(store, parent)
+        os.kill(first.pid, signal.SIGUSR2)
+        assert await reports(redis_url, 1) == {first.worker_id: "exit:70"}
+
+
 async def test_if_the_parent_is_killed_its_workers_end_and_all_lifelines_are_gone(redis_url: str, store: Store) -> None:
     with started_worker(redis_url, arguments=TWO) as parent:
         found = await workers(store, parent)

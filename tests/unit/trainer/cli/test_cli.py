@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.api_documents import BATCH, accepted, page, result, status
+from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.finished_rollouts import forked
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.actors import _ports
+from rolloutpool_trainer.cli.demo import _print_table
+from rolloutpool_trainer.client.results import FinishedRollout
 
 ROLLOUT = {"messages": [{"role": "user", "content": "hi"}]}
 FAILURE = {
@@ -294,3 +296,25 @@ def test_an_actor_alone_needs_a_redis(command: str) -> None:
     done = run(command)
     assert done.exit_code == 2
     assert "--redis" in done.stderr
+
+
+def test_workers_shows_all_of_them_and_those_without_work_too(pool: StubPool) -> None:
+    busy, idle = worker(worker_id="busy", running=7), worker(worker_id="idle", running=0, alive=False)
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [busy, idle]}))
+    lines = run("workers").stdout.splitlines()
+    assert [re.findall(r"\b(?:busy|idle|alive|silent|7|0)\b", line) for line in lines[1:]] == [
+        ["busy", "alive", "7"],
+        ["idle", "silent", "0"],
+    ]
+
+
+def test_workers_says_that_there_is_none(pool: StubPool) -> None:
+    pool.on("GET", "/v1/workers", Answer(body={"workers": []}))
+    assert run("workers").stdout == "none\n"
+
+
+def test_the_demo_s_table_has_a_row_for_a_worker_without_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
+    done = FinishedRollout.model_validate({**forked().model_dump(), "cursor": "1"})
+    _print_table([done], 1.0, ["idle", done.worker or ""])
+    rows = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\W*(1|2|3|all)\b", line)]
+    assert [row.replace("│", " ").split()[:2] for row in rows] == [["1", "0"], ["2", "1"], ["all", "1"]]

@@ -29,6 +29,7 @@ for command in (
     rollouts.show,
     rollouts.cancel,
     doctor.doctor,
+    operations.workers,
     operations.preflight,
     operations.dead_letters,
     operations.requeue,

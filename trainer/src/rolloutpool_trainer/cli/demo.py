@@ -66,7 +66,7 @@ def demo(
             ports = ", ".join(map(str, callback.ports))
             console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
             results, seconds = _rollouts(pool, callback, rollouts, group_size, begun)
-            _print_table(results, seconds)
+            _print_table(results, seconds, [child.worker_id or "" for child in pool.workers])
             _print_example(results, loading.result())
             faults = _print_check(results, app)
             _print_addresses(pool)
@@ -144,11 +144,12 @@ def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_table(results: Sequence["FinishedRollout"], seconds: float) -> None:
-    """Prints a row per worker, and one for all."""
+def _print_table(results: Sequence["FinishedRollout"], seconds: float, workers: Sequence[str]) -> None:
+    """Prints a row per worker, also for one that had nothing to do, and one for all."""
     from rolloutpool_trainer.cli import console
 
-    workers = sorted({result.worker or "" for result in results})
+    # A worker that was started again has another id, and those before it have results too.
+    workers = [*workers, *sorted({result.worker or "" for result in results} - {*workers})]
     rows = [
         (str(number), *_totals([result for result in results if (result.worker or "") == worker], seconds))
         for number, worker in enumerate(workers, 1)
@@ -167,7 +168,7 @@ def _totals(results: Sequence["FinishedRollout"], seconds: float) -> tuple[objec
         sum(sum(sample.response_mask) for sample in samples),
         sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples),
         len(results) / seconds,
-        ", ".join(f"{name} {count}" for name, count in sorted(ends.items())),
+        ", ".join(f"{name} {count}" for name, count in sorted(ends.items())) or "-",
     )
 
 

@@ -1,4 +1,4 @@
-"""Commands for operators: whether a pool reaches its trainers, and what it has given up."""
+"""Commands for operators: who works, whether a pool reaches its trainers, and what it has given up."""
 
 from typing import Annotated
 
@@ -6,9 +6,33 @@ import typer
 
 from rolloutpool_trainer.cli import options
 
-__all__ = ["dead_letters", "preflight", "requeue"]
+__all__ = ["dead_letters", "preflight", "requeue", "workers"]
 
 Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.")]
+
+
+def workers(url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+    """List all worker processes, with what each runs now."""
+    from rolloutpool_trainer.cli import console
+
+    with console.client(url, api_key) as client:
+        found = client.workers()
+    rows = [
+        (
+            worker.worker_id,
+            "draining" if worker.draining else "alive" if worker.alive else "silent",
+            worker.role,
+            worker.pid,
+            worker.running,
+            worker.slots,
+            ", ".join(sorted(worker.tokenizers)) or "-",
+        )
+        for worker in found
+    ]
+    if rows:
+        console.table(("worker", "state", "role", "pid", "running", "slots", "tokenizers"), rows, lines=False)
+    else:
+        console.line("none")
 
 
 def preflight(
