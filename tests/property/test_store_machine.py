@@ -183,6 +183,26 @@ class StoreMachine(RuleBasedStateMachine):
             return answer
         return None
 
+    @rule(target=claims, answer_lost=st.booleans(), company_first=st.booleans())
+    def try_suspects(self, answer_lost: bool, company_first: bool) -> Claim | None:
+        """An isolated worker takes the next suspect, if one waits. None may be asked twice, so each is tried alone."""
+        waiting = {uid for uid, model in self.rollouts.items() if model.status == "queued" and model.crashes >= 2}
+        tokens = [new_token(), new_token()]
+        for _ in range(1 + answer_lost):
+            taken = self.do(self.store.trials.take("w3", "w1", tokens, company_first=company_first))
+        assert len(taken) == min(len(waiting), 1)
+        if not taken:
+            return None
+        ((uid, token),) = taken
+        assert uid in waiting
+        model = self.rollouts[uid]
+        answer = self.do(self.store.rollouts.claim(uid, "w3", WORKERS["w3"], token=token))
+        assert isinstance(answer, Claim)
+        model.attempts += 1
+        assert (answer.attempt, answer.crashes) == (model.attempts, model.crashes)
+        model.status, model.token, model.worker = "running", token, "w3"
+        return answer
+
     @rule(claim=claims, answer_lost=st.booleans())
     def journal(self, claim: Claim | None, answer_lost: bool) -> None:
         """One more record, by who may and by who may not any more."""
