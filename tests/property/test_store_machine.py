@@ -16,9 +16,8 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.support.batches import OWNER, new_batch, result_of, uids_of
+from tests.support.batches import OWNER, declare_dead, new_batch, result_of, uids_of
 from tests.support.journals import observation_record, turn_record
-from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -36,7 +35,6 @@ from rolloutpool_common.store import (
 )
 from rolloutpool_common.store.keys import split_uid, uid_of
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
-from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS
 
 T = TypeVar("T")
 WORKERS = {"w1": WorkerRole.SHARED, "w2": WorkerRole.SHARED, "w3": WorkerRole.ISOLATED}
@@ -44,7 +42,7 @@ KEYS = ("first", "second")
 NAMES = ("a", "b")
 KEPT = (
     *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch"),
-    *("rp:schema", "rp:isolated", "rp:trials"),
+    *("rp:schema", "rp:isolated", "rp:trials", "rp:condemned"),
 )
 """What is bounded by itself, whatever was submitted."""
 
@@ -270,10 +268,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(list(WORKERS)))
     def die(self, worker: str) -> None:
-        """A worker falls silent and is declared dead; then it is started again."""
-        self.raw.zadd("rp:workers", {worker: 1})
-        report = self.do(self.store.reconciliation.run_once())
-        assert report.leader
+        """A worker ends, is declared dead, and is started again."""
+        report = self.do(declare_dead(self.store, worker))
         mine = {
             uid: model for uid, model in self.rollouts.items() if model.status == "running" and model.worker == worker
         }
@@ -422,10 +418,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def test_the_store_does_what_its_model_does(redis_url: str) -> None:
-    """Deaths are declared only when Redis has been up for long enough."""
-    with redis.Redis.from_url(redis_url) as raw:
-        settled = DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS
-        eventually(lambda: raw.info("server")["uptime_in_seconds"] > settled, seconds=30)
     StoreMachine.url = redis_url
     run_state_machine_as_test(
         StoreMachine,

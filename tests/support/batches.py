@@ -9,11 +9,13 @@ import orjson
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+from rolloutpool_common.store.reconciliation import Removal
 
-__all__ = ["NOWHERE", "OWNER", "announce", "claim", "new_batch", "result_of", "submit", "uids_of"]
+__all__ = ["NOWHERE", "OWNER", "announce", "claim", "declare_dead", "new_batch", "result_of", "submit", "uids_of"]
 
 OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
@@ -128,3 +130,14 @@ async def announce(store: Store, worker: str, *, slots: int = 1, role: WorkerRol
         tokenizers={},
         versions={},
     )
+
+
+async def declare_dead(store: Store, worker: str, end: ProcessEnd | None = None) -> Removal:
+    """Lets a worker end, as its parent reports it (SIGSEGV, unless told otherwise), and the reconciler remove it."""
+    await store.workers.report_end(worker, end or ProcessEnd.of(-11))
+    watch = store.watch()
+    try:
+        assert await watch.look()
+        return await watch.removed()
+    finally:
+        await watch.close()

@@ -43,9 +43,11 @@ class Pool:
     @contextlib.asynccontextmanager
     async def reconciled(self) -> AsyncIterator[None]:
         """Reconciles and publishes in the background, as an API process does."""
+        watch = self.store.watch()
 
         async def work() -> None:
             while True:
+                await watch.look()
                 await self.store.reconciliation.run_once()
                 await self.publisher.recover()
                 await self.publisher.pump()
@@ -59,6 +61,7 @@ class Pool:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            await watch.close()
             assert failure is None, failure
 
     async def close(self) -> None:

@@ -54,6 +54,7 @@ NEEDS_REDIS = {
     "common/queue/publisher": "integration/store/test_publishing",
     "common/store/connection": "integration/store/test_connection",
     "common/store/lifeline": "integration/store/test_lifeline",
+    "common/store/liveness": "integration/store/test_liveness",
     "common/store/reconciliation": "integration/store/test_reconciliation",
     "common/store/scripting": "integration/store/test_scripting",
     "common/store/signals": "integration/store/test_signals",

@@ -2,9 +2,17 @@
 
 A task survives every outage. It tries again after growing pauses, and logs once that it fails and once that it works
 again. Of several API processes one reconciles: the holder of the store's leader lock.
+
+Where the work runs:
+
+1. A thread with an event loop and a store of its own looks at the workers four times a second, which also keeps the
+   lead, and does the other chores about once a second. So a request that keeps the API's loop busy for seconds delays
+   neither. A look has a connection of its own, so that no chore delays it.
+2. The API's loop publishes, because the publisher belongs to it. The thread wakes it when rollouts were queued again.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -14,6 +22,8 @@ from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store.liveness import LOOK_SECONDS
+from rolloutpool_common.store.reconciliation import Removal
 
 __all__ = ["PeriodicTask", "Reconciler"]
 
@@ -21,6 +31,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
 BACKOFF = Backoff(first_s=PERIOD_SECONDS, longest_s=10.0, jitter=False)
+LOOK_BACKOFF = Backoff(first_s=LOOK_SECONDS, longest_s=1.0, jitter=False)
 RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
@@ -28,9 +39,26 @@ RECOVER_EVERY = 5
 class PeriodicTask:
     """Work that is done every `PERIOD_SECONDS`, and at once when it is woken."""
 
-    def __init__(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[object]],
+        *,
+        period_s: float | None = None,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        """Prepares the task.
+
+        Args:
+            name: For the log.
+            work: What is done.
+            period_s: Seconds between two rounds, where not `PERIOD_SECONDS`.
+            backoff: The pauses after failures.
+        """
         self.name = name
         self._work = work
+        self._period_s = period_s
+        self._backoff = backoff
         self._woken = asyncio.Event()
         self._task = BackgroundTask(name)
         self._failures = 0
@@ -66,51 +94,102 @@ class PeriodicTask:
             if self._failures == 1:
                 unforeseen = None if isinstance(error, StoreError) else error
                 _log.warning("chore fails", chore=self.name, error=str(error), exc_info=unforeseen)
-            return BACKOFF.delay_s(self._failures)
+            return self._backoff.delay_s(self._failures)
         if self._failures:
             _log.info("chore works again", chore=self.name, after_failures=self._failures)
             self._failures = 0
-        return PERIOD_SECONDS
+        return PERIOD_SECONDS if self._period_s is None else self._period_s
 
 
 class Reconciler:
     """Puts rollouts of dead workers back into the queue, and publishes the outbox."""
 
-    def __init__(self, store: Store, publisher: Publisher) -> None:
-        self._store = store
+    def __init__(self, open_store: Callable[[], Store], publisher: Publisher, *, stalled_s: float) -> None:
+        """Prepares without connecting.
+
+        Args:
+            open_store: Makes a store for the thread's event loop.
+            publisher: Of the event loop in which `start` is called.
+            stalled_s: After so many seconds without a beat a worker that exists loses its rollouts to others.
+        """
+        self._open_store = open_store
         self._publisher = publisher
+        self._stalled_s = stalled_s
         self._rounds = 0
-        self._reconcile = PeriodicTask("reconcile", self._reconcile_once)
-        # A task of its own, so that a long round of reconciling never delays a new batch.
-        self._publish = PeriodicTask("publish", publisher.pump)
+        self._leads = False
+        self._publish = PeriodicTask("publish", self._publish_once)
+        self._thread: threading.Thread | None = None
+        self._api_loop: asyncio.AbstractEventLoop | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
 
     def start(self) -> None:
-        """Begins both tasks in the running event loop; Redis need not answer yet."""
-        self._reconcile.start()
+        """Begins all tasks; those of the API's loop run in the running one. Redis need not answer yet."""
+        self._api_loop = asyncio.get_running_loop()
+        self._own_loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+        self._thread.start()
         self._publish.start()
 
     async def stop(self) -> None:
         """Ends, and gives up the lead to another process."""
-        await self._reconcile.stop()
         await self._publish.stop()
-        # Without Redis the lock can't be given up; it then expires by itself.
-        with suppress(StoreError):
-            await self._store.reconciliation.resign()
+        if self._thread is not None and self._own_loop is not None:
+            self._own_loop.call_soon_threadsafe(self._ending.set)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
 
     def publish_soon(self) -> None:
         """Publishes now instead of at the next period; to be called after each submission. Returns at once."""
         self._publish.wake()
 
-    async def _reconcile_once(self) -> None:
-        report = await self._store.reconciliation.run_once()
-        if not report.leader:
-            return
-        # All fields after the first are counts; rounds in which nothing happened are not logged.
-        if any(report[1:]):
-            _log.info("reconciled", **report._asdict())
+    async def _publish_once(self) -> None:
+        await self._publisher.pump()
         self._rounds += 1
-        if self._rounds % RECOVER_EVERY == 0:
+        if self._leads and self._rounds % RECOVER_EVERY == 0:
             await self._publisher.recover()
-        # Rollouts of dead workers have waited long enough: they need not wait for the next period too.
-        if report.requeued:
-            self.publish_soon()
+
+    def _note_removal(self, removal: Removal) -> None:
+        """Has the rollouts of a dead worker published at once; called in the thread."""
+        assert self._api_loop is not None
+        _log.info("dead worker removed", **removal._asdict())
+        # The API's loop may have ended in the meantime.
+        with suppress(RuntimeError):
+            self._api_loop.call_soon_threadsafe(self.publish_soon)
+
+    def _run(self) -> None:
+        assert self._own_loop is not None
+        try:
+            self._own_loop.run_until_complete(self._reconcile())
+        finally:
+            self._own_loop.close()
+
+    async def _reconcile(self) -> None:
+        """All that the thread does, until `stop`."""
+        store = self._open_store()
+        liveness = store.watch(stalled_s=self._stalled_s, on_removed=self._note_removal)
+
+        async def look() -> None:
+            self._leads = False
+            self._leads = await liveness.look()
+
+        async def reconcile() -> None:
+            report = await store.reconciliation.run_once()
+            # All fields after the first are counts; rounds in which nothing happened are not logged.
+            if report.leader and any(report[1:]):
+                _log.info("reconciled", **report._asdict())
+
+        tasks = (
+            PeriodicTask("look at workers", look, period_s=LOOK_SECONDS, backoff=LOOK_BACKOFF),
+            PeriodicTask("reconcile", reconcile),
+        )
+        for task in tasks:
+            task.start()
+        await self._ending.wait()
+        for task in tasks:
+            await task.stop()
+        # Without Redis the lock can't be given up; it then expires by itself.
+        with suppress(StoreError):
+            await store.reconciliation.resign()
+        await liveness.close()
+        await store.close()

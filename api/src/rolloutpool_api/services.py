@@ -38,12 +38,17 @@ class ApiServices:
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
         self.restrictions = Restrictions.of(settings)
-        self.store = Store.open(settings.redis_url.get_secret_value(), secrets=SecretStore.load(settings.secrets_file))
+        secrets = SecretStore.load(settings.secrets_file)
+
+        def open_store() -> Store:
+            return Store.open(settings.redis_url.get_secret_value(), secrets=secrets)
+
+        self.store = open_store()
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self.reader = BodyProcess(settings)
         self.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
         self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
-        self._reconciler = Reconciler(self.store, self._publisher)
+        self._reconciler = Reconciler(open_store, self._publisher, stalled_s=settings.stalled_seconds)
         self._redis_check = BackgroundTask("redis settings")
         self._stopping = asyncio.Event()
 

@@ -42,6 +42,8 @@ class ApiSettings(ActorSettings):
     """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
     retention_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long after its end a batch is kept, with results, stream and idempotency key."""
+    stalled_seconds: float = Field(default=60.0, ge=10, le=86_400)
+    """A worker whose process exists and sends no heartbeat for so long loses its rollouts to other workers."""
     api_keys_text: str = Field(default="", repr=False, validation_alias="ROLLOUTPOOL_API_KEYS")
     """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
     api_keys_file: Path | None = None

@@ -156,7 +156,7 @@ def test_it_stays_while_the_gil_is_held(redis_url: str, watcher: "redis.Redis") 
 
 
 def test_a_forked_child_does_not_keep_it(redis_url: str, watcher: "redis.Redis") -> None:
-    with holder(redis_url, "import os; os.fork()\nprint(os.getpid(), flush=True)") as process:
+    with holder(redis_url, r"import os; os.fork(); os.write(1, b'%d\n' % os.getpid())") as process:
         assert process.stdout is not None
         pids = {int(process.stdout.readline()) for _ in range(2)}
         (child,) = pids - {process.pid}

@@ -2,7 +2,7 @@
 
 import redis.asyncio
 from cryptography.fernet import Fernet
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit
+from tests.support.batches import OWNER, announce, claim, declare_dead, new_batch, result_of, submit
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
@@ -107,9 +107,10 @@ async def test_tickets_that_nobody_takes_grow_old_and_are_put_back(store: Store,
 
 
 async def test_a_worker_is_lost_once(store: Store) -> None:
-    await store.workers.beat("w", running=0, tokenizers={})
+    await announce(store, "w")
+    await declare_dead(store, "w")
     await store.workers.deregister("w")
-    await store.workers.deregister("w")
+    await declare_dead(store, "w")
     assert (await store.totals.read()).totals == {"workers_lost": 1}
 
 

@@ -1,12 +1,16 @@
 """A worker is known from its announcement to its leave or burial, with what it last said of itself."""
 
+import asyncio
+
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import claim, submit
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_common.protocol.workers import WorkerState
 from rolloutpool_common.store import Store
+from rolloutpool_common.store.lifeline import Lifeline
 
 ABOUT = {
     "host": "node-1",
@@ -47,9 +51,23 @@ async def test_a_silent_worker_is_known_as_not_alive(store: Store, raw: Redis) -
     now, _ = await raw.time()
     await raw.zadd("rp:workers", {"w": (now - 10) * 1000})
     (info,) = await store.workers.known()
-    assert not info.alive
+    assert (info.alive, info.state) == (False, WorkerState.SILENT)
     assert info.last_beat_age_s == pytest.approx(10, abs=2)
-    assert await store.workers.expired() == ["w"]
+
+
+async def test_a_worker_that_is_busy_in_one_long_call_is_shown_as_stalled(
+    store: Store, raw: Redis, redis_url: str
+) -> None:
+    lifeline = Lifeline(redis_url, "w")
+    await asyncio.to_thread(lifeline.start)
+    await store.workers.announce("w", lifeline=lifeline.seen, **ABOUT)  # type: ignore[arg-type]
+    (info,) = await store.workers.known()
+    assert (info.alive, info.state, info.lifeline) == (True, WorkerState.ALIVE, True)
+    now, _ = await raw.time()
+    await raw.zadd("rp:workers", {"w": (now - 10) * 1000})
+    (info,) = await store.workers.known()
+    assert (info.alive, info.state) == (True, WorkerState.STALLED)
+    await asyncio.to_thread(lifeline.stop)
 
 
 async def test_a_beat_of_an_unknown_worker_says_so_and_shows_nobody(store: Store) -> None:

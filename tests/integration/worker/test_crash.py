@@ -12,6 +12,7 @@ from tests.support.waiting import until
 from tests.support.worker_process import Worker, started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
@@ -69,13 +70,6 @@ async def all_in_calls(app: CallbackApp, count: int) -> None:
     await until(waiting)
 
 
-async def declared_dead(redis_url: str) -> None:
-    """Lets the silence of all workers have lasted long enough, as soon as Redis has been up for long enough."""
-    async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as raw:
-        for worker in await raw.zrange("rp:workers", 0, -1):
-            await raw.zadd("rp:workers", {str(worker): 1})
-
-
 async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(
     redis_url: str, tokenizer: ChatTokenizer
 ) -> None:
@@ -87,7 +81,6 @@ async def test_a_killed_worker_s_rollouts_end_as_if_nothing_had_happened(
                 # Nothing is declared: that the trainer may be asked again, it says itself.
                 uids = await pool.submit(asks(12), shared={"server_url": served.url})
                 await kill_in_full_swing(pool, first, uids)
-            await declared_dead(redis_url)
             with started_worker(redis_url) as second:
                 async with pool.reconciled():
                     results = [await pool.result(uid, 60) for uid in uids]
@@ -122,7 +115,6 @@ async def test_a_worker_that_dies_in_the_first_call_of_all_leaves_no_doubt(
                 uids = await pool.submit(asks(4), shared={"server_url": served.url})
                 await until(lambda: _in_first_calls(app, 4))
                 first.kill()
-            await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():
                     results = [await pool.result(uid, 60) for uid in uids]
@@ -148,7 +140,6 @@ async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
                 uids = await pool.submit(asks(4), shared={"server_url": served.url})
                 await all_in_calls(app, 4)
                 first.kill()
-            await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():
                     results = [await pool.result(uid, 60) for uid in uids]
@@ -178,7 +169,6 @@ async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer
                 await kill_in_full_swing(pool, first, uids)
             for uid in uids:
                 assert [record.kind for record in await pool.store.rollouts.read_journal(uid)] == ["turn"]
-            await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():
                     results = [await pool.result(uid, 60) for uid in uids]
@@ -202,7 +192,7 @@ async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, 
             for name in ("w1", "w2"):
                 for uid in uids:
                     assert isinstance(await pool.store.rollouts.claim(uid, name), Claim)
-                await declared_dead(redis_url)
+                await pool.store.workers.report_end(name, ProcessEnd.of(-11))
                 await until(queued)
             with started_worker(redis_url):
                 results = [await pool.result(uid, 60) for uid in uids]
@@ -266,7 +256,6 @@ async def test_a_worker_that_died_before_a_call_leaves_no_doubt_where_it_had_not
             (uid,) = await pool.submit(asks(1), shared={"server_url": served.url})
             with started_worker(redis_url, ROLLOUTPOOL_FAILPOINTS=f"worker.obs_before_call:{pass_number}") as first:
                 assert await first.ended() == -signal.SIGKILL, first.log()
-            await declared_dead(redis_url)
             with started_worker(redis_url):
                 async with pool.reconciled():
                     result = await pool.result(uid, 60)

@@ -9,7 +9,7 @@ from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.tools import ToolDefinition
 
-__all__ = ["Queue", "Worker", "WorkerRole", "WorkersResponse"]
+__all__ = ["Queue", "Worker", "WorkerRole", "WorkerState", "WorkersResponse"]
 
 
 class WorkerRole(StrEnum):
@@ -19,6 +19,17 @@ class WorkerRole(StrEnum):
     """Any rollout but suspects, as many at once as it has slots; Celery messages bring them."""
     ISOLATED = "isolated"
     """Suspects, at most 64 at once. A shared worker starts such a process, and no message reaches it."""
+
+
+class WorkerState(StrEnum):
+    """What is known of a worker process."""
+
+    ALIVE = "alive"
+    """It sent a heartbeat in the last five seconds."""
+    STALLED = "stalled"
+    """It sends none, and its process exists: it is starved, paused, or busy in one long call. It keeps its rollouts."""
+    SILENT = "silent"
+    """It sends none, and its process is not seen. The reconciler is about to declare it dead."""
 
 
 class Worker(Answer):
@@ -31,7 +42,12 @@ class Worker(Answer):
     host: str
     pid: int
     alive: bool
-    """Whether it sent a heartbeat lately. A dead worker disappears once its rollouts are back in the queue."""
+    """Whether its process exists, as far as can be seen: its state is not `silent`. A dead worker disappears once its
+    rollouts are back in the queue."""
+    state: WorkerState = WorkerState.ALIVE
+    lifeline: bool = False
+    """Whether its end would be seen at once. If not (an ACL or a proxy hides its lifeline), it is declared dead after
+    30 seconds without a heartbeat."""
     slots: int
     """Rollouts that it runs at once."""
     running: int

@@ -7,13 +7,14 @@ happens whole or not at all. Start with:
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
 - `outbox`: how rollouts get from their commit to the broker.
-- `reconciliation`: what happens when a worker dies.
+- `liveness` and `verdicts`: how the death of a worker is noticed; `reconciliation`: what happens then.
 - `trials`: how a rollout that may have killed its worker is found guilty or cleared.
 - `scripts/epoch.lua`: what happens when Redis is started again.
 """
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -30,11 +31,12 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.liveness import Liveness
 from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
-from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport
+from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
 from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
@@ -53,6 +55,7 @@ from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.totals import PoolStats, Totals
 from rolloutpool_common.store.trainers import KnownTrainers
 from rolloutpool_common.store.trials import Trials
+from rolloutpool_common.store.verdicts import STALLED_SECONDS
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -118,6 +121,17 @@ class Store:
             secrets: Encrypts what must not be stored in plain text. None refuses to store secrets.
         """
         return cls(Connection(url, max_connections=max_connections), secrets or SecretStore.none())
+
+    def watch(
+        self, *, stalled_s: float = STALLED_SECONDS, on_removed: Callable[[Removal], None] | None = None
+    ) -> Liveness:
+        """Makes the watch over the workers, for the process that reconciles; it closes the watch.
+
+        Args:
+            stalled_s: After so many seconds without a new beat a worker that exists loses its rollouts to others.
+            on_removed: Called after the rollouts of a dead worker were queued again.
+        """
+        return Liveness(self._connection, self.reconciliation, stalled_s=stalled_s, on_removed=on_removed)
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
         """Returns the spec with its secrets in plain text, for memory only; raises `SecretUnreadable`."""

@@ -13,6 +13,7 @@ version (`schema.py`), and raises the epoch where Redis was started again. A sta
 commands is carried out in the epoch of its time.
 """
 
+import hashlib
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -20,8 +21,8 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
-from redis.backoff import EqualJitterBackoff
-from redis.exceptions import ResponseError
+from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.exceptions import NoScriptError, ResponseError
 
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
@@ -35,7 +36,7 @@ from rolloutpool_common.store.redis_compat import (
 from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
 from rolloutpool_common.store.scripting import Scripts
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "LoneConnection"]
 
 RETRIES = 3
 """All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
@@ -131,3 +132,44 @@ class Connection:
     async def close(self) -> None:
         """Closes all connections."""
         await self.redis.aclose(close_connection_pool=True)
+
+
+class LoneConnection:
+    """One connection for one caller, which repeats nothing and tells when it was made anew.
+
+    Its caller draws conclusions from the time at which a script ran, and from what it could not see while the
+    connection was broken. Repeats and pools hide both.
+    """
+
+    def __init__(self, url: str, *, seconds: float = 2.0) -> None:
+        """Prepares without connecting. Without an answer for so many `seconds` a script fails."""
+        self.connects = 0
+        """How often it has connected."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            connection_class=_CLASSES[kind_of(url)],
+            max_connections=1,
+            timeout=seconds,
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            retry=Retry(NoBackoff(), 0),
+            redis_connect_func=self._greet,
+        )
+        self._redis: Any = Redis(connection_pool=pool)
+
+    async def _greet(self, connection: AbstractConnection) -> None:
+        await connection.on_connect()
+        self.connects += 1
+
+    async def script(self, name: str, *args: Any) -> Any:
+        """Runs `scripts/<name>.lua` with these ARGV and returns its answer; raises as `Connection.script` does."""
+        source = _SOURCES[name]
+        with store_errors():
+            try:
+                return await self._redis.evalsha(hashlib.sha1(source.encode()).hexdigest(), 0, *args)
+            except NoScriptError:
+                return await self._redis.eval(source, 0, *args)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._redis.aclose(close_connection_pool=True)

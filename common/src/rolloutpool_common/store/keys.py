@@ -42,7 +42,8 @@ rp:published:{priority}    zset    uid -> ms when its ticket was published; remo
 
 Workers (`workers.py`):
 rp:workers                 zset    w -> ms of its last beat
-rp:worker:{w}              hash    what it announced, how many rollouts it runs, and `condemned`: it is declared dead
+rp:worker:{w}              hash    what it announced, and how many rollouts it runs
+rp:condemned               zset    w -> ms when it was declared dead; until it announces itself again, or an hour
 rp:obituaries              hash    w -> how its process ended, as its parent saw it; taken by the reconciler
 rp:worker:{w}:claims       set     uids that it has claimed
 rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them

@@ -20,7 +20,7 @@ from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import Ticket
-from rolloutpool_common.store.workers import DEAD_AFTER_SECONDS
+from rolloutpool_common.store.workers import LATE_SECONDS
 
 __all__ = ["PER_WORKER", "Outbox"]
 
@@ -46,9 +46,7 @@ class Outbox:
         Returns:
             The tickets, all with the same time of publishing; empty where nothing waits or the window is full.
         """
-        answer = named(
-            await self._connection.script("reserve", priority, limit, PER_WORKER, int(DEAD_AFTER_SECONDS * 1000))
-        )
+        answer = named(await self._connection.script("reserve", priority, limit, PER_WORKER, int(LATE_SECONDS * 1000)))
         published_ms = float(answer["now_ms"])
         return [
             Ticket(batch_id.decode(), int(index), group.decode(), published_ms)

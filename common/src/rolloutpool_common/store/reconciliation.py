@@ -1,22 +1,24 @@
 """Reconciliation: what happens when a worker dies, a deadline passes, or a process stops in the middle of something.
 
-One API process at a time reconciles, about once a second; the others stand by. Each of its actions is a script that
-looks first and changes nothing where the situation has changed, so that two leaders by mistake do no harm.
+One API process at a time reconciles; the others stand by. Each of its actions is a script that looks first and
+changes nothing where the situation has changed, so that two leaders by mistake do no harm.
 
 What happens when a worker dies:
 
-1. The worker sends no more beats. After `DEAD_AFTER_SECONDS` without one it counts as dead. For the first six seconds
-   after a start of Redis no worker counts as dead, because none could beat while Redis was away.
+1. The reconciler finds the evidence (`liveness.py`, `verdicts.py`) and marks the worker (`condemn.lua`). A marked
+   worker may claim nothing.
 2. Each rollout that it had is queued again (`release.lua`): its token is removed, so that the worker could no longer
-   write if it lived; its journal stays, so that the next worker continues it; its crash counter rises.
-3. The worker is removed from the list (`deregister.lua`). If it lives, its next beat tells it to stop what it had.
+   write if it lived; its journal stays, so that the next worker continues it; its crash counter rises if a rollout may
+   have caused the death.
+3. The worker is removed from the list (`deregister.lua`). If it lives, its next beat tells it to stop what it had, and
+   it announces itself again.
 4. After two such deaths without progress the rollout is a suspect, and runs only in an isolated worker (`trials.py`).
    Progress, one more journal record, resets the counter.
 5. After two deaths more in which it ran alone (`MAX_CRASHES`) the rollout fails as poison (`poison.py`), and its uid is
    put on the dead-letter list.
 
-In the same round it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
-whose deadline has passed, and deletes batches whose retention is over.
+About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
+rollouts that are due, ends rollouts whose deadline has passed, and deletes batches whose retention is over.
 """
 
 import asyncio
@@ -36,14 +38,14 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
-from rolloutpool_common.store.workers import BEAT_SECONDS, DEAD_AFTER_SECONDS, Workers
+from rolloutpool_common.store.workers import Workers
 
-__all__ = ["MAX_CRASHES", "Reconciliation", "ReconciliationReport"]
+__all__ = ["LEASE_MS", "MAX_CRASHES", "Reconciliation", "ReconciliationReport", "Removal"]
 
 _log = logging.getLogger(__name__)
 
-LEASE_MS = 5000
-"""How long the leader's lock lasts without renewal."""
+LEASE_MS = 3000
+"""How long the leader's lock lasts without renewal. It is renewed four times a second."""
 REQUEUED_AT_ONCE = 64
 """Scripts on their way at the same time; more would hold up the other calls of this process."""
 OWN_END_MS = 10_000
@@ -62,16 +64,20 @@ class ReconciliationReport(NamedTuple):
 
     leader: bool
     """Whether this process leads; if not, it did nothing."""
-    dead_workers: int = 0
-    requeued: int = 0
-    """Rollouts of dead workers, the poisoned ones included."""
-    poisoned: int = 0
     cancelled: int = 0
     resumed: int = 0
     """Delayed rollouts that were due and are queued."""
     expired: int = 0
     deleted: int = 0
     """Batches."""
+
+
+class Removal(NamedTuple):
+    """What became of the rollouts of dead workers."""
+
+    requeued: int = 0
+    """Rollouts that they had, the poisoned ones included."""
+    poisoned: int = 0
 
 
 class Reconciliation:
@@ -83,46 +89,46 @@ class Reconciliation:
         self._workers = workers
         self._rollouts = rollouts
         self._batches = batches
-        self._id = uuid.uuid4().hex
+        self.process_id = uuid.uuid4().hex
+        """Under which this process holds the leader's lock."""
 
     async def run_once(self) -> ReconciliationReport:
         """Does one round, if this process leads or the lock is free."""
-        if not await self._connection.script("lead", self._id, LEASE_MS):
+        if not await self._connection.script("lead", self.process_id, LEASE_MS):
             return ReconciliationReport(leader=False)
-        dead = requeued = poisoned = 0
         # Each connection has run this script already, unless Redis took no writes at that moment.
-        redis = named(await self._connection.script("epoch", SCHEMA_VERSION))
-        check_version(redis["schema"])
-        if redis["uptime_s"] > DEAD_AFTER_SECONDS + 2 * BEAT_SECONDS:
-            for worker_id in await self._workers.expired():
-                back, out = await self._declare_dead(worker_id)
-                dead, requeued, poisoned = dead + 1, requeued + back, poisoned + out
+        check_version(named(await self._connection.script("epoch", SCHEMA_VERSION))["schema"])
         interrupted = await self._batches.interrupted_cancellations()
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
-        return ReconciliationReport(True, dead, requeued, poisoned, cancelled, resumed, expired, deleted)
+        return ReconciliationReport(True, cancelled, resumed, expired, deleted)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""
         with store_errors():
             # Two steps: if the lock runs out between them, this removes the next leader's. Two leaders do no harm.
-            if await self._redis.get(keys.LEADER) == self._id.encode():
+            if await self._redis.get(keys.LEADER) == self.process_id.encode():
                 await self._redis.delete(keys.LEADER)
 
-    async def _declare_dead(self, worker_id: str) -> tuple[int, int]:
-        """Steps 2 to 5 for one worker; returns how many rollouts were queued again, and how many of them are poison."""
+    async def remove_worker(self, worker_id: str, counter: str) -> Removal:
+        """Puts back what a worker had that is declared dead, and forgets the worker.
+
+        Args:
+            worker_id: The worker.
+            counter: What its death counts as: `crashes`, `deaths`, or nothing (`release.lua`).
+        """
         uids = await self._workers.claims(worker_id)
         crashes: list[int] = []
         # Some at once: Redis then writes to its disk once for all of them.
         for start in range(0, len(uids), REQUEUED_AT_ONCE):
             some = uids[start : start + REQUEUED_AT_ONCE]
-            crashes += await asyncio.gather(*(self.take_back(uid, worker_id) for uid in some))
-        # After its rollouts: the script refuses while any is left, and the next round tries again.
+            crashes += await asyncio.gather(*(self.take_back(uid, worker_id, counter) for uid in some))
+        # After its rollouts: the script refuses while any is left, and the next look begins again.
         await self._workers.deregister(worker_id)
-        requeued, poisoned = sum(n > 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
+        requeued, poisoned = sum(n >= 0 for n in crashes), sum(n >= MAX_CRASHES for n in crashes)
         _log.warning("worker %s is dead: %d of its rollouts go on elsewhere", worker_id, requeued - poisoned)
-        return requeued, poisoned
+        return Removal(requeued, poisoned)
 
     async def take_back(self, uid: str, worker_id: str, counter: str = "crashes") -> int:
         """Queues a dead worker's rollout again.
@@ -133,18 +139,18 @@ class Reconciliation:
             counter: What the death counts as: `crashes`, `deaths`, or nothing (`release.lua`).
 
         Returns:
-            How many workers it is suspected of having killed; 0 where the dead worker did not have it any more.
+            How many workers it is suspected of having killed; -1 where the dead worker did not have it any more.
         """
         split = keys.split_uid(uid)
         if split is None:
-            return 0
+            return -1
         crashes = int(await self._connection.script("release", *split, "", worker_id, counter, 0, 0, ""))
         if crashes >= MAX_CRASHES:
             # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)
             poison = await self._explain(uid, crashes)
             await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, poison.failure())
-        return max(crashes, 0)
+        return crashes
 
     async def _explain(self, uid: str, deaths: int) -> PoisonRollout:
         with store_errors():

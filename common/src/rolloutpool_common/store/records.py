@@ -171,6 +171,8 @@ class ClaimRefused(StrEnum):
     """Another worker has it, or it is a suspect and waits for an isolated worker."""
     EXPIRED = "expired"
     """Its deadline has passed."""
+    CONDEMNED = "condemned"
+    """This worker was declared dead, and must announce itself again first. The rollout is queued again."""
 
 
 class DuePush(NamedTuple):

@@ -2,7 +2,8 @@
 
 1. A worker announces what it has (tools, agents, slots, role), and is listed in `rp:workers` with the time of its beat.
 2. Each beat renews that time. All times are of Redis' clock, because the clocks of hosts differ.
-3. Without a beat for `DEAD_AFTER_SECONDS` it counts as dead, and the reconciler removes it (`reconciliation.py`).
+3. It is also subscribed to a channel while its process exists (`lifeline.py`). The reconciler judges by both whether it
+   is dead (`verdicts.py`). Its parent may report its end, which needs no judgement.
 4. The answer to a beat tells a worker what it missed: that it was removed, which claims it must stop, a new epoch.
 """
 
@@ -12,21 +13,25 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
+from redis.exceptions import ResponseError
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition
-from rolloutpool_common.protocol.workers import Worker, WorkerRole
+from rolloutpool_common.protocol.workers import Worker, WorkerRole, WorkerState
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.answers import named, now_ms, to_ms
+from rolloutpool_common.store.answers import named, to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["BEAT_SECONDS", "DEAD_AFTER_SECONDS", "Workers"]
+__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "Workers"]
 
 BEAT_SECONDS = 0.5
 """Between two beats of a worker."""
-DEAD_AFTER_SECONDS = 5.0
-"""Ten missed beats: long enough for a loaded machine, short enough to recover within 10 s."""
+LATE_SECONDS = 5.0
+"""After ten missed beats a worker is shown as stalled or silent, and the broker's window does not count on it. That is
+no verdict: the age is of Redis' clock, which goes on while Redis is away."""
+CHANNELS = 500
+"""Lifelines that one command asks for."""
 
 
 class BeatAnswer(NamedTuple):
@@ -143,6 +148,19 @@ class Workers:
             pipe.unlink(keys.worker(worker_id), keys.worker(worker_id, "stop"), keys.worker(worker_id, "claims"))
             await pipe.execute()
 
+    async def condemn(self, worker_id: str, beat: bytes = b"", *, lifeline_saves: bool = False) -> bool:
+        """Declares a worker dead: it may claim nothing until it announces itself again.
+
+        Args:
+            worker_id: The worker.
+            beat: The last beat on which the verdict rests; empty where its parent saw it end.
+            lifeline_saves: Whether it is spared if its lifeline is there by now.
+
+        Returns:
+            Whether it is declared dead; not if it was spared, has beaten since, or has left.
+        """
+        return bool(await self._connection.script("condemn", worker_id, beat, int(lifeline_saves)))
+
     async def deregister(self, worker_id: str) -> bool:
         """Forgets a worker that was declared dead; False where it has claimed a rollout in the meantime."""
         return bool(await self._connection.script("deregister", worker_id))
@@ -156,20 +174,28 @@ class Workers:
             for worker_id, _ in beats:
                 pipe.hgetall(keys.worker(worker_id.decode()))
             redis_time, *hashes = await pipe.execute()
+        subscribed = await self._subscribed([worker_id.decode() for worker_id, _ in beats])
         now = to_ms(redis_time)
         found = [
-            _info(worker_id.decode(), fields, (now - score) / 1000)
+            _info(worker_id.decode(), fields, (now - score) / 1000, worker_id.decode() in subscribed)
             for (worker_id, score), fields in zip(beats, hashes, strict=True)
             # A worker that was removed and still lives has a beat, and no announcement until it makes one again.
             if b"about" in fields
         ]
         return sorted(found, key=lambda worker: worker.started_at)
 
-    async def expired(self, seconds: float = DEAD_AFTER_SECONDS) -> list[str]:
-        """Returns the ids of workers without a beat for so many seconds."""
+    async def _subscribed(self, worker_ids: Sequence[str]) -> set[str]:
+        """Returns the workers whose lifeline is there; none where this account may not ask."""
+        found = set()
         with store_errors():
-            before = await now_ms(self._redis) - seconds * 1000
-            return [w.decode() for w in await self._redis.zrangebyscore(keys.WORKERS, "-inf", f"({before:.0f}")]
+            for start in range(0, len(worker_ids), CHANNELS):
+                some = worker_ids[start : start + CHANNELS]
+                try:
+                    counts = await self._redis.pubsub_numsub(*map(keys.life, some))
+                except ResponseError:
+                    return set()
+                found |= {worker_id for worker_id, (_, n) in zip(some, counts, strict=True) if n}
+        return found
 
     async def claims(self, worker_id: str) -> list[str]:
         """Returns the uids of the rollouts that it has claimed, sorted."""
@@ -192,9 +218,16 @@ class Workers:
         }
 
 
-def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> Worker:
+def _state(age_s: float, subscribed: bool) -> WorkerState:
+    if age_s < LATE_SECONDS:
+        return WorkerState.ALIVE
+    return WorkerState.STALLED if subscribed else WorkerState.SILENT
+
+
+def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float, subscribed: bool) -> Worker:
     about: dict[str, Any] = orjson.loads(fields[b"about"])
     tools = [ToolDefinition.model_validate(tool) for tool in about["tools"]]
+    state = _state(age_s, subscribed)
     warm = orjson.loads(fields[b"tokenizers"]) if b"tokenizers" in fields else about["tokenizers"]
     return Worker(
         worker_id=worker_id,
@@ -213,5 +246,7 @@ def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float) -> Worker:
         versions=about["versions"],
         started_at=datetime.fromtimestamp(about["started_at"], UTC),
         last_beat_age_s=age_s,
-        alive=age_s < DEAD_AFTER_SECONDS,
+        alive=state is not WorkerState.SILENT,
+        state=state,
+        lifeline=fields.get(b"life") == b"1",
     )

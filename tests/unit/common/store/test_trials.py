@@ -20,6 +20,7 @@ async def suspects(store: Store, count: int, *, workers: int = 1, **shared: obje
     """Rollouts that have lost two workers, and so many workers that can try them."""
     uids = await submit(store, count, shared={"idempotent": True, **shared})
     for victim in ("first", "second"):
+        await announce(store, victim)
         for uid in uids:
             await claim(store, uid, victim)
         for uid in uids:
@@ -120,7 +121,7 @@ async def test_a_trainer_s_promise_gives_its_rollouts_company(store: Store) -> N
                 await store.model_calls.note_idempotent(claimed)
             assert await store.model_calls.is_idempotent(claimed) is (claimed.spec.server_url == promised)
             await store.reconciliation.take_back(uid, victim)
-        await store.workers.deregister(victim)
+        await store.workers.leave(victim)
     await announce(store, "w0")
     assert sorted(await take(store)) == sorted(uids[:3])
 
@@ -142,9 +143,9 @@ async def test_a_worker_that_was_declared_dead_by_mistake_begins_anew(store: Sto
     assert len(await take(store)) == 16
     for uid in await store.workers.claims("child"):
         await store.reconciliation.take_back(uid, "child")
-    await store.reconciliation._redis.zadd("rp:condemned", {"child": 1})
-    assert await take(store) == []
-    await store.reconciliation._redis.zrem("rp:condemned", "child")
+    assert await store.workers.condemn("child")
+    assert await store.trials.take("child", "w0", [new_token()], company_first=False) == []
+    # It announces itself again.
     assert len(await take(store)) == 8
     await die(store)
     assert len(await take(store, "another")) == 4

@@ -1,8 +1,9 @@
 """One worker process, from its start to its stop.
 
-1. **Start.** It loads the tokenizers that the settings name, and those that the live batches need. When Celery's
-   consumer takes messages, it announces itself in Redis: tools, agents, slots, versions. From then on the API counts
-   it, so an announcement means that work arrives.
+1. **Start.** It starts its lifeline, by which the reconciler sees that the process exists (`common/store/lifeline.py`),
+   and loads the tokenizers that the settings name, and those that the live batches need. When Celery's consumer takes
+   messages, it announces itself in Redis: tools, agents, slots, versions. From then on the API counts it, so an
+   announcement means that work arrives.
 2. **Beat.** Every half second it writes a beat. The answer says three things: whether Redis still knows it (if not, it
    was declared dead by mistake and announces itself again), which claims it must stop running, and the epoch.
 3. **Verify.** A new epoch means that Redis was started again and may have lost its last second. The process then tells
@@ -11,8 +12,9 @@
 4. **Publish.** Each claim makes room in the broker's window; where outboxes wait, this process fills the window again.
 5. **Drain.** On SIGTERM, rollouts stop at their next border and go back to the queue (`rolloutpool_worker.drain`).
    Its beats say so: it takes no more work. On a second SIGTERM nothing is awaited any more.
-6. **Stop.** It waits for its isolated process (`process.isolation`), then leaves Redis' list of workers. If it still
-   holds claims, it stays on the list, so that the reconciler finds them and queues their rollouts again.
+6. **Stop.** It waits for its isolated process (`process.isolation`), leaves Redis' list of workers, and ends its
+   lifeline. If it still holds claims, it stays on the list, so that the reconciler finds them and queues their rollouts
+   again.
 
 An isolated worker (`process.trial`) warms no tokenizers, publishes nothing, pushes no results and starts no process.
 """
@@ -30,6 +32,7 @@ from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ClaimLost, StoreError
+from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
@@ -67,6 +70,8 @@ class WorkerProcess:
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
+        self._lifeline = Lifeline(settings.redis_url.get_secret_value(), self.worker_id)
+        self._seen = True
         self._beats = BackgroundTask("beat")
         self._publishing = BackgroundTask("publish")
         self._pushing = BackgroundTask("webhooks")
@@ -86,6 +91,9 @@ class WorkerProcess:
         """
         services = self.services
         await services.store.check_schema()
+        # Before the announcement: a worker that is listed and has no lifeline would look dead.
+        await asyncio.to_thread(self._lifeline.start)
+        self._note_lifeline()
         if services.role is not WorkerRole.ISOLATED:
             # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
             # only what its suspects need.
@@ -147,6 +155,8 @@ class WorkerProcess:
             # A worker that still holds claims stays listed: the reconciler then declares it dead and requeues them.
             if not await self._store.workers.claims(self.worker_id):
                 await self._store.workers.leave(self.worker_id)
+        # After it has left the list: until then its lifeline says that it exists.
+        await asyncio.to_thread(self._lifeline.stop)
         await self.services.close()
 
     async def _announce(self) -> None:
@@ -154,6 +164,7 @@ class WorkerProcess:
             self.worker_id,
             role=self.services.role,
             supervisor=self.services.identity.supervisor,
+            lifeline=self._seen,
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self._settings.worker_slots,
@@ -167,6 +178,20 @@ class WorkerProcess:
             },
         )
 
+    def _note_lifeline(self) -> bool:
+        """Looks whether the lifeline is seen, and says in the log when that changes."""
+        if self._seen != self._lifeline.seen:
+            self._seen = self._lifeline.seen
+            if self._seen:
+                _log.info("worker %s: its lifeline is seen again", self.worker_id)
+            else:
+                _log.warning(
+                    "worker %s: its lifeline is not seen, so its death would be noticed by missing beats, after 30 s; "
+                    "allow its account our channels (ACL in docs/deployment.md), or look for a proxy in between",
+                    self.worker_id,
+                )
+        return self._seen
+
     def _warm_tokenizers(self) -> dict[str, dict[str, str]]:
         return {tokenizer.name: tokenizer.fingerprint.model_dump() for tokenizer in self.services.tokenizers.loaded()}
 
@@ -179,6 +204,7 @@ class WorkerProcess:
                     self.worker_id,
                     running=len(claims),
                     tokenizers=self._warm_tokenizers(),
+                    lifeline=self._note_lifeline(),
                     loading=self.services.tokenizers.loading(),
                     draining=self.services.drain.begun,
                 )

@@ -61,6 +61,8 @@ class TicketOutcome(StrEnum):
     """Never claimed: the rollout had ended already."""
     TAKEN = "taken"
     """Never claimed: another worker has it, or it is a suspect and waits for an isolated worker."""
+    CONDEMNED = "condemned"
+    """Never claimed: this worker was declared dead, and has not announced itself again yet. It is queued again."""
     DRAINING = "draining"
     """Never claimed: this process shuts down. The ticket is published again."""
 

@@ -109,8 +109,8 @@ local function hold(uid, attempt, token, worker, uncalled)
   )
   redis.call('SADD', k_worker(worker, 'claims'), uid)
   redis.call('ZREM', P .. 'suspects', uid)
-  -- A worker that was declared dead a moment ago may claim before it notices. It is put back among the workers, so that
-  -- its claims are found if it really dies.
+  -- A worker that Redis has forgotten (a restart, or it was declared dead) may restore its claim before its next beat. It
+  -- is put back among the workers, so that its claims are found if it dies.
   redis.call('ZADD', P .. 'workers', 'NX', now, worker)
 end
 

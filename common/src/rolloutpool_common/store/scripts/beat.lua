@@ -4,10 +4,13 @@
 -- that it must stop running, each told once; at most 1000, the others with the next beat), suspects (how many wait for an
 -- isolated worker).
 local worker = ARGV[1]
+-- With its announcement a worker that was declared dead begins anew. It has been told which claims it lost.
+if ARGV[2] == 'about' then redis.call('ZREM', P .. 'condemned', worker) end
 redis.call('ZADD', P .. 'workers', str(now_ms()), worker)
 redis.call('HSET', k_worker(worker), unpack(ARGV, 2))
+local known = redis.call('HEXISTS', k_worker(worker), 'about') == 1 and not redis.call('ZSCORE', P .. 'condemned', worker)
 return {
-  'known', redis.call('HEXISTS', k_worker(worker), 'about'),
+  'known', known and 1 or 0,
   'epoch', tonumber(redis.call('HGET', P .. 'epoch', 'number') or '0'),
   'stop', redis.call('SPOP', k_worker(worker, 'stop'), 1000),
   'suspects', redis.call('ZCARD', P .. 'suspects'),

@@ -23,6 +23,12 @@ local again = status == 'running' and holder_token == token
 -- rollout back makes a new one.
 redis.call('ZREM', k_published(priority), uid)
 if status == 'running' and not again then return { 'outcome', 'taken' } end
+-- This worker was declared dead. Until it has noticed that and announced itself again, what it claimed could not be told
+-- from what it had before. The rollout is queued again in a second.
+if not again and redis.call('ZSCORE', P .. 'condemned', worker) then
+  if not redis.call('ZSCORE', P .. 'suspects', uid) then redis.call('ZADD', P .. 'delayed', 'NX', str(now_ms() + 1000), uid) end
+  return { 'outcome', 'condemned' }
+end
 local now = now_ms()
 local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
 if deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end

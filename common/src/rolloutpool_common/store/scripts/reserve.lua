@@ -1,5 +1,5 @@
 -- Take tickets out of the outboxes of one priority class, to be published to the broker now.
--- ARGV: priority, most tickets, window per worker, ms without a beat after which a worker counts as dead.
+-- ARGV: priority, most tickets, window per worker, ms without a beat after which no worker is counted on.
 -- Answer: now_ms, tickets (a list of {batch, index, group or ''}).
 --
 -- The window: at most (live workers) x (window per worker) tickets of a class are published and unclaimed. More would only

@@ -1,0 +1,182 @@
+"""Liveness: the reconciler's looks at all workers, and what follows when one is dead.
+
+Four times a second the leader looks (`look.lua`), on a connection of its own that repeats nothing and is shared with
+nothing, so that a look says when it was made. In each look:
+
+1. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
+2. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
+3. **Gaps.** If the look failed, or was made on a new connection, or Redis was started again, or another process led
+   meanwhile, it forgets all suspicion.
+4. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
+5. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
+   forgotten (`reconciliation.py`). A removal that was broken off is found by its mark and begun again.
+
+What the death counts as depends on how much is known (`release.lua`): nothing where the process stopped as it was told,
+`deaths` where the cause came from outside (`process_end.py`, or a lost host), else `crashes`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from rolloutpool_common.protocol.process_end import EndCause, ProcessEnd
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.connection import Connection, LoneConnection
+from rolloutpool_common.store.errors import StoreError, store_errors
+from rolloutpool_common.store.reconciliation import LEASE_MS, Reconciliation, Removal
+from rolloutpool_common.store.verdicts import STALLED_SECONDS, Sighting, Verdicts
+from rolloutpool_common.store.workers import Workers
+
+__all__ = ["LOOK_SECONDS", "Liveness"]
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+"""Between two looks."""
+RESTARTED_SECONDS = 10.0
+"""Without verdicts after a start of Redis: every worker connects again, and each at its own time."""
+
+Deaths = dict[str, str]
+"""Worker -> what its death counts as: `crashes`, `deaths`, or nothing."""
+
+
+class Liveness:
+    """One process's looks at the workers of a store."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        reconciliation: Reconciliation,
+        *,
+        stalled_s: float = STALLED_SECONDS,
+        on_removed: Callable[[Removal], None] | None = None,
+    ) -> None:
+        """Prepares without connecting; the arguments are those of `Store.watch`."""
+        self._connection = connection
+        self._lone = LoneConnection(connection.url)
+        self._workers = Workers(connection)
+        self._reconciliation = reconciliation
+        self._verdicts = Verdicts(stalled_s=stalled_s)
+        self._epoch = self._connects = 0
+        self._removals: dict[str, asyncio.Task[Removal]] = {}
+        self._on_removed = on_removed
+        self._deaths: Deaths = {}
+        """Those whose removal is not complete."""
+
+    async def look(self) -> bool:
+        """Looks once, and begins the removal of each worker that is dead.
+
+        Returns:
+            Whether this process leads; if not, it saw nothing.
+
+        Raises:
+            StoreError: Redis does not answer. Suspicion is forgotten; the next call looks again.
+        """
+        try:
+            answer = named(await self._lone.script("look", self._reconciliation.process_id, LEASE_MS))
+        except BaseException:
+            self._verdicts.forget()
+            raise
+        if not answer["leader"]:
+            self._verdicts.forget()
+            return False
+        if self._lone.connects != self._connects:
+            self._connects = self._lone.connects
+            self._verdicts.forget()
+        if answer["epoch"] != self._epoch:
+            # The first look of a process has nothing to forget, and nothing was away.
+            self._verdicts.forget(RESTARTED_SECONDS if self._epoch else 0.0)
+            self._epoch = answer["epoch"]
+        condemned = await self._condemn(answer)
+        # What was marked before, by this process or by a leader that has died since.
+        for worker_id in [*condemned, *map(bytes.decode, answer["condemned"])]:
+            self._remove(worker_id)
+        return True
+
+    async def removed(self) -> Removal:
+        """Waits for the removals that have begun; returns what they did together."""
+        done = await asyncio.gather(*self._removals.values())
+        return Removal(sum(one.requeued for one in done), sum(one.poisoned for one in done))
+
+    async def close(self) -> None:
+        """Ends the removals that are under way, and closes the connection."""
+        for removal in list(self._removals.values()):
+            removal.cancel()
+        await asyncio.gather(*self._removals.values(), return_exceptions=True)
+        await self._lone.close()
+
+    async def _condemn(self, answer: dict[str, Any]) -> list[str]:
+        """Steps 1, 2 and 4; returns the workers that it has marked."""
+        condemned = []
+        for worker_id, death in _reported(answer["obituaries"]).items():
+            if worker_id in self._removals:
+                continue
+            self._deaths[worker_id] = death
+            if await self._workers.condemn(worker_id):
+                condemned.append(worker_id)
+            else:
+                # It has left the list, and had no claims.
+                await self._forget(worker_id)
+        for verdict in self._verdicts.judge(_sightings(answer)):
+            saves = verdict.cause.lifeline_saves
+            if await self._workers.condemn(verdict.worker_id, verdict.beat, lifeline_saves=saves):
+                _log.warning("worker %s is declared dead: %s", verdict.worker_id, verdict.cause)
+                self._deaths[verdict.worker_id] = "deaths" if verdict.host_lost else "crashes"
+                condemned.append(verdict.worker_id)
+        return condemned
+
+    def _remove(self, worker_id: str) -> None:
+        if worker_id not in self._removals:
+            removal = asyncio.create_task(self._put_back(worker_id))
+            self._removals[worker_id] = removal
+            removal.add_done_callback(lambda _: self._removals.pop(worker_id))
+
+    async def _put_back(self, worker_id: str) -> Removal:
+        try:
+            removal = await self._reconciliation.remove_worker(worker_id, self._deaths.get(worker_id, "crashes"))
+            await self._forget(worker_id)
+        except StoreError as error:
+            _log.warning("worker %s is not removed yet: %s", worker_id, error.message)
+            return Removal()
+        if self._on_removed is not None:
+            self._on_removed(removal)
+        return removal
+
+    async def _forget(self, worker_id: str) -> None:
+        with store_errors():
+            await self._connection.redis.hdel(keys.OBITUARIES, worker_id)
+        self._deaths.pop(worker_id, None)
+
+
+def _reported(obituaries: list[bytes]) -> Deaths:
+    deaths = {}
+    for worker_id, text in zip(obituaries[::2], obituaries[1::2], strict=True):
+        end = ProcessEnd.parse(text.decode())
+        outside = "" if end.cause is EndCause.STOPPED else "deaths"
+        deaths[worker_id.decode()] = "crashes" if end.suspicious else outside
+    return deaths
+
+
+def _sightings(answer: dict[str, Any]) -> dict[str, Sighting]:
+    listed = answer["workers"]
+    condemned = set(answer["condemned"])
+    sightings = {
+        worker.decode(): Sighting(beat, subscribed=True)
+        for worker, beat in zip(listed[::2], listed[1::2], strict=True)
+        if worker not in condemned
+    }
+    for worker, lifeline, host, supervisor, supervised in answer["absent"]:
+        if worker in condemned:
+            continue
+        worker_id = worker.decode()
+        sightings[worker_id] = Sighting(
+            sightings[worker_id].beat,
+            subscribed=False,
+            lifeline=bool(lifeline),
+            host=host.decode(),
+            supervisor=supervisor.decode() or None,
+            supervised=bool(supervised),
+        )
+    return sightings

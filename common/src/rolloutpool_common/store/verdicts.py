@@ -1,0 +1,191 @@
+"""Verdicts: which workers are dead, by the evidence of many looks. Pure: it is given looks and a clock, no I/O.
+
+A worker has two witnesses in Redis: its lifeline (`lifeline.py`), which ends with the process, and its beats, which end
+as well when the process is paused, starved, or keeps Python's lock. So a missing beat alone proves little:
+
+1. The lifeline is there: the worker exists. If its beat did not change for `stalled_s` (60 s), it is **stalled** for
+   good, and others take its rollouts over. It may wake up again; the fence keeps it from writing.
+2. No lifeline, but the beat has changed since the last look: it lives, and connects again.
+3. No lifeline and no new beat, in at least `LOOKS` looks and for `ABSENT_SECONDS`: **absent**. The time is
+   `CAREFUL_SECONDS` instead where it is likelier that the network failed than that the processes ended: where half of
+   the workers (of three or more) went within one second, and where a worker has a supervisor, because that would have
+   reported an end, and is gone too if the host is.
+4. A worker that says that its lifeline cannot be seen (`lifeline.py`, step 4) has one witness. It is **silent** after
+   `SILENT_SECONDS` without a new beat.
+
+All times are of this process's monotonic clock, from one look to another. An age is never computed from Redis'
+clock, which jumps, and which goes on while Redis or this process stands still.
+
+Example: three workers, looks each 250 ms. B is killed at 0.1 s. The looks at 0.25 .. 1.75 s see no lifeline and the
+same beat: at 1.75 s there were seven of them, over 1.5 s, so B is absent.
+
+While no look was possible, the workers may not have been able to speak either. Therefore all suspicion is forgotten
+after a gap (`forget`): more than `GAP_SECONDS` between two looks (this process or Redis stood still), a broken
+connection, a start of Redis. A new leader begins with nothing. Suspicion is never stored.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["STALLED_SECONDS", "DeathCause", "DeathVerdict", "Sighting", "Verdicts"]
+
+LOOKS = 3
+ABSENT_SECONDS = 1.5
+"""Three times the longest that a killed lifeline took to come back (0.43 s of 90)."""
+CAREFUL_SECONDS = 10.0
+TOGETHER_SECONDS = 1.0
+"""Losses within this time may have one cause."""
+NUMBERS = 3
+"""Below three workers, half of them is one."""
+SILENT_SECONDS = 30.0
+STALLED_SECONDS = 60.0
+GAP_SECONDS = 1.0
+QUIET_SECONDS = 2.0
+"""Without verdicts after a gap: a lifeline that lost its answer to a PING needs so long to connect again."""
+
+
+class DeathCause(StrEnum):
+    """What the evidence is."""
+
+    ABSENT = "its lifeline is gone"
+    SILENT = "it sent no beat, and its lifeline cannot be seen"
+    STALLED = "it exists, and did nothing for too long"
+
+    @property
+    def lifeline_saves(self) -> bool:
+        """Whether a lifeline that is seen in the last moment disproves the verdict."""
+        return self is DeathCause.ABSENT
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What one look saw of a worker."""
+
+    beat: bytes
+    """Its last beat as Redis has it; only compared."""
+    subscribed: bool
+    """Whether its lifeline is there."""
+    lifeline: bool = True
+    """Whether it could be seen there at all."""
+    host: str = ""
+    supervisor: str | None = None
+    supervised: bool = False
+    """Whether its supervisor's lifeline is there."""
+
+
+@dataclass(frozen=True)
+class DeathVerdict:
+    """One worker that is to be declared dead."""
+
+    worker_id: str
+    beat: bytes
+    """The beat on which the verdict rests. Redis compares it once more."""
+    cause: DeathCause
+    host_lost: bool = False
+    """Whether its host went, with other workers and their supervisor: then no rollout is the cause."""
+
+
+@dataclass
+class _Watched:
+    """What is remembered of one worker. All times are of this process's clock."""
+
+    beat: bytes
+    since: float
+    """When this beat was first seen."""
+    absent_since: float | None = None
+    looks: int = 0
+    """Without its lifeline, in a row."""
+    careful: bool = False
+    """It went with others. This stays when the others are back, so that the slowest of them is not condemned."""
+    host_lost: bool = False
+
+
+class Verdicts:
+    """Judges all workers, look by look."""
+
+    def __init__(self, *, stalled_s: float = STALLED_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begins without suspicion.
+
+        Args:
+            stalled_s: After so many seconds without a new beat a worker that exists loses its rollouts.
+            clock: Seconds that never go back; tests pass their own.
+        """
+        self._stalled_s = stalled_s
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+        self._last_look = math.nan
+        self._quiet_until = -math.inf
+
+    def forget(self, quiet_s: float = 0.0) -> None:
+        """Forgets all suspicion, because of a gap in what could be seen.
+
+        Args:
+            quiet_s: Seconds from now on in which no verdict falls.
+        """
+        self._watched.clear()
+        self._quiet_until = max(self._quiet_until, self._clock() + quiet_s)
+
+    def judge(self, workers: Mapping[str, Sighting]) -> list[DeathVerdict]:
+        """Takes one look at all workers into account.
+
+        Args:
+            workers: By id, all that are listed now.
+
+        Returns:
+            Those that are to be declared dead. Each look names them again until they are no longer listed.
+        """
+        now = self._clock()
+        if now - self._last_look > GAP_SECONDS:
+            self.forget(QUIET_SECONDS)
+        self._last_look = now
+        self._watched = {worker_id: self._note(worker_id, seen, now) for worker_id, seen in workers.items()}
+        absent = {w: since for w, watched in self._watched.items() if (since := watched.absent_since) is not None}
+        if absent:
+            self._note_losses(workers, absent)
+        if now < self._quiet_until:
+            return []
+        verdicts = []
+        for worker_id, seen in workers.items():
+            cause = self._cause(seen, self._watched[worker_id], now)
+            if cause is not None:
+                verdicts.append(DeathVerdict(worker_id, seen.beat, cause, self._watched[worker_id].host_lost))
+        return verdicts
+
+    def _note(self, worker_id: str, seen: Sighting, now: float) -> _Watched:
+        watched = self._watched.get(worker_id)
+        if watched is None or watched.beat != seen.beat:
+            watched = _Watched(seen.beat, since=now)
+        if seen.subscribed or not seen.lifeline:
+            watched.absent_since, watched.looks, watched.careful, watched.host_lost = None, 0, False, False
+            return watched
+        watched.looks += 1
+        if watched.absent_since is None:
+            watched.absent_since = now
+        return watched
+
+    def _note_losses(self, workers: Mapping[str, Sighting], absent: Mapping[str, float]) -> None:
+        """Marks what went together with others."""
+        for worker_id, since in absent.items():
+            watched, seen = self._watched[worker_id], workers[worker_id]
+            together = [other for other, then in absent.items() if abs(then - since) <= TOGETHER_SECONDS]
+            watched.careful |= len(workers) >= NUMBERS and 2 * len(together) >= len(workers)
+            neighbours = [workers[other] for other in together if workers[other].host == seen.host]
+            watched.host_lost |= _is_orphan(seen) and sum(map(_is_orphan, neighbours)) > 1
+
+    def _cause(self, seen: Sighting, watched: _Watched, now: float) -> DeathCause | None:
+        still = now - watched.since
+        if seen.subscribed:
+            return DeathCause.STALLED if still >= self._stalled_s else None
+        if not seen.lifeline:
+            return DeathCause.SILENT if still >= SILENT_SECONDS else None
+        assert watched.absent_since is not None
+        grace = CAREFUL_SECONDS if watched.careful or seen.supervisor is not None else ABSENT_SECONDS
+        gone = watched.looks >= LOOKS and now - watched.absent_since >= grace
+        return DeathCause.ABSENT if gone else None
+
+
+def _is_orphan(seen: Sighting) -> bool:
+    return seen.supervisor is not None and not seen.supervised

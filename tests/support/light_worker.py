@@ -1,0 +1,66 @@
+"""A worker process that only lives: lifeline, announcement and beats, without Celery, tokenizers and rollouts.
+
+`python -m tests.support.light_worker REDIS_URL ID`. On SIGUSR1 it holds Python's lock for as many seconds as the
+environment's HOLD says.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store.lifeline import Lifeline
+
+__all__ = ["start_light_worker"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_light_worker(redis_url: str, worker_id: str, **environment: str) -> "subprocess.Popen[bytes]":
+    """Starts one; it is listed a second later."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.light_worker", redis_url, worker_id],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+def hold_the_gil() -> None:
+    """Sleeps in a C function that does not release the lock."""
+    ctypes.PyDLL(None).usleep(int(float(os.environ["HOLD"]) * 1e6))
+
+
+async def live(redis_url: str, worker_id: str) -> None:
+    """Announces itself and beats, for ever."""
+    lifeline = Lifeline(redis_url, worker_id)
+    await asyncio.to_thread(lifeline.start)
+    store = Store.open(redis_url)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold_the_gil)
+    known = False
+    while True:
+        with suppress(StoreError):
+            if not known:
+                await store.workers.announce(
+                    worker_id,
+                    supervisor=os.environ.get("SUPERVISOR"),
+                    lifeline=lifeline.seen,
+                    host="h",
+                    pid=os.getpid(),
+                    slots=1,
+                    tools=[],
+                    agents=["tool_calls"],
+                    termination_strategies=[],
+                    tokenizers={},
+                    versions={},
+                )
+            known = (await store.workers.beat(worker_id, running=0, tokenizers={}, lifeline=lifeline.seen)).known
+        await asyncio.sleep(0.5)
+
+
+if __name__ == "__main__":
+    asyncio.run(live(*sys.argv[1:3]))

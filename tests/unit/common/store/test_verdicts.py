@@ -1,0 +1,199 @@
+"""Verdicts follow from looks and a clock alone: each row is a history of looks and who is dead by the end of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.store.verdicts import DeathCause, Sighting, Verdicts
+
+PERIOD = 0.25
+
+
+class Watch:
+    """Looks each 250 ms of a clock that the test moves."""
+
+    def __init__(self, **options: float) -> None:
+        self.now = 1000.0
+        self.verdicts = Verdicts(clock=lambda: self.now, **options)
+        self.deaths: dict[str, tuple[Any, DeathCause, bool]] = {}
+        """Worker -> seconds at which it was first condemned, why, and whether with its host."""
+
+    def look(self, workers: dict[str, Sighting]) -> None:
+        """One look at the workers that are not condemned yet."""
+        for verdict in self.verdicts.judge({w: seen for w, seen in workers.items() if w not in self.deaths}):
+            assert verdict.beat == workers[verdict.worker_id].beat
+            self.deaths[verdict.worker_id] = (self.now - 1000, verdict.cause, verdict.host_lost)
+
+    def run(self, seconds: float, see: Callable[[float], dict[str, Sighting]]) -> None:
+        """Looks for so long; `see` says what is seen at each second since the beginning."""
+        end = self.now + seconds
+        while self.now < end:
+            self.look(see(self.now - 1000))
+            self.now += PERIOD
+
+    def died(self) -> dict[str, Any]:
+        return {worker: at for worker, (at, _, _) in self.deaths.items()}
+
+
+def living(now: float, **changes: object) -> Sighting:
+    """It is subscribed and beats twice a second."""
+    return replace(Sighting(b"%d" % int(now * 2), subscribed=True), **changes)  # type: ignore[arg-type]
+
+
+def gone(at: float, **changes: object) -> Sighting:
+    """It ended at that second."""
+    return living(at, subscribed=False, **changes)
+
+
+def pool(now: float, names: str = "abcd", **others: Sighting) -> dict[str, Sighting]:
+    """Living workers, and others."""
+    return {name: living(now) for name in names} | others
+
+
+def settled(**options: float) -> Watch:
+    """A watch that has looked for three seconds, so that the first looks' silence is over."""
+    watch = Watch(**options)
+    watch.run(3, pool)
+    return watch
+
+
+def test_a_new_watch_needs_as_long_as_any_other() -> None:
+    watch = Watch()
+    watch.run(5, lambda now: pool(now, "ab", c=gone(0)))
+    assert watch.died() == {"c": pytest.approx(1.5)}
+
+
+def test_a_killed_worker_is_absent_after_a_second_and_a_half() -> None:
+    watch = settled()
+    watch.run(5, lambda now: pool(now, "abc", d=gone(3)))
+    assert watch.deaths == {"d": (pytest.approx(4.5), DeathCause.ABSENT, False)}
+
+
+@pytest.mark.parametrize("seconds", [1.25, 10.0, 55.0])
+def test_a_stalled_worker_keeps_its_life(seconds: float) -> None:
+    watch = settled()
+    watch.run(seconds, lambda now: {name: living(3) for name in "abcd"})
+    watch.run(5, pool)
+    assert watch.died() == {}
+
+
+def test_a_worker_that_stalls_for_too_long_is_taken_over() -> None:
+    watch = settled(stalled_s=20)
+    watch.run(30, lambda now: pool(now, "abc", d=living(3)))
+    assert watch.deaths == {"d": (pytest.approx(23, abs=0.3), DeathCause.STALLED, False)}
+    assert not DeathCause.STALLED.lifeline_saves
+
+
+def test_a_worker_that_beats_needs_no_lifeline() -> None:
+    watch = settled()
+    watch.run(20, lambda now: {name: living(now, subscribed=False) for name in "abcd"})
+    assert watch.died() == {}
+
+
+def test_a_lifeline_that_comes_back_in_time_saves() -> None:
+    watch = settled()
+    for _ in range(5):
+        watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+        watch.run(0.25, lambda now: pool(now, "abc", d=living(3)))
+    assert watch.died() == {}
+
+
+@pytest.mark.parametrize(("cut", "died"), [(3.0, {}), (9.5, {}), (12.0, {"a", "b", "c", "d"})])
+def test_losses_in_numbers_have_ten_seconds(cut: float, died: set[str]) -> None:
+    """A cut network, and workers that are paused besides, so that no beat arrives either."""
+    watch = settled()
+    watch.run(cut, lambda now: {name: gone(3) for name in "abcd"})
+    assert set(watch.died()) == set(died)
+
+
+def test_the_slowest_of_many_that_come_back_is_spared() -> None:
+    watch = settled()
+    watch.run(3, lambda now: {name: gone(3) for name in "abcd"})
+    watch.run(3, lambda now: pool(now, "abc", d=gone(3)))
+    watch.run(3, pool)
+    assert watch.died() == {}
+
+
+def test_two_losses_that_are_not_together_are_two_deaths() -> None:
+    watch = settled()
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+    watch.run(5, lambda now: pool(now, "ab", c=gone(4), d=gone(3)))
+    assert watch.died() == {"d": pytest.approx(4.5), "c": pytest.approx(5.75, abs=0.3)}
+
+
+def test_both_of_two_are_no_numbers() -> None:
+    watch = Watch()
+    watch.run(3, lambda now: pool(now, "ab"))
+    watch.run(3, lambda now: {"a": gone(3), "b": gone(3)})
+    assert watch.died() == {"a": pytest.approx(4.5), "b": pytest.approx(4.5)}
+
+
+def test_a_supervisor_would_have_reported_the_end() -> None:
+    watch = settled()
+    watch.run(12, lambda now: pool(now, "abc", d=gone(3, supervisor="s", supervised=True)))
+    assert watch.deaths == {"d": (pytest.approx(13, abs=0.3), DeathCause.ABSENT, False)}
+
+
+def test_a_lost_host_is_no_rollout_s_fault() -> None:
+    watch = settled()
+    lost = gone(3, supervisor="s", host="node")
+    alone = gone(3, supervisor="t", host="other")
+    watch.run(14, lambda now: pool(now, "abcd", e=lost, f=lost, g=alone))
+    assert {worker: host_lost for worker, (_, _, host_lost) in watch.deaths.items()} == {
+        "e": True,
+        "f": True,
+        "g": False,
+    }
+    assert all(at == pytest.approx(13, abs=0.3) for at in watch.died().values())
+
+
+def test_a_worker_whose_lifeline_cannot_be_seen_has_thirty_seconds() -> None:
+    watch = settled()
+    watch.run(35, lambda now: pool(now, "abc", d=gone(3, lifeline=False)))
+    assert watch.deaths == {"d": (pytest.approx(33, abs=0.3), DeathCause.SILENT, False)}
+
+
+def test_after_a_gap_nobody_is_dead_for_two_seconds() -> None:
+    watch = settled()
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+    # This process stood still, or Redis did not answer.
+    watch.now += 1.1
+    began = watch.now - 1000
+    watch.run(5, lambda now: pool(now, "abc", d=gone(3)))
+    assert watch.died() == {"d": pytest.approx(began + 2.0)}
+
+
+def test_each_gap_begins_anew() -> None:
+    """Looks that come each 1.5 s prove nothing, however many they are."""
+    watch = settled()
+    for _ in range(20):
+        watch.now += 1.5
+        watch.look(pool(watch.now - 1000, "abc", d=gone(3)))
+    assert watch.died() == {}
+
+
+def test_what_is_forgotten_is_suspected_anew() -> None:
+    watch = settled(stalled_s=10)
+    watch.run(1.25, lambda now: pool(now, "ab", c=living(3), d=gone(3)))
+    watch.verdicts.forget()
+    began = watch.now - 1000
+    watch.run(12, lambda now: pool(now, "ab", c=living(3), d=gone(3)))
+    assert watch.died() == {"d": pytest.approx(began + 1.5), "c": pytest.approx(began + 10)}
+
+
+def test_a_start_of_redis_gives_everybody_ten_seconds() -> None:
+    watch = settled()
+    watch.verdicts.forget(10)
+    watch.run(12, lambda now: pool(now, "abc", d=gone(3)) if now > 6 else {n: gone(3) for n in "abcd"})
+    assert watch.died() == {"d": pytest.approx(13)}
+
+
+def test_one_that_left_is_forgotten() -> None:
+    watch = settled()
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+    watch.run(1, lambda now: pool(now, "abc"))
+    # The same id again, as no worker does.
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+    assert watch.died() == {}
