@@ -26,7 +26,8 @@ connection, a start of Redis. A new leader begins with nothing. Suspicion is nev
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -168,12 +169,15 @@ class Verdicts:
 
     def _note_losses(self, workers: Mapping[str, Sighting], absent: Mapping[str, float]) -> None:
         """Marks what went together with others."""
+        times = sorted(absent.values())
+        orphans: dict[str, list[float]] = {}
+        for worker_id, since in sorted(absent.items(), key=lambda item: item[1]):
+            if _is_orphan(workers[worker_id]):
+                orphans.setdefault(workers[worker_id].host, []).append(since)
         for worker_id, since in absent.items():
             watched, seen = self._watched[worker_id], workers[worker_id]
-            together = [other for other, then in absent.items() if abs(then - since) <= TOGETHER_SECONDS]
-            watched.careful |= len(workers) >= NUMBERS and 2 * len(together) >= len(workers)
-            neighbours = [workers[other] for other in together if workers[other].host == seen.host]
-            watched.host_lost |= _is_orphan(seen) and sum(map(_is_orphan, neighbours)) > 1
+            watched.careful |= len(workers) >= NUMBERS and 2 * _near(times, since) >= len(workers)
+            watched.host_lost |= _is_orphan(seen) and _near(orphans[seen.host], since) > 1
 
     def _cause(self, seen: Sighting, watched: _Watched, now: float) -> DeathCause | None:
         still = now - watched.since
@@ -185,6 +189,11 @@ class Verdicts:
         grace = CAREFUL_SECONDS if watched.careful or seen.supervisor is not None else ABSENT_SECONDS
         gone = watched.looks >= LOOKS and now - watched.absent_since >= grace
         return DeathCause.ABSENT if gone else None
+
+
+def _near(times: Sequence[float], one: float) -> int:
+    """Counts the sorted times that are at most `TOGETHER_SECONDS` from one of them, itself included."""
+    return bisect_right(times, one + TOGETHER_SECONDS) - bisect_left(times, one - TOGETHER_SECONDS)
 
 
 def _is_orphan(seen: Sighting) -> bool:
