@@ -201,6 +201,33 @@ async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, 
         assert [turn.attempt for turn in app.sampling_log.of(result.rollout_id)] == [3] + [4] * (TURNS - 1)
 
 
+async def test_a_drain_reaches_the_suspects_too(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    """They are in a process of their own, which their worker waits for; nothing counts against them."""
+    app = endpoint(tokenizer, 1.5)
+    async with opened_pool(redis_url) as pool, pool.reconciled():
+        with serve_callback(app, [0]) as served:
+            uids = await pool.submit(asks(3, idempotent=True), shared={"server_url": served.url})
+            for name in ("w1", "w2"):
+                for uid in uids:
+                    assert isinstance(await pool.store.rollouts.claim(uid, name), Claim)
+                    await pool.store.reconciliation.take_back(uid, name)
+                await pool.store.workers.leave(name)
+            with started_worker(redis_url) as worker:
+
+                async def tried() -> bool:
+                    return len([s for s in map(app.sessions.named, ("r0", "r1", "r2")) if s and s.running]) == 3
+
+                # One worker, so all three are one cohort, and none of them has finished a turn.
+                await until(tried, 60)
+                worker.terminate()
+                assert await worker.ended() == 0, worker.log()
+            assert await pool.store.workers.known() == []
+            with started_worker(redis_url):
+                results = [await pool.result(uid, 60) for uid in uids]
+    assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 4)}
+    assert app.sampling_log.repeated() == {}
+
+
 async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tokenizer: ChatTokenizer) -> None:
     app = endpoint(tokenizer, 0.05)
     async with opened_pool(redis_url) as pool, redis.asyncio.Redis.from_url(redis_url) as raw:
