@@ -127,18 +127,19 @@ async def _play(
 
     async def hurt() -> None:
         await faults.begin()
-        while faults.kills < campaign.kills:
+        while faults.kills < campaign.kills or submitted < len(items):
             await asyncio.sleep(rng.uniform(*campaign.gap))
             if submitted == len(items) and not consumer.open:
                 return
-            # Not ahead of the work: a kill of idle processes proves nothing.
             _raise_if_failed(*reading)
-            done, todo = faults.kills / campaign.kills, submitted / len(items)
-            if done > todo or consumer.open < BATCH:
+            # A fault among idle processes proves nothing.
+            if consumer.open < BATCH:
                 continue
-            # Nor behind it: on a fast machine there would not be enough.
-            behind = done < todo - SLACK
-            await (faults.kill() if behind or rng.random() < campaign.kill_share else faults.other())
+            # Kills are neither ahead of the work nor behind it: on a fast machine there would not be enough.
+            done, todo = faults.kills / campaign.kills, submitted / len(items)
+            behind, ahead = done < todo - SLACK, done > todo or faults.kills == campaign.kills
+            kills = behind or (not ahead and rng.random() < campaign.kill_share)
+            await (faults.kill() if kills else faults.other())
 
     hurting = asyncio.create_task(hurt())
     for number, batch in enumerate(batches):

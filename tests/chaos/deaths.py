@@ -30,6 +30,8 @@ AFTERWARDS_SECONDS = 5.0
 """For so long after a refusal ended, the verdict about it may still fall."""
 SAME_SECONDS = 30.0
 """A line of the log and a look at the list this close are about the same death."""
+TWICE_SECONDS = 2.0
+"""Two lines of one worker this close are about the same death."""
 _SIGN = " is dead"
 
 
@@ -131,8 +133,11 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
         else:
             deaths.false.append(f"{worker} ({member['host']}) {at - begin:.1f} s after the begin")
 
+    said: dict[str, float] = {}
     for one in declared:
-        if one.at <= end:
+        # Two leaders for a moment say it twice.
+        if one.at <= end and one.at - said.get(one.worker, 0.0) > TWICE_SECONDS:
+            said[one.worker] = one.at
             judge(one.worker, one.at)
     for worker, at in _returned(campaign):
         if at <= end and not any(one.worker == worker and abs(one.at - at) < SAME_SECONDS for one in declared):

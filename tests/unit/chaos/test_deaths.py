@@ -79,6 +79,11 @@ def test_a_worker_that_comes_back_was_declared_dead_even_if_no_log_says_so() -> 
     assert len(judge_deaths([BEGIN, WORKER, *missed], [Declared("w", 49.5)]).false) == 1
 
 
+def test_a_death_that_two_leaders_declare_is_one() -> None:
+    assert len(judge_deaths([BEGIN, WORKER], [Declared("w", 100.0), Declared("w", 100.3)]).false) == 1
+    assert len(judge_deaths([BEGIN, WORKER], [Declared("w", 100.0), Declared("w", 109.0)]).false) == 2
+
+
 def test_deaths_that_no_log_names_show_in_the_pool_s_own_total() -> None:
     totals = {"event": "totals", "workers_lost": 3, "at": 200.0}
     assert judge_deaths([BEGIN, WORKER, gone(98.0), totals], [Declared("w", 100.0)]).unlogged == 2
