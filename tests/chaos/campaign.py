@@ -6,8 +6,9 @@ asked and sampled), `campaign.jsonl` (what was done to whom).
 
 import asyncio
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.cast import Cast
@@ -16,6 +17,7 @@ from tests.chaos.consumer import Consumer
 from tests.chaos.faults import Faults
 from tests.chaos.hogs import Hogs
 from tests.chaos.items import SHARES, draw_items
+from tests.chaos.manners import Manner
 from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
 from tests.support.waiting import until
@@ -51,6 +53,8 @@ class Campaign:
     """Hosts whose two workers have a parent."""
     bare: int = 2
     """Hosts of one bare worker."""
+    shares: Mapping[Manner, float] = field(default_factory=lambda: SHARES)
+    """How often a rollout goes to a port of each manner."""
     in_flight: int = 200
     """Rollouts that are open at once."""
     latency: float = 3.2
@@ -120,7 +124,7 @@ async def _play(
     campaign: Campaign, cast: Cast, consumer: Consumer, push_to: str, record: Record, rng: random.Random
 ) -> None:
     faults = Faults(cast, record, rng, consumer.accepted, long=campaign.long_faults)
-    items = draw_items(cast, campaign.rollouts, campaign.seed, SHARES)
+    items = draw_items(cast, campaign.rollouts, campaign.seed, campaign.shares)
     batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
     reading: set[asyncio.Task[None]] = set()
     submitted = 0
