@@ -10,6 +10,7 @@ declared dead while its process lived is a **false death**, unless the campaign 
 Both are counted apart. A worker that vanishes from the list and comes back is a false death too, if no log says so.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ SAME_SECONDS = 30.0
 """A line of the log and a look at the list this close are about the same death."""
 TWICE_SECONDS = 2.0
 """Two lines of one worker this close are about the same death."""
-_SIGN = " is dead"
+_LINE = re.compile(r"worker (?P<worker>\S+) is (?P<declared>declared )?dead: (?P<more>.*)")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Declared:
 
     worker: str
     at: float
+    cause: str = ""
+    """What the reconciler took for evidence; nothing where the worker's parent had reported its end."""
 
 
 @dataclass
@@ -65,12 +68,17 @@ def declarations(logs: Iterable[Path]) -> list[Declared]:
     """What the reconcilers' logs say, in order."""
     found = []
     for log in logs:
+        causes: dict[str, str] = {}
         for entry in entries(log):
             text = entry.get("event")
-            # "worker NAME is dead: ...", whatever stands before or after it.
-            if isinstance(text, str) and _SIGN in text:
-                worker = text.partition(_SIGN)[0].rpartition(" ")[2]
-                found.append(Declared(worker, datetime.fromisoformat(entry["timestamp"]).timestamp()))
+            # "worker NAME is declared dead: CAUSE", and after that, or without it, "worker NAME is dead: ...".
+            if isinstance(text, str) and (line := _LINE.search(text)):
+                worker = line["worker"]
+                if line["declared"]:
+                    causes[worker] = line["more"]
+                else:
+                    at = datetime.fromisoformat(entry["timestamp"]).timestamp()
+                    found.append(Declared(worker, at, causes.pop(worker, "")))
     return sorted(found, key=lambda declared: declared.at)
 
 
@@ -116,7 +124,7 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
     for target, spans in _stops(campaign).items():
         silent[target] = spans
 
-    def judge(worker: str, at: float) -> None:
+    def judge(worker: str, at: float, cause: str = "") -> None:
         member = members.get(worker)
         if member is None:
             deaths.unknown += 1
@@ -131,14 +139,16 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
         elif any(since <= at <= until + AFTERWARDS_SECONDS for since, until in refused.get(member["host"], ())):
             deaths.cut_off += 1
         else:
-            deaths.false.append(f"{worker} ({member['host']}) {at - begin:.1f} s after the begin")
+            deaths.false.append(
+                f"{worker} ({member['host']}) {at - begin:.1f} s after the begin{cause and ': ' + cause}"
+            )
 
     said: dict[str, float] = {}
     for one in declared:
         # Two leaders for a moment say it twice.
         if one.at <= end and one.at - said.get(one.worker, 0.0) > TWICE_SECONDS:
             said[one.worker] = one.at
-            judge(one.worker, one.at)
+            judge(one.worker, one.at, one.cause)
     for worker, at in _returned(campaign):
         if at <= end and not any(one.worker == worker and abs(one.at - at) < SAME_SECONDS for one in declared):
             judge(worker, at)

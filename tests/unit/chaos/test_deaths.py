@@ -96,10 +96,14 @@ def test_what_happens_as_the_campaign_ends_its_processes_does_not_count() -> Non
 
 def test_the_log_of_a_reconciler_is_read(tmp_path: Path) -> None:
     lines: list[Entry] = [
+        {"event": "worker vm-1-ab is declared dead: its lifeline is gone", "timestamp": "2026-01-01T00:00:00Z"},
         {"event": "worker vm-1-ab is dead: 3 of its rollouts go on elsewhere", "timestamp": "2026-01-01T00:00:01Z"},
         {"event": "reconciled", "timestamp": "2026-01-01T00:00:02Z"},
+        {"event": "worker vm-2-cd is dead: 0 of its rollouts go on elsewhere", "timestamp": "2026-01-01T00:00:03Z"},
     ]
     log = tmp_path / "api-0.log"
     log.write_bytes(b"failpoint api.commit_before_answer\n" + b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    (found,) = declarations([log])
-    assert found == Declared("vm-1-ab", 1767225601.0)
+    assert declarations([log]) == [
+        Declared("vm-1-ab", 1767225601.0, "its lifeline is gone"),
+        Declared("vm-2-cd", 1767225603.0),
+    ]
