@@ -18,8 +18,8 @@ nothing else (`worker/process/trial.py`), in cohorts that halve:
 6. A death whose cause is known and came from outside (`ProcessEnd`) changes none of this.
 
 Example: 128 suspects, one poison, two workers. Company 64: one cohort is cleared, the other dies. Company 32: one is
-cleared, one dies; then 16, 8, 4, 2, 1. The poison then gets its two strikes. Nine deaths, and 127 innocent rollouts
-have lost nothing but time.
+cleared, one dies; then 16, 8, 4 and 2. Now the poison is tried alone, and gets its two strikes. Eight deaths, and 127
+innocent rollouts have lost nothing but time.
 """
 
 from collections.abc import Sequence
