@@ -19,7 +19,9 @@ from rolloutpool_common.store import Store
 async def called(pool: Pool, tokenizer: ChatTokenizer, *calls: dict[str, Any], **spec: Any) -> RolloutResult:
     """A rollout whose first turn makes these calls."""
     async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
-        (result,) = await pool.run([spec], shared={"server_url": trainer.url})
+        (uid,) = await pool.submit([spec], shared={"server_url": trainer.url})
+        # Isolated tools start processes, which takes seconds each on a loaded machine.
+        result = await pool.result(uid, seconds=120)
     assert result.status is RolloutStatus.COMPLETED, result.failure
     assert result.alignment == "exact"
     return result

@@ -33,8 +33,9 @@ __all__ = ["EXIT_MEMORY", "ToolAddress", "ToolCallRequest", "ToolReply", "serve_
 
 EXIT_MEMORY = 113
 """The child's exit code after a `MemoryError`; a tool may end its process with any other."""
-NICENESS = 10
-"""How much a child yields to its worker: with a spinning tool on each core the worker still gets most of the time."""
+NICENESS = 5
+"""How much a child yields to its worker: on one core the worker gets three quarters beside a tool that spins. With
+more, tools would run into their time limits wherever the cores are busy."""
 PR_SET_PDEATHSIG = 1
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Libraries for numbers start a thread per core, with buffers that count as memory; one call gets one thread."""
