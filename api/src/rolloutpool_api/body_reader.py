@@ -9,6 +9,7 @@ same code as a small one, and gets the same answer. Two things differ:
 """
 
 import asyncio
+import os
 import pickle
 import socket
 import sys
@@ -88,6 +89,8 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 def main() -> int:
     """Answers questions until the API's process closes its socket."""
+    # Where cores are short, the API's own process goes first.
+    os.nice(5)
     link = socket.socket(fileno=int(sys.argv[1]))
     settings: ApiSettings = pickle.loads(_receive(link, int.from_bytes(_receive(link, LENGTH_BYTES), "big")))
     settings.start_logging()

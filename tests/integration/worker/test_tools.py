@@ -107,7 +107,7 @@ async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered
     failure = result.failure
     assert failure is not None
     assert (result.status, failure.kind, failure.category) == (RolloutStatus.FAILED, "policy", "tool_error")
-    assert not failure.retryable
+    assert (failure.retryable, failure.turn) == (False, 1)
     assert failure.message == (
         "turn 1: the policy made 10000 tool calls, and at most 64 are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them "
         "was run"

@@ -24,6 +24,7 @@ from typing import Literal
 
 import orjson
 
+from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, parse_record
 from rolloutpool_common.protocol.result import RolloutResult
@@ -48,6 +49,8 @@ __all__ = ["Rollouts", "new_token"]
 
 PRECANCEL_SECONDS = 600
 """How long a cancel that came before its submit is remembered."""
+MAX_LOSSES = 8
+"""How often a rollout may leave a worker without a result, a failure or a reason to go on elsewhere."""
 MAX_PRECANCELS = 100_000
 """How many such cancels are remembered; beyond that, the oldest are forgotten."""
 
@@ -263,7 +266,7 @@ class Rollouts:
         Returns:
             Whether the rollout was still this worker's.
         """
-        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role)
+        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role) >= 0
 
     async def give_back(
         self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float
@@ -279,12 +282,15 @@ class Rollouts:
         Returns:
             Whether the rollout was still this worker's.
         """
-        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role)
+        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role) >= 0
 
     async def abandon(
         self, uid: str, token: str, role: WorkerRole, *, clean: bool = False, delay_s: float = 0.0
     ) -> bool:
         """Queues a rollout again that its worker no longer runs, although Redis still lists the claim.
+
+        This happens through a defect, or where the store refuses a write for good. So after `MAX_LOSSES` times the
+        rollout fails: it would go on in circles for ever.
 
         Args:
             uid: The rollout.
@@ -296,16 +302,21 @@ class Rollouts:
         Returns:
             Whether the rollout was still this worker's.
         """
-        return await self._requeue(uid, token, "losses", clean, delay_s, role)
+        losses = await self._requeue(uid, token, "losses", clean, delay_s, role)
+        split = keys.split_uid(uid)
+        if split is not None and losses >= MAX_LOSSES:
+            lost = WorkerFault(f"{losses} attempts ended without a result or a failure; the workers' logs say why")
+            await self.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, lost.failure(None))
+        return losses >= 0
 
-    async def _requeue(self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole) -> bool:
+    async def _requeue(self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole) -> int:
+        """Returns the new value of the counter, 0 without one; -1 where the rollout was not this worker's."""
         split = keys.split_uid(uid)
         if split is None:
-            return False
-        answer = await self._connection.script(
-            "release", *split, token, "", counter, int(clean), int(delay_s * 1000), role
+            return -1
+        return int(
+            await self._connection.script("release", *split, token, "", counter, int(clean), int(delay_s * 1000), role)
         )
-        return bool(answer >= 0)
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""

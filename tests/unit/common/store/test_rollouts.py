@@ -6,8 +6,9 @@ import pytest
 from tests.support.batches import OWNER, claim, result_of, submit
 from tests.support.journals import turn_record
 
-from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
+from rolloutpool_common.store.rollouts import MAX_LOSSES
 
 
 async def test_of_many_claims_at_once_one_wins(store: Store, other: Store) -> None:
@@ -66,3 +67,17 @@ async def test_a_cancelled_rollout_ends_at_once_whoever_runs_it(store: Store, ot
 async def test_uids_of_nothing_are_gone(store: Store, uid: str) -> None:
     assert await store.rollouts.claim(uid, "w1") == ClaimRefused("gone")
     assert await store.rollouts.cancel(uid) is None
+
+
+async def test_a_rollout_that_leaves_its_workers_without_a_result_fails_at_last(store: Store) -> None:
+    (uid,) = await submit(store)
+    for number in range(MAX_LOSSES):
+        held = await claim(store, uid, f"w{number}")
+        assert await store.rollouts.abandon(uid, held.token, held.role)
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    assert (view.status, view.attempt) == (RolloutStatus.FAILED, MAX_LOSSES)
+    assert view.result is not None
+    assert view.result["failure"]["category"] == Category.INTERNAL_ERROR
+    assert "8 attempts ended without a result" in view.result["failure"]["message"]
+    assert await store.rollouts.claim(uid, "late") is ClaimRefused.ENDED

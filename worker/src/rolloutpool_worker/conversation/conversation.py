@@ -83,6 +83,11 @@ class Conversation:
         return len(self.measures.turns)
 
     @property
+    def turn(self) -> int:
+        """The turn that it is at: the next one, or the last one while its tools run."""
+        return self.turns + (not self._recorder.running_tools)
+
+    @property
     def sampled_tokens(self) -> int:
         """Tokens that the policy sampled, over all turns."""
         return self.measures.sampled_tokens

@@ -42,6 +42,8 @@ class Recorder:
     ) -> None:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
+        self.running_tools = False
+        """Whether tools of the last turn run, or have failed."""
         self._claim = claim
         self._journal = journal
         self._history = history
@@ -138,7 +140,9 @@ class Recorder:
         start = time.perf_counter()
         spec = self._claim.spec
         contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
+        self.running_tools = True
         results = await self._tools.run(calls, contexts)
+        self.running_tools = False
         elapsed = (time.perf_counter() - start) * 1000
         return await self.append(
             [*results, *appended],

@@ -326,8 +326,7 @@ class _Attempt:
         return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
 
     def _turn(self) -> int | None:
-        # `turns` counts those that succeeded, so the one that failed is the next.
-        return None if self._conversation is None else self._conversation.turns + 1
+        return None if self._conversation is None else self._conversation.turn
 
     def _result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:
         """Makes the record of what has happened so far, under this outcome."""
