@@ -49,9 +49,9 @@ class Campaign:
     """Whether there are faults that last for 10 to 72 s."""
     clocks: bool = False
     """Whether clocks jump, where the library for it is installed. It makes each look at the clock slower."""
-    parents: int = 1
+    parents: int = 2
     """Hosts whose two workers have a parent."""
-    bare: int = 2
+    bare: int = 1
     """Hosts of one bare worker."""
     shares: Mapping[Manner, float] = field(default_factory=lambda: SHARES)
     """How often a rollout goes to a port of each manner."""

@@ -26,6 +26,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from rolloutpool_common.process.backoff import Backoff
@@ -114,6 +115,9 @@ class Obituaries:
         with asyncio.Runner() as runner:
             store = Store.open(self._redis_url, max_connections=1)
             try:
+                # Connected now, because on a busy machine that takes a second, and a death should not wait for it.
+                with suppress(StoreError):
+                    runner.run(store.ping())
                 self._deliver(store, runner)
             finally:
                 runner.run(store.close())

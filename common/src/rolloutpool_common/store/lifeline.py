@@ -80,6 +80,11 @@ class Lifeline:
         """Whether the last self-test found this process subscribed, so that its absence would mean something."""
         return self._seen
 
+    @property
+    def tested(self) -> bool:
+        """Whether there was a self-test yet."""
+        return self._tested.is_set()
+
     def start(self) -> None:
         """Starts the thread, and waits at most two seconds until the channel is subscribed and tested."""
         self._thread.start()

@@ -5,8 +5,8 @@ nothing, so that a look says when it was made. In each look:
 
 1. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
 2. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
-3. **Gaps.** If the look failed, or was made on a new connection, or Redis was started again, or another process led
-   meanwhile, it forgets all suspicion.
+3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, or another
+   process led meanwhile, it forgets all suspicion.
 4. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
 5. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
    forgotten (`reconciliation.py`). A removal that was broken off is found by its mark and begun again.
@@ -17,6 +17,7 @@ What the death counts as depends on how much is known (`release.lua`): nothing w
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,7 @@ class Liveness:
         Raises:
             StoreError: Redis does not answer. Suspicion is forgotten; the next call looks again.
         """
+        asked = time.monotonic()
         try:
             answer = named(await self._lone.script("look", self._reconciliation.process_id, LEASE_MS))
         except BaseException:
@@ -89,7 +91,7 @@ class Liveness:
             # The first look of a process has nothing to forget, and nothing was away.
             self._verdicts.forget(RESTARTED_SECONDS if self._epoch else 0.0)
             self._epoch = answer["epoch"]
-        condemned = await self._condemn(answer)
+        condemned = await self._condemn(answer, time.monotonic() - asked)
         # What was marked before, by this process or by a leader that has died since.
         for worker_id in [*condemned, *map(bytes.decode, answer["condemned"])]:
             self._remove(worker_id)
@@ -107,7 +109,7 @@ class Liveness:
         await asyncio.gather(*self._removals.values(), return_exceptions=True)
         await self._lone.close()
 
-    async def _condemn(self, answer: dict[str, Any]) -> list[str]:
+    async def _condemn(self, answer: dict[str, Any], took_s: float) -> list[str]:
         """Steps 1, 2 and 4; returns the workers that it has marked."""
         condemned = []
         for worker_id, death in _reported(answer["obituaries"]).items():
@@ -119,7 +121,7 @@ class Liveness:
             else:
                 # It has left the list, and had no claims.
                 await self._forget(worker_id)
-        for verdict in self._verdicts.judge(_sightings(answer)):
+        for verdict in self._verdicts.judge(_sightings(answer), took_s=took_s):
             saves = verdict.cause.lifeline_saves
             if await self._workers.condemn(verdict.worker_id, verdict.beat, lifeline_saves=saves):
                 _log.warning("worker %s is declared dead: %s", verdict.worker_id, verdict.cause)

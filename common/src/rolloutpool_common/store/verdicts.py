@@ -19,9 +19,13 @@ clock, which jumps, and which goes on while Redis or this process stands still.
 Example: three workers, looks each 250 ms. B is killed at 0.1 s. The looks at 0.25 .. 1.75 s see no lifeline and the
 same beat: at 1.75 s there were seven of them, over 1.5 s, so B is absent.
 
-While no look was possible, the workers may not have been able to speak either. Therefore all suspicion is forgotten
-after a gap (`forget`): more than `GAP_SECONDS` between two looks (this process or Redis stood still), a broken
-connection, a start of Redis. A new leader begins with nothing. Suspicion is never stored.
+While no look was possible, the workers may not have been able to speak either. So after a gap they get their time anew:
+
+- Redis took longer than `GAP_SECONDS` to answer, the connection broke, or Redis was started again: all suspicion is
+  forgotten (`forget`). A new leader begins with nothing. Suspicion is never stored.
+- Redis answered at once and this process came late, because its machine is busy or stood still: lifelines did not break
+  by that. Such a pause counts as `LATE_SECONDS`, and suspicion stays. Were it forgotten, a reconciler that comes
+  late again and again would never find a dead worker.
 """
 
 import math
@@ -44,6 +48,8 @@ NUMBERS = 3
 SILENT_SECONDS = 30.0
 STALLED_SECONDS = 60.0
 GAP_SECONDS = 1.0
+LATE_SECONDS = 0.5
+"""What the time before a look counts that came late: a lifeline needs so long to connect again."""
 QUIET_SECONDS = 2.0
 """Without verdicts after a gap: a lifeline that lost its answer to a PING needs so long to connect again."""
 
@@ -129,18 +135,21 @@ class Verdicts:
         self._watched.clear()
         self._quiet_until = max(self._quiet_until, self._clock() + quiet_s)
 
-    def judge(self, workers: Mapping[str, Sighting]) -> list[DeathVerdict]:
+    def judge(self, workers: Mapping[str, Sighting], *, took_s: float = 0.0) -> list[DeathVerdict]:
         """Takes one look at all workers into account.
 
         Args:
             workers: By id, all that are listed now.
+            took_s: Seconds that Redis took to answer.
 
         Returns:
             Those that are to be declared dead. Each look names them again until they are no longer listed.
         """
         now = self._clock()
-        if now - self._last_look > GAP_SECONDS:
+        if took_s > GAP_SECONDS:
             self.forget(QUIET_SECONDS)
+        elif now - self._last_look > GAP_SECONDS:
+            self._leave_out(now - self._last_look - LATE_SECONDS)
         self._last_look = now
         self._watched = {worker_id: self._note(worker_id, seen, now) for worker_id, seen in workers.items()}
         absent = {w: since for w, watched in self._watched.items() if (since := watched.absent_since) is not None}
@@ -154,6 +163,14 @@ class Verdicts:
             if cause is not None:
                 verdicts.append(DeathVerdict(worker_id, seen.beat, cause, self._watched[worker_id].host_lost))
         return verdicts
+
+    def _leave_out(self, seconds: float) -> None:
+        """Takes seconds in which nobody looked out of all times."""
+        self._quiet_until += seconds
+        for watched in self._watched.values():
+            watched.since += seconds
+            if watched.absent_since is not None:
+                watched.absent_since += seconds
 
     def _note(self, worker_id: str, seen: Sighting, now: float) -> _Watched:
         watched = self._watched.get(worker_id)

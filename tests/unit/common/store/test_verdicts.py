@@ -20,9 +20,10 @@ class Watch:
         self.deaths: dict[str, tuple[Any, DeathCause, bool]] = {}
         """Worker -> seconds at which it was first condemned, why, and whether with its host."""
 
-    def look(self, workers: dict[str, Sighting]) -> None:
+    def look(self, workers: dict[str, Sighting], took_s: float = 0.0) -> None:
         """One look at the workers that are not condemned yet."""
-        for verdict in self.verdicts.judge({w: seen for w, seen in workers.items() if w not in self.deaths}):
+        listed = {w: seen for w, seen in workers.items() if w not in self.deaths}
+        for verdict in self.verdicts.judge(listed, took_s=took_s):
             assert verdict.beat == workers[verdict.worker_id].beat
             self.deaths[verdict.worker_id] = (self.now - 1000, verdict.cause, verdict.host_lost)
 
@@ -158,19 +159,48 @@ def test_a_worker_whose_lifeline_cannot_be_seen_has_thirty_seconds() -> None:
 def test_after_a_gap_nobody_is_dead_for_two_seconds() -> None:
     watch = settled()
     watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
-    # This process stood still, or Redis did not answer.
+    # Redis did not answer.
     watch.now += 1.1
     began = watch.now - 1000
+    watch.look(pool(began, "abc", d=gone(3)), took_s=1.1)
+    watch.now += PERIOD
     watch.run(5, lambda now: pool(now, "abc", d=gone(3)))
     assert watch.died() == {"d": pytest.approx(began + 2.0)}
 
 
 def test_each_gap_begins_anew() -> None:
-    """Looks that come each 1.5 s prove nothing, however many they are."""
+    """Answers that take 1.5 s each prove nothing, however many they are."""
     watch = settled()
     for _ in range(20):
         watch.now += 1.5
+        watch.look(pool(watch.now - 1000, "abc", d=gone(3)), took_s=1.5)
+    assert watch.died() == {}
+
+
+def test_who_comes_late_again_and_again_still_finds_the_dead() -> None:
+    """A reconciler on a starved machine looks each 4 s, and Redis answers at once."""
+    watch = settled()
+    for _ in range(20):
+        watch.now += 4
         watch.look(pool(watch.now - 1000, "abc", d=gone(3)))
+    # Seen missing at 7 s; each pause of 4 s counts half a second of the 1.5.
+    assert watch.died() == {"d": pytest.approx(3 + 4 + 3 * 4, abs=0.3)}
+
+
+def test_a_pause_of_this_process_is_no_evidence() -> None:
+    """All machines were paused for a minute: nobody's lifeline broke, and no beat came."""
+    watch = settled()
+    watch.now += 59
+    before = {name: living(3) for name in "abcd"}
+    watch.look(before)
+    watch.now += PERIOD
+    watch.run(3, pool)
+    # One that had just been seen missing when everything stopped gets its time as well.
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(now)))
+    watch.now += 60
+    watch.look(pool(watch.now - 1000, "abc", d=gone(66)))
+    watch.now += PERIOD
+    watch.run(1, pool)
     assert watch.died() == {}
 
 

@@ -71,7 +71,8 @@ class WorkerProcess:
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
         self._lifeline = Lifeline(settings.redis_url.get_secret_value(), self.worker_id)
-        self._seen = True
+        self._seen: bool | None = None
+        """What the last self-test of the lifeline has shown."""
         self._beats = BackgroundTask("beat")
         self._publishing = BackgroundTask("publish")
         self._pushing = BackgroundTask("webhooks")
@@ -93,7 +94,6 @@ class WorkerProcess:
         await services.store.check_schema()
         # Before the announcement: a worker that is listed and has no lifeline would look dead.
         await asyncio.to_thread(self._lifeline.start)
-        self._note_lifeline()
         if services.role is not WorkerRole.ISOLATED:
             # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
             # only what its suspects need.
@@ -164,7 +164,7 @@ class WorkerProcess:
             self.worker_id,
             role=self.services.role,
             supervisor=self.services.identity.supervisor,
-            lifeline=self._seen,
+            lifeline=self._note_lifeline(),
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self._settings.worker_slots,
@@ -180,17 +180,19 @@ class WorkerProcess:
 
     def _note_lifeline(self) -> bool:
         """Looks whether the lifeline is seen, and says in the log when that changes."""
-        if self._seen != self._lifeline.seen:
-            self._seen = self._lifeline.seen
-            if self._seen:
+        seen = self._lifeline.seen
+        # On a busy machine the first test may come after the announcement; until then beats alone speak.
+        if self._lifeline.tested and seen is not self._seen:
+            if seen and self._seen is False:
                 _log.info("worker %s: its lifeline is seen again", self.worker_id)
-            else:
+            elif not seen:
                 _log.warning(
                     "worker %s: its lifeline is not seen, so its death would be noticed by missing beats, after 30 s; "
                     "allow its account our channels (ACL in docs/deployment.md), or look for a proxy in between",
                     self.worker_id,
                 )
-        return self._seen
+            self._seen = seen
+        return seen
 
     def _warm_tokenizers(self) -> dict[str, dict[str, str]]:
         return {tokenizer.name: tokenizer.fingerprint.model_dump() for tokenizer in self.services.tokenizers.loaded()}
