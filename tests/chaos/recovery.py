@@ -23,6 +23,8 @@ SEVERAL = "several in a row"
 """A further worker that had the rollout was lost before it asked anything."""
 GONE_SECONDS = 10.0
 """A process that ended so soon after its host's parent was killed ended because of that."""
+SETTLED_SECONDS = 10.0
+"""About what a worker takes to start beside the hogs."""
 REDIS_AWAY = ("pause redis", "stop redis", "full disk")
 
 Interval = tuple[float, float]
@@ -50,6 +52,9 @@ class Recovery:
     """With the seconds in which the campaign held up Redis or the process that took over."""
     suspect: str = ""
     """`with company` or `alone`, where an isolated process took it over."""
+    undisturbed: bool = True
+    """Whether nothing else happened to Redis, APIs and workers from `SETTLED_SECONDS` before the death until then. With
+    three deaths within ten seconds, rollouts wait until a worker has started again."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ def recoveries(
     isolated = {entry["pid"] for entry in campaign if entry["event"] == "member" and entry["isolated"]}
     held = _held(campaign)
     company = _company(asks, isolated)
+    disturbed = _disturbances(campaign, isolated)
     found = []
     for uid, mine in asks.items():
         if manners.get(uid) not in HONEST:
@@ -115,7 +121,10 @@ def recoveries(
             if after.pid in isolated:
                 suspect = "with company" if (uid, after.at) in company else "alone"
             kind = death.kind if after.attempt == before.attempt + 1 else SEVERAL
-            found.append(Recovery(kind, raw - away, raw, suspect))
+            quiet = not any(
+                death.at - SETTLED_SECONDS < at < after.at and before.pid not in pids for at, pids in disturbed
+            )
+            found.append(Recovery(kind, raw - away, raw, suspect, quiet))
     return found
 
 
@@ -150,6 +159,17 @@ def _deaths(campaign: Sequence[dict[str, Any]]) -> dict[int, list[_Death]]:
         if by_itself and not any(death.at <= entry["at"] <= death.at + GONE_SECONDS for death in found[pid]):
             # At a failpoint, or by its watchdog.
             found[pid].append(_Death(entry["at"], entry["at"], PROCESS[0] if parents[entry["host"]] else PROCESS[1]))
+    return found
+
+
+def _disturbances(campaign: Sequence[dict[str, Any]], isolated: set[int]) -> list[tuple[float, tuple[int, ...]]]:
+    """What happened to Redis, APIs and workers: when, and to which processes of workers."""
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for entry in campaign:
+        if entry["event"] == "gone" and entry["pid"] not in isolated:
+            found.append((entry["at"], (entry["pid"],)))
+        elif entry["event"] == "fault" and not entry["target"].startswith("trainer") and "tickets" not in entry:
+            found.append((entry["at"], tuple(entry.get("pids", ()))))
     return found
 
 

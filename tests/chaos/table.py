@@ -63,6 +63,13 @@ def _recoveries(found: list[Recovery]) -> list[str]:
     kinds: list[tuple[str, list[Recovery]]] = [
         ("the death of a process", [one for one in found if one.kind in PROCESS]),
         *((f"that of a {kind}", [one for one in found if one.kind == kind]) for kind in PROCESS),
+        *(
+            (
+                f"that of a {kind}, nothing else meanwhile",
+                [one for one in found if one.kind == kind and one.undisturbed],
+            )
+            for kind in PROCESS
+        ),
         ("a lost host: parent and children killed", [one for one in found if one.kind == HOST_KILLED]),
         ("a lost host: cut off from Redis", [one for one in found if one.kind == HOST_CUT_OFF]),
         ("several in a row", [one for one in found if one.kind == SEVERAL]),
@@ -78,5 +85,5 @@ def _recoveries(found: list[Recovery]) -> list[str]:
 def _spread(seconds: list[float]) -> str:
     if len(seconds) < 2:
         return " / ".join(f"{value:.1f}" for value in seconds) or "none"
-    cuts = quantiles(seconds, n=20)
+    cuts = quantiles(seconds, n=20, method="inclusive")
     return f"{cuts[9]:.1f} / {cuts[18]:.1f} / {max(seconds):.1f}"

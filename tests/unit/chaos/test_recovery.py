@@ -58,6 +58,18 @@ def test_a_drain_is_no_death() -> None:
     assert not found(drain, gone(1, 12.0), asks=[BEFORE, AFTER])
 
 
+def test_what_else_happened_is_noted() -> None:
+    death = kill("worker with a parent", 12.0, 1), gone(1, 12.1)
+    (one,) = found(*death, kill("trainer", 12.5) | {"target": "trainer-1"}, asks=[BEFORE, AFTER])
+    assert one.undisturbed
+    for other in (gone(2, 3.0, "host-1"), kill("redis", 13.0) | {"target": "redis"}):
+        (one,) = found(*death, other, asks=[BEFORE, AFTER])
+        assert not one.undisturbed
+    # Long before, or when it had gone on.
+    (one,) = found(*death, gone(3, 1.0), kill("redis", 14.5) | {"target": "redis"}, asks=[BEFORE, AFTER])
+    assert one.undisturbed
+
+
 @pytest.mark.parametrize("what", ["parent", "parent and children"])
 def test_a_parent_s_death_is_that_of_its_host(what: str) -> None:
     (one,) = found(kill(what, 12.0, 9, 1), gone(1, 12.1), asks=[BEFORE, AFTER])
