@@ -20,6 +20,7 @@ from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation import tokens as token_track
 from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP
 from rolloutpool_worker.conversation.tokens import TokenTrack
@@ -314,3 +315,19 @@ async def test_a_wrong_increment_is_counted_anew_once_the_trainer_has_refused_it
     # What was counted whole is not counted again.
     monkeypatch.setattr(RerenderCounter, "count_new", lambda *_: None)
     assert (await tokens.replan(history, PlannedTurn(await tokens.plan_mask(history, 2), "digest"))).lengths == ()
+
+
+async def test_a_huge_message_is_counted_only_after_a_refusal(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_track, "MOST_COUNTED", 1000)
+    tokens = await opened(tokenizer)
+    huge = [{**MORE[0], "content": "a long result " * 100}]
+    history = [*QUESTION, ANSWER, *huge]
+    await tokens.append(huge, [*QUESTION, ANSWER], 1)
+    plan = await tokens.plan_mask(history, 2)
+    assert plan == MaskPlan((tokens.ledger.pending_glue,), tokens.ledger.pending_glue, None)
+    right = len(rerender(tokenizer, history)) - tokens.ledger.head
+    again = await tokens.replan(history, PlannedTurn(plan, "digest"))
+    assert again.rerender == right
+    assert set(again.lengths) | set(plan.lengths) == {right, plan.exact}

@@ -20,9 +20,12 @@ from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import off_loop, rendering_size
 from rolloutpool_worker.policy import Echo, Reply
+from rolloutpool_worker.tools.limits import size_of
 
 __all__ = ["TokenTrack"]
 
+MOST_COUNTED = 1_000_000
+"""Characters of new messages that are tokenised on the chance that the trainer renders again. 10 MB take 15 s."""
 PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
 """If the template refuses this one as well, the template is at fault and not what the policy sampled."""
 
@@ -78,6 +81,12 @@ class TokenTrack:
         self._by_increment = False
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
+        # With an unknown trainer both lengths are guesses. One of them costs nothing, and after a 422 `replan` counts.
+        if self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited:
+            await self._shown_tools()
+            if size_of(list(messages[self._opened.counted :]), at_most=MOST_COUNTED) > MOST_COUNTED:
+                self._by_increment = True
+                return MaskPlan((exact,), exact, None)
         whole = await self._count(messages, edited=edited)
         rerender = None if whole is None else whole - self._known(edited)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)

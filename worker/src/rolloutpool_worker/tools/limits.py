@@ -66,22 +66,22 @@ def shorten_fault(text: str) -> str:
     return f"{text[:LONGEST_FAULT]}… [cut: {LONGEST_FAULT} of {len(text)} characters shown]"
 
 
-def size_of(arguments: str | dict[str, Any], *, at_most: int) -> int:
-    """The characters of a text, or of all texts in an object; each element of an object counts for one more.
+def size_of(value: str | list[Any] | dict[str, Any], *, at_most: int) -> int:
+    """The characters of a text, or of all texts in an object or list; each element counts for one more.
 
     Args:
-        arguments: Of a tool call, as they were sampled.
+        value: Such as the arguments of a tool call, as they were sampled, or messages.
         at_most: The count ends as soon as it has passed this number.
     """
     # A list instead of recursion: arguments may be nested more deeply than Python's stack allows.
-    size, left = 0, [arguments]
+    size, left = 0, [value]
     while left and size <= at_most:
-        value: Any = left.pop()
-        if isinstance(value, str | list | dict):
-            size += len(value)
-        if isinstance(value, dict):
-            left.extend(value)
-            left.extend(value.values())
-        elif isinstance(value, list):
-            left.extend(value)
+        part: Any = left.pop()
+        if isinstance(part, str | list | dict):
+            size += len(part)
+        if isinstance(part, dict):
+            left.extend(part)
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
     return size
