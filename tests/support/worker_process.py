@@ -51,6 +51,8 @@ class Worker:
             },
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            # A group of its own, which `close` ends.
+            process_group=0,
         )
 
     def log(self) -> str:
@@ -86,8 +88,10 @@ class Worker:
         self.process.wait()
 
     def close(self) -> None:
-        """Ends it and forgets its log."""
-        self.kill()
+        """Ends it with its isolated process, which could take the next test's suspects, and forgets its log."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         self._log.close()
 
 
