@@ -77,6 +77,8 @@ class IncrementTrust:
         self._what = what
         self._lock = Lock()
         self._agreed: LRUCache[tuple[IncrementShape, int], int] = LRUCache(SHAPES)
+        self.opening: int | None = None
+        """Ids of the short prompt from which increments are measured; None before the first, or where it has tools."""
         self.broken = False
         """Whether an increment was wrong, so that none is used any more."""
 

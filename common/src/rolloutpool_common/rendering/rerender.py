@@ -28,8 +28,10 @@ from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 __all__ = ["RerenderCounter", "rerender"]
 
 SHARED_CHARACTERS = 48
-"""Shorter pieces, such as headers, are remembered by the tokenizer for all conversations. Longer ones are remembered by
-their conversation: conversations that say different things would push each other's texts out."""
+"""Shorter pieces, such as headers, are remembered by the tokenizer for all conversations."""
+SHARED_PROMPT_CHARACTERS = 16_384
+"""So are those of first prompts up to this length: a batch's prompts share instructions and tools. What is said later
+is remembered by its conversation, because conversations that say different things would push each other's texts out."""
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
 
 
@@ -85,8 +87,9 @@ class RerenderCounter:
         self._whole: bool | None = None if tokenizer.added_are_borders else True
         self._trust = tokenizer.increment_trust(tools, template_kwargs)
         self._words = tokenizer.template_words(tools)
+        self._opening = None if tokenizer.deltas_read_tools(tools, template_kwargs) else self._trust.opening
         self._last: _Counted | None = None
-        self._opening: int | None = None
+        self._shared = SHARED_CHARACTERS
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
         """Counts the ids of the prompt, by rendering all of it.
@@ -98,6 +101,7 @@ class RerenderCounter:
         Raises:
             RenderFailed: The template refuses the messages.
         """
+        self._shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS
         whole = self._count(messages, self._tools, echoed)
         last, shape = self._last, self._shape(messages)
         rounds = _rounds(messages)
@@ -130,6 +134,15 @@ class RerenderCounter:
         self._last = _Counted(len(messages), rounds, last.ours + added)
         return added + (last.ours if last.reported is None else last.reported)
 
+    def begin(self, messages: int, length: int) -> None:
+        """Takes the trainer's word for the first prompt, instead of counting it.
+
+        Args:
+            messages: How many messages it has; none of them is the policy's.
+            length: Its ids.
+        """
+        self._last = _Counted(messages, 0, length)
+
     def report(self, messages: int, length: int) -> None:
         """Notes the length that the trainer reported, so that errors of increments do not add up.
 
@@ -157,9 +170,12 @@ class RerenderCounter:
     def _added(self, new: Sequence[Message]) -> int | None:
         """How many ids the new messages add; None where the template refuses them without their history."""
         tools = self._tools if self._tokenizer.deltas_read_tools(self._tools, self._kwargs) else None
+        self._shared = SHARED_CHARACTERS
         try:
             if self._opening is None:
                 self._opening = self._count([_USER], tools)
+                if tools is None:
+                    self._trust.opening = self._opening
             return self._count([_USER, *new], tools) - self._opening
         except RenderFailed:
             return None
@@ -189,12 +205,13 @@ class RerenderCounter:
             return 0
         if len(piece) <= SHARED_CHARACTERS:
             return self._tokenizer.length_of(piece)
-        # A longer piece is remembered by this conversation alone, and forgotten with it. Its digest stands for it,
-        # because the texts of a whole conversation would be kept twice.
+        # Its digest stands for it, because the texts of a whole conversation would be kept twice.
         key = blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         length = self._lengths.get(key)
         if length is None:
-            length = self._lengths[key] = len(self._tokenizer.encode(piece))
+            shared = len(piece) <= self._shared
+            length = self._tokenizer.length_of(piece) if shared else len(self._tokenizer.encode(piece))
+            self._lengths[key] = length
         return length
 
 

@@ -169,7 +169,8 @@ class ChatTokenizer:
     ) -> IncrementTrust:
         """What is known of the increments of this template under these arguments; all conversations share it."""
         source = self._template(tools).source
-        key = source, arguments_key(template_kwargs), bool(tools)
+        # Where tools change nothing, what conversations with tools have shown is true for those without.
+        key = source, arguments_key(template_kwargs), self.deltas_read_tools(tools, template_kwargs)
         with self._lock:
             trust = self._trusts.get(key)
             if trust is None:

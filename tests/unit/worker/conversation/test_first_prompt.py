@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
+from rolloutpool_common.rendering.increments import CHECKS
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 
@@ -70,3 +71,21 @@ def test_nothing_is_rendered_before_it_is_asked(tokenizer: ChatTokenizer, monkey
     assert prompt.offset == 0
     assert prompt.tools == TOOLS
     assert looks == [1]
+
+
+def test_a_later_prompt_is_counted_from_the_trainers_own_first_one(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once whole renders have agreed, even the first prompt is not rendered."""
+    answered = [*QUESTION, {"role": "assistant", "content": "38"}, {"role": "tool", "content": "38", "name": "add"}]
+    length = len(rerender(tokenizer, QUESTION, tools=TOOLS))
+    for _ in range(CHECKS):
+        prompt = first(tokenizer, length)
+        assert prompt.count_new(answered) is None
+        assert prompt.count(answered) == len(rerender(tokenizer, answered, tools=TOOLS))
+    monkeypatch.setattr(RerenderCounter, "count", None)
+    # Also where the trainer's prompt has ids that we cannot explain.
+    for more in (0, 7):
+        prompt = first(tokenizer, length + more)
+        assert prompt.count_new(answered) == len(rerender(tokenizer, answered, tools=TOOLS)) + more
+        assert not prompt.looked

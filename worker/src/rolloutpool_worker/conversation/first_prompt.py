@@ -7,8 +7,9 @@ wrong.
 1. Render the messages with all tools of this worker. If the length is that of the trainer's prompt, tools are shown.
 2. Else render them without tools, and take this one. The difference that is left is the `offset`.
 
-It takes up to two renders, a tenth of the CPU time of a rollout of three turns. Nothing needs them where the trainer
-keeps sampled ids and no history is edited, so the comparison is made when a property is read for the first time.
+It takes up to two renders, a tenth of the CPU time of a rollout of three turns. Nothing needs them where no history is
+edited, and later prompts need not be counted or can be counted from the trainer's own length and the new messages. So
+the comparison is made when something that needs it is asked for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class FirstPrompt:
         self._all_tools = tools
         self._kwargs = template_kwargs
         self._known: _Look | None = None
+        self._unseen = self._counter_of_unseen()
 
     @property
     def looked(self) -> bool:
@@ -91,19 +93,38 @@ class FirstPrompt:
 
     def count_new(self, messages: Sequence[dict[str, Any]]) -> int | None:
         """The same, from the messages that are new since the last count; None where `count` must render all of them."""
-        counter = self._look.counter
+        counter, offset = self._counter
         length = None if counter is None else counter.count_new(messages)
-        return None if length is None else length + self.offset
+        return None if length is None else length + offset
 
     @property
     def counted(self) -> int:
         """How many messages the last count had."""
-        return 0 if self._look.counter is None else self._look.counter.counted
+        counter, _ = self._counter
+        return 0 if counter is None else counter.counted
 
     def report(self, messages: int, length: int) -> None:
         """Notes the length of the prompt that the trainer reported for so many messages."""
-        if self._known is not None and self._known.counter is not None:
-            self._known.counter.report(messages, length - self._known.offset)
+        counter, offset = self._counter
+        if counter is not None:
+            counter.report(messages, length - offset)
+
+    @property
+    def _counter(self) -> tuple[RerenderCounter | None, int]:
+        """What counts at this moment, and by how much its prompts are shorter than the trainer's."""
+        return (self._unseen, 0) if self._known is None else (self._known.counter, self._known.offset)
+
+    def _counter_of_unseen(self) -> RerenderCounter | None:
+        """A counter that begins with the trainer's own length, so that it needs no render of the first prompt.
+
+        Returns:
+            None where the trainer does not say that length, or where new messages are written otherwise with tools.
+        """
+        if self._echoed is None or self._tokenizer.deltas_read_tools(self._all_tools, self._kwargs):
+            return None
+        counter = RerenderCounter(self._tokenizer, tools=None, template_kwargs=self._kwargs)
+        counter.begin(len(self.messages), self._echoed)
+        return counter
 
     @property
     def _look(self) -> _Look:

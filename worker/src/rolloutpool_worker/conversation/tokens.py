@@ -82,11 +82,10 @@ class TokenTrack:
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
         # With an unknown trainer both lengths are guesses. One of them costs nothing, and after a 422 `replan` counts.
-        if self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited:
-            await self._shown_tools()
-            if size_of(list(messages[self._opened.counted :]), at_most=MOST_COUNTED) > MOST_COUNTED:
-                self._by_increment = True
-                return MaskPlan((exact,), exact, None)
+        unknown = self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited
+        if unknown and size_of(list(messages[self._opened.counted :]), at_most=MOST_COUNTED) > MOST_COUNTED:
+            self._by_increment = True
+            return MaskPlan((exact,), exact, None)
         whole = await self._count(messages, edited=edited)
         rerender = None if whole is None else whole - self._known(edited)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
@@ -94,7 +93,6 @@ class TokenTrack:
     async def _count(self, messages: Sequence[dict[str, Any]], *, edited: bool) -> int | None:
         """The length of the prompt of a trainer that renders again; None where the template refuses the history."""
         first = self._opened
-        await self._shown_tools()
         if not edited:
             new = messages[first.counted :]
             length = await off_loop(rendering_size(new), first.count_new, messages)
