@@ -8,8 +8,9 @@ as well when the process is paused, starved, or keeps Python's lock. So a missin
 2. No lifeline, but the beat has changed since the last look: it lives, and connects again.
 3. No lifeline and no new beat, in at least `LOOKS` looks and for `ABSENT_SECONDS`: **absent**. The time is
    `CAREFUL_SECONDS` instead where it is likelier that the network failed than that the processes ended: where half of
-   the workers (of three or more) went within one second, and where a worker has a supervisor, because that would have
-   reported an end, and is gone too if the host is.
+   the workers (of three or more) went within one second, and where a worker had a supervisor that is gone too. A
+   supervisor that is there would have reported an end. So its worker exists, cannot connect at the moment, and has as
+   long as in rule 1: for example, one that was stopped while Redis was started again.
 4. A worker that says that its lifeline cannot be seen (`lifeline.py`, step 4) has one witness. It is **silent** after
    `SILENT_SECONDS` without a new beat.
 
@@ -202,6 +203,8 @@ class Verdicts:
             return DeathCause.STALLED if still >= self._stalled_s else None
         if not seen.lifeline:
             return DeathCause.SILENT if still >= SILENT_SECONDS else None
+        if seen.supervised:
+            return DeathCause.STALLED if still >= self._stalled_s else None
         assert watched.absent_since is not None
         grace = CAREFUL_SECONDS if watched.careful or seen.supervisor is not None else ABSENT_SECONDS
         gone = watched.looks >= LOOKS and now - watched.absent_since >= grace

@@ -132,8 +132,17 @@ def test_both_of_two_are_no_numbers() -> None:
 
 
 def test_a_supervisor_would_have_reported_the_end() -> None:
+    """So a worker without a lifeline that has one was stopped, say, while Redis was started again."""
+    watch = settled(stalled_s=40)
+    watch.run(38, lambda now: pool(now, "abc", d=gone(3, supervisor="s", supervised=True)))
+    assert watch.died() == {}
+    watch.run(5, lambda now: pool(now, "abc", d=gone(3, supervisor="s", supervised=True)))
+    assert watch.deaths == {"d": (pytest.approx(43, abs=0.3), DeathCause.STALLED, False)}
+
+
+def test_a_worker_whose_supervisor_is_gone_too_has_ten_seconds() -> None:
     watch = settled()
-    watch.run(12, lambda now: pool(now, "abc", d=gone(3, supervisor="s", supervised=True)))
+    watch.run(12, lambda now: pool(now, "abc", d=gone(3, supervisor="s")))
     assert watch.deaths == {"d": (pytest.approx(13, abs=0.3), DeathCause.ABSENT, False)}
 
 
