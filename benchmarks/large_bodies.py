@@ -10,7 +10,6 @@ then three of 64 MB at once. Meanwhile a timer on the API's loop notes its delay
 import os
 import threading
 import time
-from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 from benchmarks.local_pool import local_pool
+from benchmarks.loop_ticks import read_delays
 from benchmarks.memory import child, children, rss
 from benchmarks.processes import serving
 from benchmarks.report import Plot, Row, emit, parser, spread
@@ -132,7 +132,7 @@ def _control(redis_url: str) -> Row:
         with watch.running():
             start = time.perf_counter()
             time.sleep(CONTROL_SECONDS)
-        delay = spread(_delays(file, start, start + CONTROL_SECONDS))
+        delay = spread(read_delays(file, start, start + CONTROL_SECONDS))
     return {
         "what": "no body",
         "202, s": None,
@@ -164,7 +164,7 @@ def _case(redis_url: str, size_mb: int, shape: str, copies: int) -> Row:
             start = time.perf_counter()
             posted = list(pool.map(lambda _: _post(port, body), range(copies)))
             stop = time.perf_counter()
-        late = _delays(file, start, stop)
+        late = read_delays(file, start, stop)
         for _, path in posted:
             _remove(port, path)
     grown = watch.peak - at_rest
@@ -178,15 +178,6 @@ def _case(redis_url: str, size_mb: int, shape: str, copies: int) -> Row:
         "memory, MB": watch.peak / 1e6,
         "grown by / the bodies": grown / (len(body) * copies),
     }
-
-
-def _delays(file: Path, start: float, stop: float) -> list[float]:
-    notes = array("d")
-    while not notes or notes[-2] < stop:
-        time.sleep(0.05)
-        noted = file.read_bytes() if file.exists() else b""
-        notes = array("d", noted[: len(noted) // 16 * 16])
-    return [late * 1000 for at, late in zip(notes[::2], notes[1::2], strict=True) if at >= start and at - late <= stop]
 
 
 def main() -> None:

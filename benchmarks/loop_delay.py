@@ -9,13 +9,13 @@ whole history there before each call, for the same conversation and tokenizer.
 
 import json
 import time
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.local_pool import local_pool
 from benchmarks.loop_probe import FILE_VARIABLE, TOOL, text
+from benchmarks.loop_ticks import read_delays
 from benchmarks.report import Plot, Row, emit, parser, spread
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, rerender
@@ -81,12 +81,7 @@ def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int
     clean = [result for result in results if result.num_tool_calls == RESULTS and result.alignment == "exact"]
     if len(clean) != rollouts:
         raise AssertionError(f"{len(clean)} of {rollouts} rollouts read {RESULTS} logs and were proved")
-    notes = array("d")
-    while not notes or notes[-2] < stop:
-        time.sleep(0.05)
-        noted = file.read_bytes() if file.exists() else b""
-        notes = array("d", noted[: len(noted) // 16 * 16])
-    return [late * 1000 for at, late in zip(notes[::2], notes[1::2], strict=True) if at >= start and at - late <= stop]
+    return read_delays(file, start, stop)
 
 
 def _stall(tokenizer: ChatTokenizer, results: int, characters: int) -> float:

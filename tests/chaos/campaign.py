@@ -24,7 +24,7 @@ from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["Campaign", "run"]
+__all__ = ["Campaign", "run", "start"]
 
 BATCH = 20
 SLACK = 0.05
@@ -99,16 +99,7 @@ async def run(campaign: Campaign, folder: Path) -> None:
     with ExitStack() as stack:
         receiver = stack.enter_context(serve_callback(consumer.receiver, [0]))
         try:
-            await cast.start_pool()
-
-            async def complete() -> bool:
-                return await consumer.workers() == cast.workers
-
-            # What asks the API asks for ever, and a pool that does not start would never answer.
-            async with asyncio.timeout(START_SECONDS):
-                await until(complete, START_SECONDS)
-                tools = await consumer.tools()
-            await cast.start_trainers(tools)
+            await start(cast, consumer)
             await hogs.start()
             record.write("begin", load=campaign.load)
             await _play(campaign, cast, consumer, f"{receiver.url}/results", record, rng)
@@ -118,6 +109,20 @@ async def run(campaign: Campaign, folder: Path) -> None:
             await hogs.stop()
             await cast.stop()
             await consumer.close()
+
+
+async def start(cast: Cast, consumer: Consumer) -> None:
+    """Starts pool and trainers; returns when all workers are there and the trainers listen."""
+    await cast.start_pool()
+
+    async def complete() -> bool:
+        return await consumer.workers() == cast.workers
+
+    # What asks the API asks for ever, and a pool that does not start would never answer.
+    async with asyncio.timeout(START_SECONDS):
+        await until(complete, START_SECONDS)
+        tools = await consumer.tools()
+    await cast.start_trainers(tools)
 
 
 async def _play(

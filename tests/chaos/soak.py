@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import orjson
+from tests.chaos.campaign import start
 from tests.chaos.cast import Cast
 from tests.chaos.consumer import Consumer
 from tests.chaos.hogs import Hogs
@@ -39,7 +40,6 @@ RETENTION_SECONDS = 60.0
 SAMPLE_SECONDS = 10.0
 GAP = (5.0, 15.0)
 """Between two faults."""
-START_SECONDS = 120.0
 END_SECONDS = 300.0
 """How long what is in flight at the end may take."""
 EMPTY_SECONDS = RETENTION_SECONDS + 60.0
@@ -58,15 +58,7 @@ async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
     with ExitStack() as stack:
         receiver = stack.enter_context(serve_callback(consumer.receiver, [0]))
         try:
-            await cast.start_pool()
-
-            async def complete() -> bool:
-                return await consumer.workers() == cast.workers
-
-            async with asyncio.timeout(START_SECONDS):
-                await until(complete, START_SECONDS)
-                tools = await consumer.tools()
-            await cast.start_trainers(tools)
+            await start(cast, consumer)
             before = await _keys(cast)
             await hogs.start()
             sampler.start()

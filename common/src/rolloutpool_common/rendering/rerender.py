@@ -89,7 +89,6 @@ class RerenderCounter:
         self._words = tokenizer.template_words(tools)
         self._opening = None if tokenizer.deltas_read_tools(tools, template_kwargs) else self._trust.opening
         self._last: _Counted | None = None
-        self._shared = SHARED_CHARACTERS
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
         """Counts the ids of the prompt, by rendering all of it.
@@ -101,8 +100,8 @@ class RerenderCounter:
         Raises:
             RenderFailed: The template refuses the messages.
         """
-        self._shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS
-        whole = self._count(messages, self._tools, echoed)
+        shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS
+        whole = self._count(messages, self._tools, echoed, shared=shared)
         last, shape = self._last, self._shape(messages)
         rounds = _rounds(messages)
         if last is not None and shape is not None:
@@ -170,7 +169,6 @@ class RerenderCounter:
     def _added(self, new: Sequence[Message]) -> int | None:
         """How many ids the new messages add; None where the template refuses them without their history."""
         tools = self._tools if self._tokenizer.deltas_read_tools(self._tools, self._kwargs) else None
-        self._shared = SHARED_CHARACTERS
         try:
             if self._opening is None:
                 self._opening = self._count([_USER], tools)
@@ -181,26 +179,31 @@ class RerenderCounter:
             return None
 
     def _count(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, echoed: int | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        echoed: int | None = None,
+        *,
+        shared: int = SHARED_CHARACTERS,
     ) -> int:
         text = _text(self._tokenizer, messages, tools, self._kwargs)
         if self._whole is None:
-            pieces = self._by_pieces(text)
+            pieces = self._by_pieces(text, shared)
             # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).
             whole = echoed if pieces == echoed else len(self._tokenizer.encode(text))
             self._whole = pieces != whole
             return whole
-        return len(self._tokenizer.encode(text)) if self._whole else self._by_pieces(text)
+        return len(self._tokenizer.encode(text)) if self._whole else self._by_pieces(text, shared)
 
-    def _by_pieces(self, text: str) -> int:
+    def _by_pieces(self, text: str, shared: int) -> int:
         total = start = 0
         for border in self._tokenizer.added_pattern.finditer(text):
             # The added token itself is one id.
-            total += self._piece(text[start : border.start()]) + 1
+            total += self._piece(text[start : border.start()], shared) + 1
             start = border.end()
-        return total + self._piece(text[start:])
+        return total + self._piece(text[start:], shared)
 
-    def _piece(self, piece: str) -> int:
+    def _piece(self, piece: str, shared: int) -> int:
         if not piece:
             return 0
         if len(piece) <= SHARED_CHARACTERS:
@@ -209,8 +212,8 @@ class RerenderCounter:
         key = blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         length = self._lengths.get(key)
         if length is None:
-            shared = len(piece) <= self._shared
-            length = self._tokenizer.length_of(piece) if shared else len(self._tokenizer.encode(piece))
+            remembered = len(piece) <= shared
+            length = self._tokenizer.length_of(piece) if remembered else len(self._tokenizer.encode(piece))
             self._lengths[key] = length
         return length
 

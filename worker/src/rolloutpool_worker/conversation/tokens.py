@@ -56,8 +56,8 @@ class TokenTrack:
         """What echoes have shown. What a trainer says of itself it says to each rollout, before the first mask."""
         self._guessed = kind is not TrainerKind.UNKNOWN
         """Whether the trainer's kind is only what other rollouts have learned."""
-        self._by_increment = True
-        """Whether the last plan rests on an increment and not on a whole render, or was made by another attempt."""
+        self._unproved = True
+        """Whether the last plan has lengths that no whole render has proved, or was made by another attempt."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
 
@@ -78,13 +78,13 @@ class TokenTrack:
         spec = self._spec
         # An edited history in the ledger is our own render; the trainer's is longer by the offset.
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
-        self._by_increment = False
+        self._unproved = False
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
         # With an unknown trainer both lengths are guesses. One of them costs nothing, and after a 422 `replan` counts.
         unknown = self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited
         if unknown and size_of(list(messages[self._opened.counted :]), at_most=MOST_COUNTED) > MOST_COUNTED:
-            self._by_increment = True
+            self._unproved = True
             return MaskPlan((exact,), exact, None)
         whole = await self._count(messages, edited=edited)
         rerender = None if whole is None else whole - self._known(edited)
@@ -97,7 +97,7 @@ class TokenTrack:
             new = messages[first.counted :]
             length = await off_loop(rendering_size(new), first.count_new, messages)
             if length is not None:
-                self._by_increment = True
+                self._unproved = True
                 return length
         return await self._count_whole(messages, edited=edited)
 
@@ -118,7 +118,7 @@ class TokenTrack:
             A plan of the lengths that were not tried; none where those of the first plan were proved.
         """
         plan, spec = planned.plan, self._spec
-        if spec.mask_mode is MaskMode.EXACT or not (self._guessed or self._by_increment):
+        if spec.mask_mode is MaskMode.EXACT or not (self._guessed or self._unproved):
             return MaskPlan((), plan.exact, plan.rerender)
         whole = await self._count_whole(messages, edited=planned.edited)
         rerender = None if whole is None else whole - self._known(planned.edited)
