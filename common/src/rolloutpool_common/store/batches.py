@@ -24,8 +24,8 @@ from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batch_tokenizers import tokenizers_field
 from rolloutpool_common.store.cancellation import cancel_batch, interrupted
 from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.deletion import delete_batch
 from rolloutpool_common.store.errors import (
-    BatchStillRunning,
     IdempotencyKeyReused,
     StoreError,
     TooManyOpen,
@@ -355,44 +355,4 @@ class Batches:
 
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
-        with store_errors():
-            total, finished, owner, idempotency = await self._redis.hmget(
-                keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"
-            )
-            if total is None:
-                await self._redis.zrem(keys.ENDED, batch_id)
-                return
-            if finished is None:
-                raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
-            for start in range(0, int(total), CHUNK):
-                indexes = range(start, min(start + CHUNK, int(total)))
-                overrides = await self._redis.hmget(keys.batch(batch_id, "items"), [str(i) for i in indexes])
-                names: dict[str, bytes] = {}
-                pipe = self._redis.pipeline(transaction=False)
-                for index, raw in zip(indexes, overrides, strict=True):
-                    uid = keys.uid_of(batch_id, index)
-                    pipe.unlink(
-                        keys.rollout(uid),
-                        keys.rollout(uid, "journal"),
-                        keys.rollout(uid, "result"),
-                        keys.rollout(uid, "evidence"),
-                    )
-                    pipe.zrem(keys.PUSH_DUE, uid)
-                    pipe.hdel(keys.PUSH_ATTEMPTS, uid)
-                    name = orjson.loads(raw).get("rollout_id") if raw is not None else None
-                    if name is not None:
-                        names[keys.name(owner.decode(), name)] = uid.encode()
-                await pipe.execute()
-                # A later rollout may have taken the name over.
-                held = await self._redis.mget(list(names)) if names else []
-                stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
-                if stale:
-                    await self._redis.unlink(*stale)
-            # The batch itself goes last: if this process dies before that, the next round deletes the rest.
-            parts = ("items", "groups", "group_counts", "deadlines", "idempotent", "outbox", "done")
-            await self._redis.unlink(
-                keys.batch(batch_id),
-                *(keys.batch(batch_id, part) for part in parts),
-                *([idempotency] if idempotency else []),
-            )
-            await self._redis.zrem(keys.ENDED, batch_id)
+        await delete_batch(self._redis, batch_id)

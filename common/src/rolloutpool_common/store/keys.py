@@ -14,6 +14,8 @@ rp:batch:{b}:outbox        list    indexes that are queued and not published to 
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
 rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself
 rp:ended                   zset    b -> ms when the batch may be deleted
+rp:batches                 zset    b -> ms of its commit, of all batches; rp:batches:{owner} has those of one owner
+rp:batches_v1              zset    the same for protocol v1's batches of one, and rp:batches_v1:{owner}
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
@@ -92,6 +94,12 @@ PUSH_DEAD = f"{PREFIX}push:dead"
 def batch(batch_id: str, part: str = "") -> str:
     """A key of one batch: the hash itself, or one of its parts."""
     return f"{PREFIX}batch:{batch_id}:{part}" if part else f"{PREFIX}batch:{batch_id}"
+
+
+def batches(owner: str | None, *, v1: bool) -> str:
+    """The batches of one owner, or of all, by the time of their commit; those of protocol v1 apart."""
+    kind = f"{PREFIX}batches_v1" if v1 else f"{PREFIX}batches"
+    return kind if owner is None else f"{kind}:{owner}"
 
 
 def staged(batch_id: str, part: str) -> str:

@@ -1,8 +1,8 @@
 """The client of a pool for asyncio. `sync.py` is generated from this file (`make generate`), so edit only this one.
 
-A client belongs to one event loop and may be shared by its tasks. What it sends is in `calls`. It keeps one HTTP
-client per request in flight: httpx looks through all connections of a client at each request, which costs ten times
-the request itself at 100 in flight.
+A client belongs to one event loop and may be shared by its tasks. What it sends is in `calls` and `views`. It keeps one
+HTTP client per request in flight: httpx looks through all connections of a client at each request, which costs ten
+times the request itself at 100 in flight.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from rolloutpool_common.protocol.batch import (
     TrainerPorts,
     TrainerUrls,
 )
+from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group, GroupPolicy
 from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
@@ -34,7 +35,7 @@ from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.protocol.workers import Worker
-from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
 from rolloutpool_trainer.client.retry import RetryPolicy, status_delays
@@ -184,6 +185,37 @@ class AsyncRolloutClient:
     def batch(self, batch_id: str) -> AsyncBatch:
         """Names a batch that was submitted before, by this process or another. Nothing is sent yet."""
         return AsyncBatch(self, batch_id)
+
+    async def batches(
+        self,
+        *,
+        limit: int = 100,
+        state: BatchState | str | None = None,
+        run: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        v1: bool = False,
+        owner: str | None = None,
+    ) -> list[BatchSummary]:
+        """Lists this key's batches, the newest first.
+
+        Args:
+            limit: At most so many.
+            state: Only those in this state: `running` or `complete`.
+            run: Only those of this run.
+            labels: Only those with all of these labels.
+            v1: Protocol v1's rollouts, each a batch of one, instead of batches.
+            owner: Whose; another key's batches take the scope `admin`, which sees everybody's by default.
+        """
+        found: list[BatchSummary] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page = await self.ask(
+                views.batch_list(cursor, limit - len(found), state=state, run=run, labels=labels, v1=v1, owner=owner)
+            )
+            found += page.batches
+            if (cursor := page.next_cursor) is None:
+                break
+        return found
 
     async def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
         """Runs one rollout by protocol v1 and waits for its end, which `status` tells from an error."""

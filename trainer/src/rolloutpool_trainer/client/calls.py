@@ -61,7 +61,7 @@ class Call(Generic[T]):
     method: str
     path: str
     read: Callable[[httpx.Response], T]
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     """JSON, encoded once, so that a repeated request is equal to the byte."""
@@ -139,7 +139,8 @@ def _error(response: httpx.Response) -> errors.ClientError:
     return errors.UnexpectedAnswer(message, status=status)
 
 
-def _model(model: type[ModelT]) -> Callable[[httpx.Response], ModelT]:
+def read_model(model: type[ModelT]) -> Callable[[httpx.Response], ModelT]:
+    """Makes the function that reads an answer as this model."""
     return lambda response: _read(model, response)
 
 
@@ -197,13 +198,13 @@ def submit(
         path="/v1/batches",
         headers=_JSON | {"Idempotency-Key": idempotency_key},
         body=_json(document),
-        read=_model(BatchAccepted),
+        read=read_model(BatchAccepted),
     )
 
 
 def status(batch_id: str) -> Call[BatchStatus]:
     """`GET /v1/batches/{id}`; the answer is where the batch stands."""
-    return Call(method="GET", path=_path("batches", batch_id), read=_model(BatchStatus))
+    return Call(method="GET", path=resource("batches", batch_id), read=read_model(BatchStatus))
 
 
 def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
@@ -219,9 +220,9 @@ def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
     """
     return Call(
         method="GET",
-        path=f"{_path('batches', batch_id)}/results",
+        path=f"{resource('batches', batch_id)}/results",
         params={"cursor": cursor, "limit": str(PAGE), "wait": f"{wait:g}"},
-        read=_model(ResultPage),
+        read=read_model(ResultPage),
         # The pool may begin to answer only when `wait` is over.
         read_seconds=wait + READ_SECONDS,
     )
@@ -229,18 +230,18 @@ def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
 
 def cancel(batch_id: str) -> Call[None]:
     """`DELETE /v1/batches/{id}`; ends what has not ended, and has no answer to read."""
-    return Call(method="DELETE", path=_path("batches", batch_id), read=_nothing)
+    return Call(method="DELETE", path=resource("batches", batch_id), read=_nothing)
 
 
 def rollout_view(rollout_id: str) -> Call[RolloutView]:
     """`GET /v1/rollouts/{id}`; takes the pool's uid or the caller's own id."""
-    return Call(method="GET", path=_path("rollouts", rollout_id), read=_model(RolloutView))
+    return Call(method="GET", path=resource("rollouts", rollout_id), read=read_model(RolloutView))
 
 
 def cancel_rollout(rollout_id: str) -> Call[bool]:
     """`DELETE /v1/rollouts/{id}`; the answer tells whether the rollout was submitted already."""
     return Call(
-        method="DELETE", path=_path("rollouts", rollout_id), read=lambda response: response.status_code != AWAITED
+        method="DELETE", path=resource("rollouts", rollout_id), read=lambda response: response.status_code != AWAITED
     )
 
 
@@ -251,7 +252,7 @@ def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutRespo
         path="/rollout",
         headers=_JSON,
         body=_json(_document(request)),
-        read=_model(RolloutResponse),
+        read=read_model(RolloutResponse),
         read_seconds=V1_SECONDS,
     )
 
@@ -274,7 +275,7 @@ def groups(batch_id: str) -> Call[list[Group]]:
     """`GET /v1/batches/{id}/groups`; the answer is empty for a batch without a group policy."""
     return Call(
         method="GET",
-        path=f"{_path('batches', batch_id)}/groups",
+        path=f"{resource('batches', batch_id)}/groups",
         read=lambda response: _read(Groups, response).groups,
     )
 
@@ -292,17 +293,17 @@ def preflight(server_urls: Sequence[str]) -> Call[list[EndpointCheck]]:
 
 def dead_letters() -> Call[DeadLetters]:
     """`GET /v1/dead-letters`; the answer has the uids of rollouts and of pushes that were given up."""
-    return Call(method="GET", path="/v1/dead-letters", read=_model(DeadLetters))
+    return Call(method="GET", path="/v1/dead-letters", read=read_model(DeadLetters))
 
 
 def requeue(uid: str) -> Call[BatchAccepted]:
     """`POST /v1/dead-letters/{uid}/requeue`; the answer is a new batch with a copy of the rollout."""
-    return Call(method="POST", path=f"{_path('dead-letters', uid)}/requeue", read=_model(BatchAccepted))
+    return Call(method="POST", path=f"{resource('dead-letters', uid)}/requeue", read=read_model(BatchAccepted))
 
 
 def health() -> Call[Health]:
     """`GET /health`; the API answers it whatever the state of Redis and workers."""
-    return Call(method="GET", path="/health", read=_model(Health))
+    return Call(method="GET", path="/health", read=read_model(Health))
 
 
 def readiness() -> Call[Ready | ErrorDetail]:
@@ -310,7 +311,8 @@ def readiness() -> Call[Ready | ErrorDetail]:
     return Call(method="GET", path="/readyz", read=_readiness, answers=frozenset({503}))
 
 
-def _path(kind: str, identity: str) -> str:
+def resource(kind: str, identity: str) -> str:
+    """Makes the path of a batch, a rollout or a dead letter; its name may hold any character."""
     return f"/v1/{kind}/{quote(identity, safe='')}"
 
 

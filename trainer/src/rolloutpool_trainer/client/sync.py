@@ -22,6 +22,7 @@ from rolloutpool_common.protocol.batch import (
     TrainerPorts,
     TrainerUrls,
 )
+from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group, GroupPolicy
 from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
@@ -31,7 +32,7 @@ from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.protocol.workers import Worker
-from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
 from rolloutpool_trainer.client.retry import RetryPolicy, status_delays
@@ -181,6 +182,37 @@ class RolloutClient:
     def batch(self, batch_id: str) -> Batch:
         """Names a batch that was submitted before, by this process or another. Nothing is sent yet."""
         return Batch(self, batch_id)
+
+    def batches(
+        self,
+        *,
+        limit: int = 100,
+        state: BatchState | str | None = None,
+        run: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        v1: bool = False,
+        owner: str | None = None,
+    ) -> list[BatchSummary]:
+        """Lists this key's batches, the newest first.
+
+        Args:
+            limit: At most so many.
+            state: Only those in this state: `running` or `complete`.
+            run: Only those of this run.
+            labels: Only those with all of these labels.
+            v1: Protocol v1's rollouts, each a batch of one, instead of batches.
+            owner: Whose; another key's batches take the scope `admin`, which sees everybody's by default.
+        """
+        found: list[BatchSummary] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page = self.ask(
+                views.batch_list(cursor, limit - len(found), state=state, run=run, labels=labels, v1=v1, owner=owner)
+            )
+            found += page.batches
+            if (cursor := page.next_cursor) is None:
+                break
+        return found
 
     def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
         """Runs one rollout by protocol v1 and waits for its end, which `status` tells from an error."""

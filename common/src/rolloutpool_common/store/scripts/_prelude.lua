@@ -14,6 +14,11 @@ local function k_runs(priority) return P .. 'runs:' .. priority end
 local function k_run(priority, run) return P .. 'run:' .. priority .. ':' .. run end
 local function k_turn(priority) return P .. 'turn:' .. priority end
 local function k_name(owner, name) return P .. 'name:' .. owner .. ':' .. name end
+-- The lists of batches: everybody's, or one owner's. Rollouts of protocol v1 have lists of their own.
+local function k_batches(v1, owner)
+  local list = v1 and (P .. 'batches_v1') or (P .. 'batches')
+  return owner and (list .. ':' .. owner) or list
+end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()

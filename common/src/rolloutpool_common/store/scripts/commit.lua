@@ -44,6 +44,8 @@ end
 redis.call('HSET', k_batch(batch), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run)
 redis.call('HSET', k_batch(batch), unpack(ARGV, 8))
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
+local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
+for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- 3. Staged deadlines are durations; from the commit on they are points in time.
 local deadlines = redis.call('HGETALL', k_batch(batch, 'deadlines'))
 for i = 1, #deadlines, 2 do
@@ -54,7 +56,6 @@ end
 -- 4. The callers' names become known in this same step. So a cancel by name either finds its rollout, or came before and
 --    has left a precancel, which is applied here.
 local precancelled, is_precancelled = {}, {}
-local owner = redis.call('HGET', k_batch(batch), 'owner')
 local names = redis.call('HGETALL', staged_names)
 -- Nearly always there are none; one look saves one per name.
 local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1

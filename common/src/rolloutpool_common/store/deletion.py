@@ -1,0 +1,71 @@
+"""Deleting an ended batch, with everything that Redis holds of it.
+
+1. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
+2. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
+   reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
+"""
+
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.errors import BatchStillRunning, store_errors
+
+__all__ = ["delete_batch"]
+
+CHUNK = 500
+"""Rollouts per round trip."""
+ROLLOUT_PARTS = ("", "journal", "result", "evidence")
+BATCH_PARTS = ("", "items", "groups", "group_counts", "deadlines", "idempotent", "outbox", "done")
+
+
+async def delete_batch(redis: Any, batch_id: str) -> None:
+    """Deletes a batch; does nothing where it is gone already.
+
+    Args:
+        redis: The client.
+        batch_id: The batch, whose rollouts have ended.
+
+    Raises:
+        BatchStillRunning: If some of them have not.
+    """
+    with store_errors():
+        total, finished, owner, idempotency = await redis.hmget(
+            keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"
+        )
+        if total is None:
+            await redis.zrem(keys.ENDED, batch_id)
+            return
+        if finished is None:
+            raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
+        for start in range(0, int(total), CHUNK):
+            await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
+        pipe = redis.pipeline(transaction=True)
+        pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS), *([idempotency] if idempotency else []))
+        # Most batches stand in two of these four lists.
+        for v1 in (False, True):
+            for whose in (None, owner.decode()):
+                pipe.zrem(keys.batches(whose, v1=v1), batch_id)
+        pipe.zrem(keys.ENDED, batch_id)
+        await pipe.execute()
+
+
+async def _delete_rollouts(redis: Any, batch_id: str, indexes: range, owner: str) -> None:
+    overrides = await redis.hmget(keys.batch(batch_id, "items"), [str(i) for i in indexes])
+    names: dict[str, bytes] = {}
+    pipe = redis.pipeline(transaction=False)
+    for index, raw in zip(indexes, overrides, strict=True):
+        uid = keys.uid_of(batch_id, index)
+        pipe.unlink(*(keys.rollout(uid, part) for part in ROLLOUT_PARTS))
+        pipe.zrem(keys.PUSH_DUE, uid)
+        pipe.hdel(keys.PUSH_ATTEMPTS, uid)
+        name = orjson.loads(raw).get("rollout_id") if raw is not None else None
+        if name is not None:
+            names[keys.name(owner, name)] = uid.encode()
+    await pipe.execute()
+    # A later rollout may have taken the name over.
+    held = await redis.mget(list(names)) if names else []
+    stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
+    if stale:
+        await redis.unlink(*stale)

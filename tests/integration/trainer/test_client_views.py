@@ -1,0 +1,57 @@
+"""What people look at, through both Python clients and the real API."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.inside_api import Api, running_api
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.secrets import SECRETS
+
+from rolloutpool_common.store import Store
+from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+from rolloutpool_trainer.client.sync import RolloutClient
+
+TRAINER = "http://127.0.0.1:8081"
+MESSAGES = [{"role": "user", "content": "1 + 1"}]
+DEFAULTS = {"tokenizer_name": "tiny"}
+
+
+@pytest.fixture
+async def api(redis_url: str) -> AsyncIterator[Api]:
+    async with running_api(redis_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def worker(redis_url: str) -> AsyncIterator[ScriptedWorker]:
+    store = Store.open(redis_url, secrets=SECRETS)
+    made = ScriptedWorker(store)
+    await made.announce()
+    yield made
+    await store.close()
+
+
+@pytest.fixture
+async def client(api: Api) -> AsyncIterator[AsyncRolloutClient]:
+    async with AsyncRolloutClient(api.url) as made:
+        yield made
+
+
+async def submit(client: AsyncRolloutClient, count: int = 1, run: str = "job7", step: str = "1") -> AsyncBatch:
+    rollouts = [{"messages": MESSAGES, "n": count}]
+    return await client.submit(rollouts, defaults=DEFAULTS, trainer=TRAINER, run=run, labels={"step": step})
+
+
+async def test_batches_are_listed(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+    ids = [(await submit(client, step=str(n))).batch_id for n in range(5)]
+    assert [summary.batch_id for summary in await client.batches(run="job7")] == ids[::-1]
+    assert [summary.batch_id for summary in await client.batches(limit=3)] == ids[:1:-1]
+    assert [summary.batch_id for summary in await client.batches(labels={"step": "2"})] == [ids[2]]
+    assert await client.batches(state="complete") == await client.batches(v1=True) == []
+
+    def blocking() -> list[str]:
+        with RolloutClient(api.url) as made:
+            return [summary.batch_id for summary in made.batches(owner="public")]
+
+    assert await asyncio.to_thread(blocking) == ids[::-1]
