@@ -115,6 +115,8 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
     for key in await keys_of(raw) - pool_wide:
         if key.startswith("rp:idempotency:"):
             assert 0 < await raw.pttl(key) <= 7_200_000, key
+        elif key.startswith("rp:batches"):
+            assert set(await raw.zrange(key, 0, -1)) <= set(due), key
         elif key.startswith("rp:name:"):
             assert (await raw.get(key)).rpartition("-")[0] in due, key
         else:
