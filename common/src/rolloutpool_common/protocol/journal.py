@@ -51,7 +51,15 @@ class TrainerKind(StrEnum):
     KEEPS_IDS = "keeps_ids"
     """It continues them: the next prompt begins with prompt + sampled ids."""
     RERENDERS = "rerenders"
-    """It renders all messages again each turn."""
+    """It renders all messages again each turn; arguments of calls as the text that they are on the wire, or not known
+    how."""
+    RERENDERS_PARSED = "rerenders_parsed"
+    """It renders all messages again, and parses arguments before that, as vLLM does."""
+
+    @property
+    def renders_again(self) -> bool:
+        """Whether it renders history again, in either form."""
+        return self in (TrainerKind.RERENDERS, TrainerKind.RERENDERS_PARSED)
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -65,6 +73,8 @@ class MaskPlan:
     """New tokens for a trainer that keeps sampled ids."""
     rerender: int | None
     """New tokens for a trainer that renders history again; None where it was not needed or the template refuses."""
+    parsed: int | None = None
+    """The same for a trainer that parses the arguments of calls before it renders."""
 
     @property
     def first_mask(self) -> list[int] | None:

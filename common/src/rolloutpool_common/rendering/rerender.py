@@ -3,6 +3,9 @@
 Such a trainer calls `apply_chat_template` on all messages. Nothing is escaped there, so typed control strings become
 control ids. The pool needs the length to send the mask that this trainer expects; no mask of a result comes from here.
 
+A call's arguments are text on the wire. Some trainers render that text, and others first parse it, as vLLM does. Where
+a template writes the two forms differently, so do their lengths: a counter counts one of them (`parsed`).
+
 Tokenising the whole history each turn would cost more with every turn. So the text is split at added tokens
 (`<|im_start|>` …), and each piece between them is tokenised once and remembered:
 
@@ -22,7 +25,7 @@ from typing import Any
 
 from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.increments import IncrementShape, increment_shape
-from rolloutpool_common.rendering.template import Message, normalise
+from rolloutpool_common.rendering.template import Message, normalise, parse_arguments
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 __all__ = ["RerenderCounter", "rerender"]
@@ -79,8 +82,11 @@ class RerenderCounter:
         *,
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
+        parsed: bool = False,
     ) -> None:
+        """Counts for a trainer that parses arguments before it renders them (`parsed`), or for one that does not."""
         self._tokenizer = tokenizer
+        self._parsed = parsed
         self._tools = tools
         self._kwargs = template_kwargs
         self._lengths: dict[bytes, int] = {}
@@ -164,7 +170,9 @@ class RerenderCounter:
     def _shape(self, messages: Sequence[Message]) -> IncrementShape | None:
         if self._trust.broken or self._last is None:
             return None
-        return increment_shape(messages[self._last.messages :], self._words)
+        shape = increment_shape(messages[self._last.messages :], self._words)
+        # Each form is checked by itself.
+        return shape if shape is None or not self._parsed else ("parsed", *shape)
 
     def _added(self, new: Sequence[Message]) -> int | None:
         """How many ids the new messages add; None where the template refuses them without their history."""
@@ -186,7 +194,8 @@ class RerenderCounter:
         *,
         shared: int = SHARED_CHARACTERS,
     ) -> int:
-        text = _text(self._tokenizer, messages, tools, self._kwargs)
+        given = parse_arguments(messages) if self._parsed else messages
+        text = _text(self._tokenizer, given, tools, self._kwargs)
         if self._whole is None:
             pieces = self._by_pieces(text, shared)
             # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).

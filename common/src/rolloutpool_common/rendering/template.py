@@ -7,6 +7,7 @@ an object, and an empty list of calls is left out.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rolloutpool_common.rendering.errors import RenderFailed
 
-__all__ = ["Message", "Template", "normalise"]
+__all__ = ["Message", "Template", "normalise", "parse_arguments"]
 
 Message = Mapping[str, Any]
 
@@ -80,6 +81,30 @@ class Template:
 def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Copies the messages into normal form."""
     return [_message(message) for message in messages]
+
+
+def parse_arguments(messages: Sequence[Message]) -> list[Message]:
+    """Copies messages as servers such as vLLM do before they render: a call's arguments become what their JSON says.
+
+    Args:
+        messages: As they came over the wire, where arguments are text. Text that is no JSON stays.
+    """
+    return [_with_parsed_arguments(message) for message in messages]
+
+
+def _with_parsed_arguments(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not calls or all(isinstance(call["function"].get("arguments"), Mapping) for call in calls):
+        return message
+    return {**message, "tool_calls": [_with_value(call) for call in calls]}
+
+
+def _with_value(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = call["function"].get("arguments") or "{}"
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def _message(message: Message) -> dict[str, Any]:

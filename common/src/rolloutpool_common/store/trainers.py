@@ -1,4 +1,4 @@
-"""What workers have learned of trainers: whether one keeps sampled ids or renders history again.
+"""What workers have learned of trainers: whether one keeps sampled ids or renders history again, and in which form.
 
 A trainer has no name, so its endpoint stands for it, with the tokenizer and the template's arguments. Each rollout of
 protocol v1 is a batch of its own, so without this every one of them would learn it anew, at the price of a refused
@@ -40,7 +40,7 @@ class KnownTrainers:
 
         Args:
             name: See `kind`.
-            kind: KEEPS_IDS or RERENDERS.
+            kind: Any but UNKNOWN.
         """
         with store_errors():
             await self._redis.set(keys.trainer(name), kind.value, ex=KEEP_SECONDS)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, load_tokenizer, rerender
+from rolloutpool_common.rendering.template import parse_arguments
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -76,3 +77,45 @@ def test_a_template_that_refuses_has_no_count(make_tokenizer: MakeTokenizer) -> 
     assert counter.count(HISTORY[:1]) > 0
     with pytest.raises(RenderFailed):
         counter.count(HISTORY)
+
+
+QUOTING = (  # as Qwen2.5's: arguments that are text are written as JSON text, quotes and all
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def test_calls_are_counted_in_the_form_in_which_they_are_rendered(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(QUOTING)
+    lengths = {}
+    for parsed, given in ((False, '{"a":15}'), (True, {"a": 15})):
+        counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None, parsed=parsed)
+        counter.count(HISTORY[:1])
+        result = {"role": "tool", "tool_call_id": "call00000", "content": "38"}
+        lengths[parsed] = counter.count([HISTORY[0], calling('{"a":15}'), result])
+        assert lengths[parsed] == len(rerender(tokenizer, [HISTORY[0], calling(given), result]))
+    assert lengths[False] != lengths[True]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a":15}', {"a": 15}),
+        ("", {}),
+        (None, {}),
+        ("[1, 2]", [1, 2]),
+        ("not JSON", "not JSON"),
+        ("[" * 100_000, "[" * 100_000),
+        ({"a": 15}, {"a": 15}),
+    ],
+)
+def test_arguments_are_parsed_as_servers_do(text: Any, value: Any) -> None:
+    given = [HISTORY[0], calling(text)]
+    assert parse_arguments(given) == [HISTORY[0], calling(value)]
+    assert given[1] == calling(text)

@@ -89,3 +89,41 @@ def test_a_later_prompt_is_counted_from_the_trainers_own_first_one(
         prompt = first(tokenizer, length + more)
         assert prompt.count_new(answered) == len(rerender(tokenizer, answered, tools=TOOLS)) + more
         assert not prompt.looked
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+RESULT = {"role": "tool", "tool_call_id": "call00000", "name": "add", "content": "38"}
+SHOTS = [*QUESTION, calling('{"a":15}'), RESULT]
+"""A first prompt that shows the policy a call, written without the space that the template puts there."""
+PARSED_SHOTS = [*QUESTION, calling({"a": 15}), RESULT]
+
+
+@pytest.mark.parametrize("shown", [TOOLS, None])
+@pytest.mark.parametrize("parsed", [True, False])
+def test_calls_in_the_first_messages_do_not_hide_whether_tools_are_shown(
+    tokenizer: ChatTokenizer, shown: list[dict[str, Any]] | None, parsed: bool
+) -> None:
+    given = PARSED_SHOTS if parsed else SHOTS
+    prompt = first(tokenizer, len(rerender(tokenizer, given, tools=shown)), SHOTS)
+    assert (prompt.tools, prompt.offset) == (shown, 0)
+
+
+def test_each_form_has_its_own_count(tokenizer: ChatTokenizer) -> None:
+    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)))
+    as_text, parsed = (len(rerender(tokenizer, given, tools=TOOLS)) for given in (SHOTS, PARSED_SHOTS))
+    assert as_text != parsed
+    assert (prompt.count(SHOTS), prompt.count(SHOTS, parsed=True)) == (as_text, parsed)
+    assert (prompt.counted(), prompt.counted(parsed=True)) == (3, 3)
+
+
+def test_after_an_edit_both_forms_begin_anew(tokenizer: ChatTokenizer) -> None:
+    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)))
+    edited = [{"role": "user", "content": "Something else"}]
+    assert prompt.count(edited, edited=True) == len(rerender(tokenizer, edited, tools=TOOLS))
+    assert prompt.count_new([*edited, *SHOTS[1:]], parsed=True) is None
+    later = [*edited, *PARSED_SHOTS[1:]]
+    assert prompt.count([*edited, *SHOTS[1:]], parsed=True) == len(rerender(tokenizer, later, tools=TOOLS))

@@ -10,6 +10,7 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_worker.conversation import mask_plan as masks
 
 UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
+PARSED = TrainerKind.RERENDERS_PARSED
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,68 @@ def test_a_mask_is_zeros_or_null() -> None:
     ],
 )
 def test_what_an_echo_teaches(before: TrainerKind, rerender: int | None, echo: EchoKind, after: TrainerKind) -> None:
-    assert masks.infer_kind(before, MaskPlan((20,), 20, rerender), echo) is after
+    new = 20 if echo is EchoKind.EQUAL or rerender is None else rerender
+    assert masks.infer_kind(before, MaskPlan((20,), 20, rerender), echo, new) is after
+
+
+@pytest.mark.parametrize(
+    ("before", "rerender", "parsed", "echo", "new", "after"),
+    [
+        (UNKNOWN, 26, 30, EchoKind.FORK, 30, PARSED),
+        (UNKNOWN, 26, 30, EchoKind.FORK, 26, RERENDERS),
+        (UNKNOWN, 26, 26, EchoKind.FORK, 26, RERENDERS),
+        (UNKNOWN, 26, 30, EchoKind.FORK, 31, RERENDERS),
+        (UNKNOWN, None, 30, EchoKind.FORK, 30, PARSED),
+        (KEEPS, 26, 30, EchoKind.FORK, 30, PARSED),
+        (RERENDERS, 26, 30, EchoKind.FORK, 30, PARSED),
+        (PARSED, 26, 30, EchoKind.FORK, 26, RERENDERS),
+        # What tells the two forms apart in neither way changes nothing.
+        (PARSED, None, 30, EchoKind.FORK, 30, PARSED),
+        (PARSED, 26, 26, EchoKind.FORK, 26, PARSED),
+        (PARSED, None, 30, EchoKind.FORK, 31, PARSED),
+        # Sampled ids came back, and this kind would have changed them.
+        (PARSED, None, 30, EchoKind.EQUAL, 20, KEEPS),
+        (PARSED, 20, 30, EchoKind.EQUAL, 20, KEEPS),
+        (PARSED, 26, 20, EchoKind.EQUAL, 20, PARSED),
+        (RERENDERS, 26, 20, EchoKind.EQUAL, 20, KEEPS),
+        (RERENDERS, 20, 26, EchoKind.EQUAL, 20, RERENDERS),
+    ],
+)
+def test_an_echo_tells_in_which_form_calls_are_rendered(
+    before: TrainerKind, rerender: int | None, parsed: int | None, echo: EchoKind, new: int, after: TrainerKind
+) -> None:
+    assert masks.infer_kind(before, MaskPlan((new,), 20, rerender, parsed), echo, new) is after
+
+
+@pytest.mark.parametrize(
+    ("kind", "rerender", "parsed", "lengths"),
+    [
+        (PARSED, None, 30, (30,)),
+        (PARSED, 26, 30, (30, 26)),
+        (PARSED, 26, -1, (26,)),
+        (RERENDERS, -7, 30, (30,)),
+        (RERENDERS, None, 30, (30,)),
+        (RERENDERS, 26, 26, (26,)),
+        (UNKNOWN, 26, None, (26, 20)),
+    ],
+)
+def test_the_form_that_is_known_comes_first(
+    kind: TrainerKind, rerender: int | None, parsed: int | None, lengths: tuple[int, ...]
+) -> None:
+    plan = masks.plan(MaskMode.AUTO, kind, 20, rerender, 2, parsed=parsed)
+    assert plan == MaskPlan(lengths, 20, rerender, parsed)
+
+
+def test_a_mask_that_neither_form_can_say_is_impossible() -> None:
+    with pytest.raises(MaskImpossible, match="3 tokens fewer"):
+        masks.plan(MaskMode.AUTO, PARSED, 20, -7, 2, parsed=-3)
+    with pytest.raises(TemplateRefusedTurn):
+        masks.plan(MaskMode.AUTO, PARSED, 20, None, 2)
+
+
+def test_the_other_form_is_worth_the_advice_too() -> None:
+    with pytest.raises(MaskDisproved, match="mask_mode rerender"):
+        masks.check_accepted(MaskPlan((26,), 20, 26, 30), 26, 30, 2)
 
 
 @pytest.mark.parametrize("plan", [MaskPlan((26, 20), 20, 26), MaskPlan((20,), 20, None), MaskPlan((20,), 20, -7)])

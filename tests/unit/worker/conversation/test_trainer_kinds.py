@@ -49,6 +49,15 @@ async def test_a_trainer_is_its_endpoint_its_tokenizer_and_the_arguments_of_its_
     assert [await kinds.of(one) for one in (spec(), spec("there"), *others)] == [KEEPS, RERENDERS, UNKNOWN, UNKNOWN]
 
 
+async def test_each_kind_is_shared() -> None:
+    shared = Shared()
+    for kind in (KEEPS, RERENDERS, TrainerKind.RERENDERS_PARSED):
+        here = TrainerKinds(shared)
+        here.learned(spec(), kind)
+        await here.share()
+        assert await TrainerKinds(shared).of(spec()) is kind
+
+
 async def test_what_is_unknown_overwrites_nothing_and_what_is_new_does() -> None:
     kinds = TrainerKinds(Shared())
     kinds.learned(spec(), KEEPS)

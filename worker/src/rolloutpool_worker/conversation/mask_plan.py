@@ -6,15 +6,18 @@ be right, and they differ when a trainer that renders history again gets other i
 - `exact` is what the ledger adds after the last sampled id. A trainer that keeps sampled ids counts this.
 - `rerender` is the length of the whole history, rendered again, without what the trainer had before: the last prompt
   and its sampled ids. A trainer that renders all messages again counts this.
+- `parsed` is the same for a trainer that parses the arguments of calls before it renders, as vLLM does. Most templates
+  write both forms alike, so it is counted only when it is needed: where the trainer is known to parse, where it refuses
+  the other lengths, or where its prompt has another length than it accepted.
 
 Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind decides:
 
 1. It keeps ids (it says so, or an echo has shown it): send `exact`, and render nothing.
-2. It renders again: send `rerender`.
+2. It renders again: send `rerender`, or `parsed` where it is known to parse arguments.
 3. Unknown and both are equal: send it; nothing can be learned from the reply.
 4. Unknown and they differ: send `rerender` first. A trainer that keeps ids refuses it with 422; then send `exact`.
    If `rerender` is negative, or the template refuses the history, there is only `exact` to send.
-5. Where the trainer refuses all of that, what was not proved is counted anew, and the lengths not yet tried are sent.
+5. Where the trainer refuses all of that, everything is counted anew, `parsed` too, and what was not tried is sent.
 6. The echo must have as many new tokens as the mask that was accepted. If not, the trainer does not check masks, its
    session is wrong, and only the pool can notice: the rollout ends with `MaskDisproved`.
 
@@ -33,7 +36,9 @@ from rolloutpool_common.tokens.comparison import EchoKind
 __all__ = ["check_accepted", "impossible", "infer_kind", "plan"]
 
 
-def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int) -> MaskPlan:
+def plan(
+    mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int, *, parsed: int | None = None
+) -> MaskPlan:
     """What to send on a turn from 2 on, where the trainer may render history again.
 
     Args:
@@ -41,8 +46,9 @@ def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, tu
         kind: What is known of the trainer.
         exact: Tokens that the ledger adds after the last sampled one.
         rerender: Tokens that a trainer counts which renders again, maybe negative; None where the template refuses the
-            history.
+            history, or where it was not counted.
         turn: The number of the turn, for errors.
+        parsed: The same for a trainer that parses arguments.
 
     Returns:
         The lengths to try, in their order.
@@ -51,13 +57,16 @@ def plan(mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, tu
         MaskImpossible: Only `rerender` would do, and it is negative.
         TemplateRefusedTurn: Only `rerender` would do, and there is none.
     """
-    if mode is MaskMode.RERENDER or kind is TrainerKind.RERENDERS:
-        if rerender is None:
+    if mode is MaskMode.RERENDER or kind.renders_again:
+        counted = (parsed, rerender) if kind is TrainerKind.RERENDERS_PARSED else (rerender, parsed)
+        found = [n for n in counted if n is not None]
+        if not found:
             raise TemplateRefusedTurn(f"turn {turn}: the template cannot render the history again, so nothing to count")
         # A mask has no negative length. It happens where the render of a reply has fewer ids than were sampled.
-        if rerender < 0:
-            raise impossible(rerender, turn)
-        return MaskPlan((rerender,), exact, rerender)
+        lengths = tuple(dict.fromkeys(n for n in found if n >= 0))
+        if not lengths:
+            raise impossible(found[0], turn)
+        return MaskPlan(lengths, exact, rerender, parsed)
     if rerender is None or rerender < 0 or rerender == exact:
         return MaskPlan((exact,), exact, rerender)
     return MaskPlan((rerender, exact), exact, rerender)
@@ -73,23 +82,30 @@ def impossible(rerender: int, turn: int) -> MaskImpossible:
     return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
 
 
-def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind) -> TrainerKind:
+def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind, new: int) -> TrainerKind:
     """Infers the trainer's kind from an echo.
 
     Args:
         kind: What was known before.
         plan: How the turn was asked.
         echo: How the trainer's prompt compares with the ledger.
+        new: Tokens of the echoed prompt that the trainer had not seen before.
 
     Returns:
         The kind that the echo shows; `kind` where it shows none.
     """
     # Sampled ids have changed, and only a trainer that renders again changes them.
     if echo is EchoKind.FORK:
-        return TrainerKind.RERENDERS
+        as_text, parsed = plan.rerender == new, plan.parsed == new
+        if parsed and not as_text:
+            return TrainerKind.RERENDERS_PARSED
+        if as_text and plan.parsed is not None and not parsed:
+            return TrainerKind.RERENDERS
+        return kind if kind.renders_again else TrainerKind.RERENDERS
     # An echo that differs only after the last sampled token tells nothing: either kind of trainer spells out control
     # tokens that a tool has typed.
-    if echo is EchoKind.EQUAL and plan.rerender is not None and plan.rerender != plan.exact:
+    own = plan.parsed if kind is TrainerKind.RERENDERS_PARSED else plan.rerender
+    if echo is EchoKind.EQUAL and own is not None and own != plan.exact:
         return TrainerKind.KEEPS_IDS
     return kind
 
@@ -107,7 +123,7 @@ def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
         MaskDisproved: The two differ; the error names the mode that fits this trainer.
     """
     if new != sent:
-        mode = MaskMode.RERENDER if new == plan.rerender and new >= 0 else MaskMode.EXACT
+        mode = MaskMode.RERENDER if new in (plan.rerender, plan.parsed) and new >= 0 else MaskMode.EXACT
         raise MaskDisproved(
             f"turn {turn}: a mask of {sent} was accepted, but this trainer's prompt has {new} new tokens: it does not "
             f"check masks. mask_mode {mode} sends what it counts, or what is true, and holds it against no echo"

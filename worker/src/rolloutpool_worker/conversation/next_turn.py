@@ -5,7 +5,7 @@
 2. `ask` sends the body. A worker that has replayed the journal writes the body again and compares its digest first: a
    different body would be another turn to the trainer, so nothing is asked (`RequestChanged`).
 3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next. After the last one,
-   lengths that rest on what was not proved (`TokenTrack.replan`) are counted anew, and those not yet tried are asked.
+   all are counted anew (`TokenTrack.replan`), and those not yet tried are asked.
 
 The first turn has no plan: its body follows from the rollout's own messages, and it has no mask.
 """

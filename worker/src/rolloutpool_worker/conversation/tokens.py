@@ -5,6 +5,7 @@ Every echo is checked (`echo.py`) before the reply is used.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutpool_common.errors import TemplateRefusedTurn, TemplateUnusable
@@ -13,6 +14,7 @@ from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKi
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused
+from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
@@ -54,10 +56,8 @@ class TokenTrack:
         """Whether deltas depend on the tools; None before the first delta."""
         self.found_kind = TrainerKind.UNKNOWN
         """What echoes have shown. What a trainer says of itself it says to each rollout, before the first mask."""
-        self._guessed = kind is not TrainerKind.UNKNOWN
-        """Whether the trainer's kind is only what other rollouts have learned."""
-        self._unproved = True
-        """Whether the last plan has lengths that no whole render has proved, or was made by another attempt."""
+        self._declared = False
+        """Whether the trainer itself has said whether it keeps ids."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
 
@@ -78,34 +78,43 @@ class TokenTrack:
         spec = self._spec
         # An edited history in the ledger is our own render; the trainer's is longer by the offset.
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
-        self._unproved = False
         if spec.mask_mode is MaskMode.EXACT or (spec.mask_mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS):
             return MaskPlan((exact,), exact, None)
         # With an unknown trainer both lengths are guesses. One of them costs nothing, and after a 422 `replan` counts.
         unknown = self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited
-        if unknown and size_of(list(messages[self._opened.counted :]), at_most=MOST_COUNTED) > MOST_COUNTED:
-            self._unproved = True
+        if unknown and size_of(list(messages[self._opened.counted() :]), at_most=MOST_COUNTED) > MOST_COUNTED:
             return MaskPlan((exact,), exact, None)
-        whole = await self._count(messages, edited=edited)
-        rerender = None if whole is None else whole - self._known(edited)
-        return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn)
+        parses = self.kind is TrainerKind.RERENDERS_PARSED
+        rerender, parsed = None, None
+        if parses:
+            parsed = await self._count(messages, edited=edited, parsed=True)
+        else:
+            rerender = await self._count(messages, edited=edited)
+            if (rerender is None or rerender < 0) and (spec.mask_mode is MaskMode.RERENDER or self.kind.renders_again):
+                # No mask can say that, but the other form may have a length that one can.
+                parsed = await self._count(messages, edited=edited, parsed=True)
+        return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn, parsed=parsed)
 
-    async def _count(self, messages: Sequence[dict[str, Any]], *, edited: bool) -> int | None:
-        """The length of the prompt of a trainer that renders again; None where the template refuses the history."""
-        first = self._opened
-        if not edited:
-            new = messages[first.counted :]
-            length = await off_loop(rendering_size(new), first.count_new, messages)
-            if length is not None:
-                self._unproved = True
-                return length
-        return await self._count_whole(messages, edited=edited)
+    async def _count(
+        self, messages: Sequence[dict[str, Any]], *, edited: bool, parsed: bool = False, anew: bool = False
+    ) -> int | None:
+        """How many ids are new to a trainer that renders again; None where the template refuses the history.
 
-    async def _count_whole(self, messages: Sequence[dict[str, Any]], *, edited: bool) -> int | None:
-        first = self._opened
-        # A trainer's reply can have a long message and few ids, or many ids and a short message.
-        size = len(self.ledger) + rendering_size(messages)
-        return await off_loop(size, lambda: first.count(messages, edited=edited))
+        Args:
+            messages: The whole history that is asked.
+            edited: Whether it was edited since the last turn.
+            parsed: Whether the trainer parses arguments before it renders.
+            anew: Whether to render all of it, even where the new messages would do.
+        """
+        first, length = self._opened, None
+        if not edited and not anew:
+            new = messages[first.counted(parsed=parsed) :]
+            length = await off_loop(rendering_size(new), lambda: first.count_new(messages, parsed=parsed))
+        if length is None:
+            # A trainer's reply can have a long message and few ids, or many ids and a short message.
+            size = len(self.ledger) + rendering_size(messages)
+            length = await off_loop(size, lambda: first.count(messages, edited=edited, parsed=parsed))
+        return None if length is None else length - self._known(edited)
 
     async def replan(self, messages: Sequence[dict[str, Any]], planned: PlannedTurn) -> MaskPlan:
         """Which further mask lengths to try, after the trainer has refused all of a plan's with 422.
@@ -115,16 +124,19 @@ class TokenTrack:
             planned: How it was asked.
 
         Returns:
-            A plan of the lengths that were not tried; none where those of the first plan were proved.
+            A plan of the lengths that were not tried. None are left where the batch or the trainer has said that only
+            `exact` is right.
         """
-        plan, spec = planned.plan, self._spec
-        if spec.mask_mode is MaskMode.EXACT or not (self._guessed or self._unproved):
+        plan, mode, edited = planned.plan, self._spec.mask_mode, planned.edited
+        # Whoever keeps ids renders an edited history all the same, in either form.
+        keeps = mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS and self._declared and not edited
+        if mode is MaskMode.EXACT or keeps:
             return MaskPlan((), plan.exact, plan.rerender)
-        whole = await self._count_whole(messages, edited=planned.edited)
-        rerender = None if whole is None else whole - self._known(planned.edited)
-        candidates = (rerender, plan.exact) if spec.mask_mode is MaskMode.AUTO else (rerender,)
-        left = [n for n in candidates if n is not None and n >= 0 and n not in plan.lengths]
-        return MaskPlan(tuple(left), plan.exact, rerender)
+        rerender = await self._count(messages, edited=edited, anew=True)
+        parsed = await self._count(messages, edited=edited, parsed=True, anew=True)
+        candidates = (rerender, parsed, plan.exact) if mode is MaskMode.AUTO else (rerender, parsed)
+        left = dict.fromkeys(n for n in candidates if n is not None and n >= 0 and n not in plan.lengths)
+        return MaskPlan(tuple(left), plan.exact, rerender, parsed)
 
     def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
         """What the trainer may leave out of its echo; see `EchoVerifier.offer`."""
@@ -153,19 +165,19 @@ class TokenTrack:
         Raises:
             RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
         """
-        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, len(messages)))
+        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, messages))
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
-            self.kind = TrainerKind.KEEPS_IDS if reply.keeps_ids else TrainerKind.RERENDERS
-            self._guessed, self.found_kind = False, TrainerKind.UNKNOWN
+            self._declared = True
+            if reply.keeps_ids:
+                self.kind, self.found_kind = TrainerKind.KEEPS_IDS, TrainerKind.UNKNOWN
+            elif not self.kind.renders_again:
+                # In which form it does not say.
+                self.kind = TrainerKind.RERENDERS
         self.ledger.append_sampled(
             reply.token_ids, reply.logprobs, turn=asked.turn, policy_version=reply.policy_version, train=train
         )
         return label
-
-    def _learn(self, kind: TrainerKind) -> None:
-        self._guessed = self._guessed and kind is self.kind
-        self.kind = self.found_kind = kind
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn whose entries the ledger has absorbed.
@@ -186,22 +198,27 @@ class TokenTrack:
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         return label
 
-    async def _follow(self, reply: Reply, asked: AskedTurn, messages: int) -> DriftLabel:
+    async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> DriftLabel:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if echo is None or verified.comparison is None:
             return verified.label
         plan, sent = asked.plan, asked.mask_length
         # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
-        if plan is not None and sent is not None and self._spec.mask_mode is MaskMode.AUTO:
+        if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
             new = reply.prefix + len(echo) - self._known(asked.edited)
+            forked = verified.comparison.kind is EchoKind.FORK and not asked.edited
+            if forked and new != plan.rerender and plan.parsed is None:
+                plan = replace(plan, parsed=await self._count(messages, edited=False, parsed=True))
             # Both kinds of trainer render an edited history whole, so its echo tells nothing. Before the check, so that
             # other rollouts learn of a wrong guess even where this one ends by it.
             if not asked.edited:
-                self._learn(masks.infer_kind(self.kind, plan, verified.comparison.kind))
-            masks.check_accepted(plan, sent, new, asked.turn)
+                self.kind = self.found_kind = masks.infer_kind(self.kind, plan, verified.comparison.kind, new)
+            if self._spec.mask_mode is MaskMode.AUTO:
+                masks.check_accepted(plan, sent, new, asked.turn)
         if self.kind is not TrainerKind.KEEPS_IDS:
-            self._opened.report(messages, reply.prefix + len(echo))
+            parses = self.kind is TrainerKind.RERENDERS_PARSED
+            self._opened.report(len(messages), reply.prefix + len(echo), parsed=parses)
         self.ledger.accept_echo(echo, prefix=reply.prefix)
         return verified.label
 
