@@ -5,8 +5,8 @@ nothing, so that a look says when it was made. In each look:
 
 1. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
 2. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
-3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, or another
-   process led meanwhile, it forgets all suspicion.
+3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time counts
+   for nothing. If another process led meanwhile, all suspicion is forgotten.
 4. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
 5. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
    forgotten (`reconciliation.py`). A removal that was broken off is found by its mark and begun again.
@@ -73,23 +73,25 @@ class Liveness:
             Whether this process leads; if not, it saw nothing.
 
         Raises:
-            StoreError: Redis does not answer. Suspicion is forgotten; the next call looks again.
+            StoreError: Redis does not answer. This time counts for nothing; the next call looks again.
         """
         asked = time.monotonic()
         try:
             answer = named(await self._lone.script("look", self._reconciliation.process_id, LEASE_MS))
         except BaseException:
-            self._verdicts.forget()
+            self._verdicts.interrupt()
             raise
         if not answer["leader"]:
             self._verdicts.forget()
             return False
         if self._lone.connects != self._connects:
+            # At the first look of a process nothing was away.
+            if self._connects:
+                self._verdicts.interrupt()
             self._connects = self._lone.connects
-            self._verdicts.forget()
         if answer["epoch"] != self._epoch:
-            # The first look of a process has nothing to forget, and nothing was away.
-            self._verdicts.forget(RESTARTED_SECONDS if self._epoch else 0.0)
+            if self._epoch:
+                self._verdicts.interrupt(RESTARTED_SECONDS)
             self._epoch = answer["epoch"]
         condemned = await self._condemn(answer, time.monotonic() - asked)
         # What was marked before, by this process or by a leader that has died since.

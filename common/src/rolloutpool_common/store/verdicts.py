@@ -20,13 +20,15 @@ clock, which jumps, and which goes on while Redis or this process stands still.
 Example: three workers, looks each 250 ms. B is killed at 0.1 s. The looks at 0.25 .. 1.75 s see no lifeline and the
 same beat: at 1.75 s there were seven of them, over 1.5 s, so B is absent.
 
-While no look was possible, the workers may not have been able to speak either. So after a gap they get their time anew:
+While no look was possible, the workers may not have been able to speak either. So the time of a gap counts for nothing
+(`interrupt`). What was counted before it stays: were it forgotten, a pool in which something fails every few seconds
+would never find its dead.
 
-- Redis took longer than `GAP_SECONDS` to answer, the connection broke, or Redis was started again: all suspicion is
-  forgotten (`forget`). A new leader begins with nothing. Suspicion is never stored.
+- Redis took longer than `GAP_SECONDS` to answer, the connection broke, or Redis was started again: the gap counts
+  nothing, and no verdict falls until everybody had time to connect again.
 - Redis answered at once and this process came late, because its machine is busy or stood still: lifelines did not break
-  by that. Such a pause counts as `LATE_SECONDS`, and suspicion stays. Were it forgotten, a reconciler that comes
-  late again and again would never find a dead worker.
+  by that. Such a pause counts as `LATE_SECONDS`.
+- A new leader begins with nothing (`forget`). Suspicion is never stored.
 """
 
 import math
@@ -125,15 +127,21 @@ class Verdicts:
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
         self._last_look = math.nan
+        self._interrupted = False
         self._quiet_until = -math.inf
 
-    def forget(self, quiet_s: float = 0.0) -> None:
-        """Forgets all suspicion, because of a gap in what could be seen.
+    def forget(self) -> None:
+        """Forgets all suspicion, because another process may have judged meanwhile."""
+        self._watched.clear()
+        self._interrupted = False
+
+    def interrupt(self, quiet_s: float = QUIET_SECONDS) -> None:
+        """Takes the time between the last look and the next one out of all times, because nobody could be seen.
 
         Args:
             quiet_s: Seconds from now on in which no verdict falls.
         """
-        self._watched.clear()
+        self._interrupted = True
         self._quiet_until = max(self._quiet_until, self._clock() + quiet_s)
 
     def judge(self, workers: Mapping[str, Sighting], *, took_s: float = 0.0) -> list[DeathVerdict]:
@@ -148,10 +156,14 @@ class Verdicts:
         """
         now = self._clock()
         if took_s > GAP_SECONDS:
-            self.forget(QUIET_SECONDS)
+            self.interrupt()
+        if self._interrupted:
+            self._leave_out(now - self._last_look)
         elif now - self._last_look > GAP_SECONDS:
+            # Nothing but this process was late, so it owes everybody that time, also of a silence that began before.
+            self._quiet_until += now - self._last_look - LATE_SECONDS
             self._leave_out(now - self._last_look - LATE_SECONDS)
-        self._last_look = now
+        self._last_look, self._interrupted = now, False
         self._watched = {worker_id: self._note(worker_id, seen, now) for worker_id, seen in workers.items()}
         absent = {w: since for w, watched in self._watched.items() if (since := watched.absent_since) is not None}
         if absent:
@@ -166,8 +178,7 @@ class Verdicts:
         return verdicts
 
     def _leave_out(self, seconds: float) -> None:
-        """Takes seconds in which nobody looked out of all times."""
-        self._quiet_until += seconds
+        """Takes seconds in which nobody could be seen out of all times."""
         for watched in self._watched.values():
             watched.since += seconds
             if watched.absent_since is not None:

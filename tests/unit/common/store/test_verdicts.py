@@ -177,7 +177,7 @@ def test_after_a_gap_nobody_is_dead_for_two_seconds() -> None:
     assert watch.died() == {"d": pytest.approx(began + 2.0)}
 
 
-def test_each_gap_begins_anew() -> None:
+def test_slow_answers_alone_prove_nothing() -> None:
     """Answers that take 1.5 s each prove nothing, however many they are."""
     watch = settled()
     for _ in range(20):
@@ -222,9 +222,45 @@ def test_what_is_forgotten_is_suspected_anew() -> None:
     assert watch.died() == {"d": pytest.approx(began + 1.5), "c": pytest.approx(began + 10)}
 
 
+@pytest.mark.parametrize(("loss", "seconds"), [({}, 1.5), ({"supervisor": "s"}, 10.0)])
+def test_the_dead_are_found_although_something_fails_each_four_seconds(loss: dict[str, Any], seconds: float) -> None:
+    """Their silence adds up; the gaps count nothing, and 2 s of looks in a row are enough for the verdict."""
+    watch = settled()
+    for _ in range(10):
+        watch.run(2.75, lambda now: pool(now, "abc", d=gone(3, **loss)))
+        watch.now += 1.0
+        watch.look(pool(watch.now - 1000, "abc", d=gone(3, **loss)), took_s=1.25)
+        watch.now += PERIOD
+    # Of each four seconds, 2.75 count.
+    assert watch.died() == {"d": pytest.approx(3 + seconds * 4 / 2.75, abs=1.3)}
+
+
+def test_a_lifeline_that_breaks_in_a_gap_has_its_whole_time() -> None:
+    """Redis is away for 5 s, each time after three good seconds, and then takes 1.75 s to be connected to."""
+    watch = settled()
+    for _ in range(10):
+        watch.run(3, pool)
+        back = watch.now - 1000 + 5
+        watch.now += 5
+        watch.look(pool(back, "ab", c=gone(back), d=gone(back)), took_s=5.0)
+        watch.now += PERIOD
+        watch.run(1.5, lambda now, back=back: pool(now, "ab", c=gone(back), d=gone(back)))  # type: ignore[misc]
+    assert watch.died() == {}
+
+
+def test_a_look_that_failed_is_a_gap() -> None:
+    watch = settled()
+    watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
+    watch.now += 30
+    watch.verdicts.interrupt()
+    began = watch.now - 1000
+    watch.run(5, lambda now: pool(now, "abc", d=gone(3)))
+    assert watch.died() == {"d": pytest.approx(began + 2.0)}
+
+
 def test_a_start_of_redis_gives_everybody_ten_seconds() -> None:
     watch = settled()
-    watch.verdicts.forget(10)
+    watch.verdicts.interrupt(10)
     watch.run(12, lambda now: pool(now, "abc", d=gone(3)) if now > 6 else {n: gone(3) for n in "abcd"})
     assert watch.died() == {"d": pytest.approx(13)}
 
