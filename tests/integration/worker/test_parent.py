@@ -33,6 +33,24 @@ def runs(pid: int) -> bool:
         return False
 
 
+def title(pid: int) -> str:
+    """As `ps` shows the process."""
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """What a process has for itself, and all that it has in memory, in kB."""
+    words = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
+    own, resident = (int(words[words.index(name) + 1]) for name in ("Private_Dirty:", "Rss:"))
+    return own, resident
+
+
+def children(pid: int) -> set[int]:
+    """The children of all threads of a process."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(child) for file in files for child in file.read_text().split()}
+
+
 async def workers(store: Store, parent: Worker, *, without: Collection[str] = ()) -> list[Announced]:
     """The two workers, once both have announced themselves; `without` those of these ids."""
 
@@ -69,6 +87,23 @@ async def test_a_worker_that_dies_is_reported_and_started_again(redis_url: str, 
         # A drain is no crash: the workers left, and their parent says that they were told to.
         stopped = {worker.worker_id: "stopped" for worker in again}
         assert await reports(redis_url, 4) == {**expected, **stopped}
+
+
+async def test_workers_share_their_imports_and_are_known_by_name(redis_url: str, store: Store) -> None:
+    with started_worker(redis_url, arguments=TWO) as parent:
+        found = await workers(store, parent)
+        for worker in found:
+            # An operator finds a worker's process by the id that the pool shows.
+            assert worker.worker_id in title(worker.pid)
+            own, resident = memory(worker.pid)
+            assert own < 0.5 * resident
+        # Without the server its workers go on, and are replaced as they end.
+        (server,) = children(parent.process.pid) - {worker.pid for worker in found}
+        os.kill(server, signal.SIGKILL)
+        first, second = found
+        os.kill(first.pid, signal.SIGKILL)
+        again = await workers(store, parent, without={first.worker_id})
+        assert second.worker_id in {worker.worker_id for worker in again}
 
 
 async def test_the_exit_code_of_a_watchdog_is_reported(redis_url: str, store: Store, tmp_path: Path) -> None:

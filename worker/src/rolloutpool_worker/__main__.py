@@ -4,6 +4,7 @@
 - The parent gives each of them `--worker-id` and `--supervisor`. Without these, a worker makes an id of its own, and no
   process reports its end.
 - A worker starts the same module with `--isolated PARENT_PID PARENT_ID` to try suspects (`process.trial`).
+- With `--fork-server` it imports everything and forks workers for a parent (`rolloutpool_common.process.fork_server`).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
@@ -21,6 +23,8 @@ from rolloutpool_worker.settings import WorkerSettings
 def main() -> None:
     """Runs a worker or their parent; where the settings are wrong, exits with a line that says what is wrong."""
     options = _options()
+    if options.fork_server:
+        options = _forked(*map(int, options.fork_server))
     try:
         settings = WorkerSettings.from_environment()
     except SettingsInvalid as error:
@@ -59,14 +63,30 @@ def main() -> None:
     sys.exit(worker.exitcode)
 
 
-def _options() -> argparse.Namespace:
+def _forked(inherited: int, parent: int) -> argparse.Namespace:
+    """Imports what a worker needs, and forks workers; returns in each of them, with its options."""
+    from rolloutpool_common.process.fork_server import serve_forks
+    from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+    from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
+    from rolloutpool_worker.queue import app  # noqa: F401
+
+    # Much of transformers is imported at the first load only.
+    load_tokenizer(TINY)
+    arguments = serve_forks(inherited, parent)
+    # Celery shows them in the list of processes.
+    sys.argv[1:] = arguments
+    return _options(arguments)
+
+
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rolloutpool_worker")
     parser.add_argument("--processes", type=_positive, help="run so many workers, and start each again when it ends")
     # For processes that a parent or a worker starts, not for people.
     parser.add_argument("--isolated", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--worker-id", help=argparse.SUPPRESS)
     parser.add_argument("--supervisor", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--fork-server", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
 
 
 def _positive(text: str) -> int:

@@ -24,14 +24,16 @@ from rolloutpool_common.process.backoff import Backoff
 
 if TYPE_CHECKING:
     # It needs Redis' client, which a trainer without a pool of its own does not install.
+    from rolloutpool_common.process.fork_server import ForkedProcess, ForkServer
     from rolloutpool_common.process.obituaries import Obituaries
 
 __all__ = ["Child", "ChildSpec", "Role"]
 
 RESTART = Backoff(first_s=0.5, longest_s=15.0, jitter=False)
 """Between a crash of a child and its next start."""
-STEADY_SECONDS = 60.0
-"""A child that lived this long starts again without the delay of earlier crashes."""
+STEADY_SECONDS = 10.0
+"""A child that lived this long starts again without the delay of earlier crashes: it can start, and what ended it later
+may not end it again."""
 TAIL_LINES = 20
 
 
@@ -67,6 +69,8 @@ class ChildSpec:
     """Above 0 for a process that may wait when the machine is busy."""
     obituaries: "Obituaries | None" = field(default=None, repr=False)
     """For a worker: gives it an id at each start, as further arguments, and reports its end."""
+    fork_server: "ForkServer | None" = field(default=None, repr=False)
+    """Forks the process, with the further arguments. Where it can't, `command` is run."""
     refusal: int | None = None
     """If the first process ends with this exit code, there is no second: its settings can't be used, and it said so."""
 
@@ -102,7 +106,7 @@ class Child:
     def __init__(self, spec: ChildSpec, report: Callable[[str], None], *, ready: bool = False) -> None:
         self.spec = spec
         self._report = report
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._log_start = 0
         self._end = ""
         self._exit_code: int | None = None
@@ -223,13 +227,19 @@ class Child:
             )
         return self._end
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        # Isolated (-I) and without site-packages (-S): each child of the pool waits until this interpreter has started.
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
+    def _spawn(self) -> "subprocess.Popen[bytes] | ForkedProcess":
         identity: list[str] = []
         if self.spec.obituaries is not None:
             # New at each start, so that a worker is never taken for the one that died before it.
             self._worker_id, identity = self.spec.obituaries.name_worker()
+        if self.spec.fork_server is not None:
+            with contextlib.suppress(OSError):
+                return self.spec.fork_server.start(identity)
+        return self._run_command(identity)
+
+    def _run_command(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        # Isolated (-I) and without site-packages (-S): each child of the pool waits until this interpreter has started.
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(self.spec.niceness)]
         output = None
         try:
             if self.spec.log is not None:
@@ -238,7 +248,7 @@ class Child:
                 if not self._spawned.is_set():
                     self._log_start = output.tell()
             return subprocess.Popen(
-                [*launcher, *self.spec.command, *identity],
+                [*launcher, *self.spec.command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,

@@ -1,9 +1,10 @@
-"""Reaps orphans where this process is the first one of its container (PID 1).
+"""Reaps orphans where they come to this process: as the first one of its container, or because it asked for them.
 
-A process whose parent has ended becomes a child of PID 1. When it ends too, it stays in the list of processes as a
-zombie until its new parent asks for its exit code; enough of them fill the list. Elsewhere init does that.
+A process whose parent has ended becomes a child of PID 1, or of the next ancestor that asked for orphans
+(`fork_server.py`). When it ends too, it stays in the list of processes as a zombie until its new parent asks for its
+exit code; enough of them fill the list.
 
-1. Once a second, `/proc` is searched for zombies that are children of this process.
+1. Once a second, the kernel is asked whether any child is a zombie. If so, `/proc` is searched for all of them.
 2. A zombie that was there at two looks is an orphan: our own children are reaped by the threads that wait for them,
    within moments. So no exit code is taken away from these threads.
 """
@@ -37,6 +38,8 @@ class Orphans:
         return orphans
 
     def _zombies(self) -> set[int]:
+        if not _any_zombie():
+            return set()
         parent = str(os.getpid())
         found = set()
         for entry in self._proc.iterdir():
@@ -51,9 +54,13 @@ class Orphans:
         return found
 
 
-def reap_orphans() -> None:
-    """Starts a thread that reaps orphans, where this process is PID 1; does nothing elsewhere."""
-    if os.getpid() != 1:
+def reap_orphans(*, adopted: bool = False) -> None:
+    """Starts a thread that reaps orphans, where they come to this process; does nothing elsewhere.
+
+    Args:
+        adopted: Whether this process asked for the orphans of its descendants.
+    """
+    if os.getpid() != 1 and not adopted:
         return
     orphans, pause = Orphans(), threading.Event()
 
@@ -62,3 +69,11 @@ def reap_orphans() -> None:
             orphans.reap()
 
     threading.Thread(target=run, name="orphans", daemon=True).start()
+
+
+def _any_zombie() -> bool:
+    """Whether a child of this process has ended and was not reaped. A look costs one call, however many run here."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        return False

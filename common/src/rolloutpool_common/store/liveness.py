@@ -5,8 +5,8 @@ nothing, so that a look says when it was made. In each look:
 
 1. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
 2. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
-3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time counts
-   for nothing. If another process led meanwhile, all suspicion is forgotten.
+3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time
+   counts for nothing. If another process led meanwhile, all suspicion is forgotten.
 4. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
 5. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
    forgotten (`reconciliation.py`). A removal that was broken off is found by its mark and begun again.

@@ -33,13 +33,33 @@ def test_a_child_that_runs_or_is_anothers_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "13").mkdir()
     (tmp_path / "meminfo").write_text("")
     orphans = Orphans(tmp_path)
+    # Without a zombie nothing is searched.
+    assert orphans.reap() == orphans.reap() == set()
+    child = zombie()
     assert orphans.reap() == set()
     assert orphans.reap() == {12}
+    child.wait()
 
 
-def test_only_the_first_process_reaps() -> None:
+def test_only_a_process_that_orphans_come_to_reaps() -> None:
     child = zombie()
     reap_orphans()
     assert os.waitpid(child.pid, os.WNOHANG) == (child.pid, 0)
     child.returncode = 0
     assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+
+
+def test_adopted_orphans_are_reaped() -> None:
+    script = """
+import os, subprocess, sys, time
+from rolloutpool_common.process.fork_server import adopt_orphans
+from rolloutpool_common.process.orphans import reap_orphans
+assert adopt_orphans()
+reap_orphans(adopted=True)
+orphan = int(subprocess.check_output([sys.executable, "-S", "-c", "import os; print(os.fork() or '')"]).split()[0])
+while os.path.exists(f"/proc/{orphan}"):
+    time.sleep(0.05)
+print("reaped")
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "reaped\n", done.stderr

@@ -2,13 +2,14 @@
 
 It runs no rollouts and loads no tokenizer, so nothing that a rollout does can end it.
 
-1. It starts N worker processes and keeps their number: one that ends is started again, after a delay that doubles.
+1. It starts N worker processes and keeps their number: one that ends is started again, after a delay that doubles. They
+   are forked by a process that has imported everything (`common/process/fork_server.py`).
 2. It tells Redis at once how a worker ended (`common/process/obituaries.py`).
 3. The first SIGTERM (or Ctrl-C) drains all workers, the second one hurries them, the third one kills them. A worker
    that has not ended 30 s after its drain time is killed.
 4. If a worker's first process refuses to start (exit code 2: it printed why), another start would not help. The parent
    stops the other workers and ends with the same exit code.
-5. As the first process of a container it also reaps orphans (`common/process/orphans.py`).
+5. It also reaps orphans (`common/process/orphans.py`).
 
 If the parent itself dies, the kernel ends its workers. No report comes then, and their lost lifelines tell the rest.
 """
@@ -18,6 +19,7 @@ import signal
 import sys
 
 from rolloutpool_common.process.child import Child, ChildSpec, Role
+from rolloutpool_common.process.fork_server import ForkServer
 from rolloutpool_common.process.obituaries import Obituaries
 from rolloutpool_common.process.orphans import reap_orphans
 from rolloutpool_common.process.settings import REFUSED
@@ -44,7 +46,9 @@ def run_parent(settings: WorkerSettings, processes: int) -> int:
     """
     supervisor = Supervisor(_log.warning)
     obituaries = Obituaries(settings.redis_url.get_secret_value())
-    reap_orphans()
+    command = [sys.executable, "-m", "rolloutpool_worker"]
+    fork_server = ForkServer(command, _log.warning)
+    reap_orphans(adopted=fork_server.adopts)
     children: list[Child] = []
     with stop_on_signals(supervisor.hurry, lambda: _log.info("stopping: workers finish or give back what they run")):
         try:
@@ -53,14 +57,16 @@ def run_parent(settings: WorkerSettings, processes: int) -> int:
                 spec = ChildSpec(
                     name=f"worker-{number}",
                     role=Role.WORKER,
-                    command=[sys.executable, "-m", "rolloutpool_worker"],
+                    command=command,
                     obituaries=obituaries,
+                    fork_server=fork_server,
                     refusal=REFUSED,
                 )
                 children.append(supervisor.start(spec, ready=True))
             supervisor.wait_first()
         finally:
             supervisor.stop()
+            fork_server.stop()
             obituaries.stop()
     return _exit_code(children)
 
