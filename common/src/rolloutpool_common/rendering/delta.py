@@ -213,9 +213,9 @@ class DeltaRenderer:
                 f"What the template writes here depends on the {shape.depends_on}, which is not given."
             )
         if shape.depends_on is Dependence.SYSTEM:
-            first = next((i for i, m in enumerate(history) if m["role"] not in ("system", "developer")), len(history))
-            return [*normalise(history[:first]), USER]
-        past: list[Message] = list(normalise(history))
+            return [*normalise(history[: _systems(history)]), USER]
+        # The policy has seen a system message that moves in its first prompt. Appending cannot move it, only repeat it.
+        past: list[Message] = list(normalise(history[_systems(history) if shape.moves_system else 0 :]))
         # The sentinel turn stands in its place.
         if past and past[-1]["role"] == "assistant":
             past.pop()
@@ -305,6 +305,11 @@ def _check(messages: Sequence[Message]) -> None:
         raise TemplateRefused("There are no new messages to append.")
     if any(message.get("role") == "assistant" for message in messages):
         raise AssistantAppended()
+
+
+def _systems(history: Sequence[Message]) -> int:
+    """How many system messages a history begins with."""
+    return next((i for i, m in enumerate(history) if m["role"] not in ("system", "developer")), len(history))
 
 
 def _is_short(history: Sequence[Message]) -> bool:

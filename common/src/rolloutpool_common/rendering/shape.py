@@ -56,6 +56,8 @@ class Shape:
     reads_tools: bool
     """Whether deltas are rendered with the tools."""
     depends_on: Dependence
+    moves_system: bool
+    """Whether the template writes the system message after the policy's turn."""
     start: str
     """What the template writes after the sentinel and before the first new message."""
     end: str | None
@@ -169,11 +171,13 @@ class Prober:
             if base is None:
                 raise TurnEndNotFound()
         _check_markers(text, base, marks)
+        moves_system = self._moves_system(turn, marks, kwargs, shown)
         return Shape(
             arguments_as_text=as_text,
             silent=silent,
             reads_tools=shown is not None,
-            depends_on=self._depends_on(turn, marks, base, kwargs, shown),
+            depends_on=self._depends_on(turn, marks, base, kwargs, shown, moves_system),
+            moves_system=moves_system,
             start=base[: sentinel.first_marker(base)],
             end=self._end([USER], turn, base, kwargs, shown),
         )
@@ -229,6 +233,7 @@ class Prober:
         base: str,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
+        moves_system: bool,
     ) -> Dependence:
         def differs(context: Sequence[Message]) -> bool:
             try:
@@ -245,7 +250,7 @@ class Prober:
         words = self._template.words
         depends = Dependence.NOTHING
         # A system message that moves to the end would make every base differ, and deltas leave it out anyway.
-        if not self._moves_system(turn, marks, kwargs, tools):
+        if not moves_system:
             systems = ["x", *(text for word in words for text in (f"{word} x", f"x {word}"))]
             if any(differs([{"role": "system", "content": text}, USER]) for text in systems):
                 depends = Dependence.SYSTEM

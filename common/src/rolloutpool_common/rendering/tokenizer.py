@@ -104,6 +104,11 @@ class ChatTokenizer:
         self._deltas = {source: DeltaRenderer(Template(chat, source), self._codec, stops) for source in sources}
 
     @property
+    def reference(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of transformers, as a trainer uses it that knows nothing of the pool; for checks."""
+        return self._chat
+
+    @property
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
         return self._codec.vocabulary.size
@@ -308,7 +313,7 @@ class ChatTokenizer:
             return renderer.render(new, ids, history=past, tools=tools, template_kwargs=template_kwargs)
 
         results = 0
-        if self.close_id is not None and self._writes_outputs_by_hand(template):
+        if self.close_id is not None and self._replaces(template):
             normal = normalise(new_messages)
             results = next((i for i, m in enumerate(normal) if m.get("role") != "tool"), len(normal))
         if not results or self.close_id is None:
@@ -319,7 +324,11 @@ class ChatTokenizer:
         closed = bool(sampled) and sampled[-1] in self.stop_ids
         return Delta(() if closed else (self.close_id,), (*block, *rest))
 
-    def _writes_outputs_by_hand(self, template: Template) -> bool:
+    def writes_outputs_by_hand(self, tools: Sequence[Mapping[str, Any]] | None) -> bool:
+        """Whether tool results are not written by the template, because it is one of DeepSeek's that cannot."""
+        return self._replaces(self._template(tools))
+
+    def _replaces(self, template: Template) -> bool:
         """Whether this is a template of DeepSeek's that cannot write tool results itself; tried once."""
         if not deepseek.applies(self._codec):
             return False

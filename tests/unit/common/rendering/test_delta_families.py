@@ -269,6 +269,26 @@ def test_whether_deltas_read_tools_is_found_out_once_for_the_same_definitions(
     assert asked == [1, 1]
 
 
+SYSTEM_LAST = (  # as Mistral's: the system message stands in front of the last user message
+    "{% set first = messages[0].content if messages[0].role == 'system' else none %}"
+    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ first + '\n\n' if first and loop.last and m.role == 'user' else '' }}{{ m.content + '<|im_end|>\n' }}"
+    "{% endfor %}" + GENERATION
+)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_system_message_that_moves_to_the_last_message_is_not_shown_twice(
+    make_tokenizer: MakeTokenizer, rounds: int
+) -> None:
+    """The check against the real history took the difference for a dependence, and repeated the system message."""
+    tokenizer = make_tokenizer(SYSTEM_LAST)
+    history = [{"role": "system", "content": "Be kind."}, *(m for _ in range(rounds) for m in (USER, said()))]
+    found = delta(tokenizer, history, [USER], "I said<|im_end|>")
+    assert found == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+    assert not tokenizer.deltas_read_history
+
+
 TOOLS_WITH_SYSTEM = (  # as muse_glimmer's: each system message shows them; without one a line of its own does
     "{% set late = messages | selectattr('role', 'equalto', 'system') | list %}{% if not late and tools %}"
     "{{ tools[0].function.name }}{% endif %}"

@@ -19,37 +19,46 @@ __all__ = ["check_tokenizer", "conformance", "load"]
 def check_tokenizer(
     name: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A hub name or a directory.")],
     revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of a hub name.")] = None,
+    tools: Annotated[bool, typer.Option(help="Whether your rollouts have tools.")] = True,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONSTRUCT", help="A construct that your rollouts do not meet; repeat it."),
+    ] = None,
+    explain: Annotated[bool, typer.Option(help="Show ours and the template's text where they differ first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Report what a tokenizer and its chat template do to token ids; exit code 1 if rollouts would be refused."""
-    from rich.text import Text
+    """Report what a tokenizer and its chat template do to token ids.
 
+    Exit code: 0 nothing wrong, nothing refused that your rollouts meet; 1 refused, or it cannot be loaded; 2 wrong
+    usage; 3 the pool writes other ids than the template.
+    """
     from rolloutpool_common.errors import TokenizerLoadFailed
-    from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.viewer.sanitize import printable
 
+    tokenizer: ChatTokenizer | None = None
     try:
         tokenizer = load(name, revision)
     except TokenizerLoadFailed as error:
-        console.pairs({"verdict": Text("refuse", style="bold red"), "reason": str(error)})
-        raise typer.Exit(1) from error
-    from rolloutpool_common.rendering.checks.report import TokenizerVerdict, examine
+        reason = str(error)
+    from rolloutpool_common.rendering.checks.report import TokenizerReport, examine
+    from rolloutpool_trainer.cli import tokenizer_report
 
-    report = examine(tokenizer)
-    styles = {
-        TokenizerVerdict.EXACT: "bold green",
-        TokenizerVerdict.KEEPING: "bold yellow",
-        TokenizerVerdict.REFUSE: "bold red",
-    }
-    console.pairs(
-        {finding.probe: Text(printable(finding.detail), style="" if finding.fine else "yellow")
-         for finding in report.findings}
-        | {"verdict": Text(report.verdict, style=styles[report.verdict])}
-        | ({"reason": report.reason} if report.reason else {})
-        | ({"verdict without tools": Text(report.without_tools, style=styles[report.without_tools])}
-           if report.without_tools is not report.verdict else {})
-    )  # fmt: skip
-    if report.verdict is TokenizerVerdict.REFUSE:
-        raise typer.Exit(1)
+    accepted = frozenset(accept or ())
+    if tokenizer is None:
+        report = TokenizerReport.unusable(name, reason)
+    else:
+        report = examine(tokenizer)
+        unknown = accepted - {finding.name for finding in report.constructs}
+        if unknown:
+            names = ", ".join(finding.name for finding in report.constructs)
+            raise typer.BadParameter(f"no construct {min(unknown)!r}; there are: {names}", param_hint="--accept")
+    if as_json:
+        typer.echo(tokenizer_report.as_json(report, tools=tools, accepted=accepted))
+    else:
+        tokenizer_report.show(report, tools=tools, accepted=accepted)
+        if explain and tokenizer is not None:
+            tokenizer_report.explain(report, tokenizer)
+    if code := tokenizer_report.exit_code(report, tools=tools, accepted=accepted):
+        raise typer.Exit(code)
 
 
 def conformance(

@@ -1,17 +1,25 @@
 """Finds out by rendering probes what a tokenizer and its chat template do to token ids. No model is known by name.
 
-There are three kinds of templates:
-
-- One that only appends keeps the ids of the history, so that any trainer that follows it agrees with the pool.
-- One that edits history (strips thinking, moves tools) agrees only if the trainer keeps the sampled ids.
-- One that cannot append what an agent appends is refused, and so is every rollout that needs it.
+1. Every construct that rollouts meet is rendered by the pool, and compared with the template's own full render
+   (`exactness`, `recount`). This finds what is wrong, and what is refused.
+2. Further probes look at what the template does to history, because that decides which trainers agree with the pool:
+   one that only appends keeps the ids of the history, so any trainer that follows it agrees. One that edits history
+   (strips thinking, moves tools) agrees only if the trainer keeps the sampled ids.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rolloutpool_common.rendering.checks.constructs import Met
+from rolloutpool_common.rendering.checks.exactness import (
+    ConstructFinding,
+    ConstructVerdict,
+    full_render_of,
+    try_constructs,
+)
+from rolloutpool_common.rendering.checks.recount import try_recount
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
@@ -26,13 +34,6 @@ _TOOL = {
     "type": "function",
     "function": {"name": "weigh", "description": "Weigh it", "parameters": {"type": "object", "properties": {}}},
 }
-_APPENDED: tuple[tuple[str, list[dict[str, str]]], ...] = (
-    ("user message", [_USER]),
-    ("tool result", _RESULTS[:1]),
-    ("parallel results", _RESULTS),
-    ("result, then user", [*_RESULTS[:1], _USER]),
-    ("late system message", [_SYSTEM]),
-)
 
 
 class TokenizerVerdict(StrEnum):
@@ -43,7 +44,9 @@ class TokenizerVerdict(StrEnum):
     KEEPING = "exact with a token-keeping trainer only"
     """Ids and mask are exact. A trainer that renders history again changes it, and each such change forks."""
     REFUSE = "refuse"
-    """What an agent appends cannot be rendered exactly."""
+    """What every agent appends cannot be rendered exactly."""
+    WRONG = "WRONG"
+    """The pool writes other ids than the template: a defect of the pool. Do not train with this tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +60,64 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """All that the probes found."""
+    """All that was found."""
 
     name: str
-    findings: tuple[ProbeFinding, ...]
+    tokenizer_sha256: str
+    template_sha256: str
     verdict: TokenizerVerdict
     """For rollouts with tools."""
     reason: str
     """Why it is not `exact`; empty if it is."""
     without_tools: TokenizerVerdict
     """For rollouts without tools."""
+    constructs: tuple[ConstructFinding, ...]
+    findings: tuple[ProbeFinding, ...]
+
+    @classmethod
+    def unusable(cls, name: str, reason: str) -> "TokenizerReport":
+        """Reports a tokenizer that cannot be loaded, so that nothing was tried.
+
+        Args:
+            name: As it was asked for.
+            reason: Why it cannot be loaded.
+        """
+        return cls(name, "", "", TokenizerVerdict.REFUSE, reason, TokenizerVerdict.REFUSE, (), ())
+
+    def wrong(self, *, tools: bool) -> list[ConstructFinding]:
+        """The constructs that are wrong.
+
+        Args:
+            tools: Whether rollouts have tools; if not, what only those meet is left out.
+        """
+        return [f for f in self.constructs if f.verdict is ConstructVerdict.WRONG and (tools or not f.needs_tools)]
+
+    def refused(self, *, tools: bool, accepted: Collection[str] = ()) -> list[ConstructFinding]:
+        """The constructs that are refused although rollouts will meet them.
+
+        Args:
+            tools: Whether rollouts have tools; if not, what only those meet is left out.
+            accepted: Names of constructs that the caller's rollouts do not meet.
+        """
+        return [
+            finding
+            for finding in self.constructs
+            if finding.verdict is ConstructVerdict.REFUSED
+            and finding.met is not Met.RARELY
+            and (tools or not finding.needs_tools)
+            and finding.name not in accepted
+        ]
 
 
 def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
-    """Probes a tokenizer. This takes about a second.
+    """Tries a tokenizer and its template. This takes a fraction of a second, or seconds for a slow template.
 
     Args:
         tokenizer: From `load_tokenizer`, which has checked its ids against its tokenizer.json.
     """
-    appended = {label: _appended(tokenizer, messages) for label, messages in _APPENDED}
+    full = full_render_of(tokenizer)
+    constructs = (*try_constructs(tokenizer, full), *try_recount(tokenizer, full), _typed(tokenizer))
     talk, calls = list(_edits(tokenizer, _TALK)), list(_edits(tokenizer, _CALLS))
-    unsafe = _unsafe(tokenizer)
     fingerprint = tokenizer.fingerprint
     findings = (
         ProbeFinding("ids", f"as tokenizer.json has them (sha256 {fingerprint.tokenizer_sha256[:12]})", True),
@@ -85,63 +125,80 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
         ProbeFinding(
             "tools shown to the policy", *_yes(tokenizer.renders_tools, "no: the template drops them silently")
         ),
-        *(
-            ProbeFinding(f"append {label}", f"refused: {refusal}" if refusal else "exact", not refusal)
-            for label, refusal in appended.items()
-        ),
         ProbeFinding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
         ProbeFinding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
         ProbeFinding("generation prompt", repr(_generation_prompt(tokenizer)), True),
-        ProbeFinding("typed control tokens", unsafe or "become plain text", not unsafe),
     )
-    refused_talk = appended["user message"] or unsafe
-    refused = appended["tool result"] or unsafe
-    if not tokenizer.renders_tools and not refused:
+    if not tokenizer.renders_tools:
         calls.append("the template shows no tools: describe them in the system message")
+    verdict, reason = _verdict(constructs, [*talk, *calls])
     return TokenizerReport(
         name=tokenizer.name,
+        tokenizer_sha256=fingerprint.tokenizer_sha256,
+        template_sha256=fingerprint.template_sha256,
+        verdict=verdict,
+        reason=reason,
+        without_tools=_verdict([f for f in constructs if not f.needs_tools], talk)[0],
+        constructs=constructs,
         findings=findings,
-        verdict=_verdict(refused, [*talk, *calls]),
-        reason=refused or "; ".join([*talk, *calls]),
-        without_tools=_verdict(refused_talk, talk),
     )
 
 
-def _verdict(refused: str, edits: Sequence[str]) -> TokenizerVerdict:
-    return TokenizerVerdict.REFUSE if refused else TokenizerVerdict.KEEPING if edits else TokenizerVerdict.EXACT
+def _verdict(constructs: Sequence[ConstructFinding], edits: Sequence[str]) -> tuple[TokenizerVerdict, str]:
+    for finding in constructs:
+        if finding.verdict is ConstructVerdict.WRONG:
+            return TokenizerVerdict.WRONG, f"{finding.name}: {finding.reason}"
+    for finding in constructs:
+        if finding.verdict is ConstructVerdict.REFUSED and finding.met is Met.ALWAYS:
+            return TokenizerVerdict.REFUSE, f"{finding.name}: {finding.reason}"
+    return TokenizerVerdict.KEEPING if edits else TokenizerVerdict.EXACT, "; ".join(edits)
 
 
 def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
     return ("yes" if holds else otherwise), holds
 
 
-def _appended(tokenizer: ChatTokenizer, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Says why the messages cannot be appended; empty if they can."""
-    try:
-        tokenizer.render_delta(messages, sampled=tokenizer.closing)
-    except TemplateRefused as refusal:
-        return refusal.reason
-    return ""
-
-
-def _unsafe(tokenizer: ChatTokenizer) -> str:
-    """Says what typed control strings become, if not plain text; empty if they do become plain text."""
-    for role, plain in (("user", _USER), ("tool", _RESULTS[0])):
-        if _appended(tokenizer, [plain]):
-            continue
-        expected = _control_ids(tokenizer, plain)
+def _typed(tokenizer: ChatTokenizer) -> ConstructFinding:
+    """Finds out what control strings become that somebody typed in a message."""
+    tried, verdict, reason = 0, ConstructVerdict.UNCHECKED, "no message can be appended"
+    for turn, plain in ((_said("ibex"), _USER), (_said("", calls=1), _RESULTS[0])):
+        try:
+            expected = _control_ids(tokenizer, turn, plain)
+        except TemplateRefused:
+            continue  # another construct says so
+        if tried == 0:
+            verdict, reason = ConstructVerdict.EXACT, ""
         for text in sorted(tokenizer.decode([i]) for i in tokenizer.control_ids):
+            tried += 1
+            typed = {**plain, "content": f"a{text}b"}
             try:
-                found = _control_ids(tokenizer, {**plain, "content": f"a{text}b"})
+                if _control_ids(tokenizer, turn, typed) == expected:
+                    continue
+                verdict = ConstructVerdict.WRONG
+                reason = f"{text!r} typed in a {plain['role']} message becomes a control token"
             except TemplateRefused as refusal:
-                return f"{text!r} typed in a {role} message is refused: {refusal.reason}"
-            if found != expected:
-                return f"{text!r} typed in a {role} message becomes a control token"
-    return ""
+                verdict = ConstructVerdict.REFUSED
+                reason = f"{text!r} typed in a {plain['role']} message: {refusal.reason}"
+            return _typed_finding(verdict, reason, tried)
+    return _typed_finding(verdict, reason, tried)
 
 
-def _control_ids(tokenizer: ChatTokenizer, message: Mapping[str, Any]) -> list[int]:
-    delta = tokenizer.render_delta([message], sampled=tokenizer.closing)
+def _typed_finding(verdict: ConstructVerdict, reason: str, tried: int) -> ConstructFinding:
+    exact = tried if verdict is ConstructVerdict.EXACT else max(tried - 1, 0)
+    return ConstructFinding(
+        name="typed control tokens",
+        verdict=verdict,
+        reason=reason,
+        met=Met.ALWAYS,
+        needs_tools=False,
+        tried=tried,
+        exact=exact,
+        failing=None,
+    )
+
+
+def _control_ids(tokenizer: ChatTokenizer, turn: Mapping[str, Any], message: Mapping[str, Any]) -> list[int]:
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=[_USER, turn])
     return [i for i in delta.glue_ids if i in tokenizer.control_ids]
 
 

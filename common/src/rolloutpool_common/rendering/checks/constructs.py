@@ -1,0 +1,325 @@
+"""The constructs that `check-tokenizer` tries: what rollouts do, and what templates of strangers broke on.
+
+A construct is a list of cases, the smallest one first. A case is a conversation: its history, a turn of the policy, how
+that turn's end was sampled, and the messages that follow. Nothing here is about one template.
+
+Every kind of text has a word of its own (`MARK`, `SYSTEM_WORD` …), so that a render shows where it was written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "MARK",
+    "SYSTEM_WORD",
+    "TOOLS",
+    "TOOL_WORD",
+    "Construct",
+    "ConstructCase",
+    "Met",
+    "SampledEnd",
+    "call_id",
+    "calling",
+    "constructs",
+]
+
+MARK = "quail"
+"""What the policy says last, and the argument of its calls."""
+SYSTEM_WORD = "zebra"
+TOOL_WORD = "pangolin"
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weigh",
+            "description": f"Weigh a {TOOL_WORD}.",
+            "parameters": {
+                "type": "object",
+                "properties": {"animal": {"type": "string", "description": "Which."}},
+                "required": ["animal"],
+            },
+        },
+    }
+]
+_MOST_WORDS = 6
+"""Switch words of a template that are tried; each costs two cases."""
+
+
+class Met(StrEnum):
+    """How many rollouts meet a construct."""
+
+    ALWAYS = "always"
+    """Every rollout of its kind (with tools, without)."""
+    OFTEN = "often"
+    """Many: the policy or the prompt decides."""
+    RARELY = "rarely"
+    """Only those that ask for it; a refusal does not change the exit code."""
+
+
+class SampledEnd(StrEnum):
+    """How the end of the policy's turn was sampled."""
+
+    WHOLE = "stop sampled"
+    WITHHELD = "stop withheld"
+    CUT = "cut short"
+    OTHER = "another stop sampled"
+    SPACE = "white space sampled after the stop"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructCase:
+    """One conversation."""
+
+    history: tuple[dict[str, Any], ...]
+    """Up to the policy's turn."""
+    new: tuple[dict[str, Any], ...] = ()
+    """What follows the turn. Empty where only the prompt of `history` is rendered."""
+    calls: int = 0
+    """How many calls the turn makes."""
+    said: str = ""
+    """What the turn says beside its calls, or around `MARK`."""
+    tools: bool = False
+    """Whether tools are shown."""
+    end: SampledEnd = SampledEnd.WHOLE
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The case in one line."""
+        roles = [_role(message) for message in self.history]
+        if self.new:
+            turn = f"{self.calls} call{'s' * (self.calls > 1)}" if self.calls else "answer"
+            roles += [f"[{turn}, {self.end.value}]", *(_role(message) for message in self.new)]
+        notes = ["tools shown"] * self.tools + [f"{key}={value}" for key, value in self.template_kwargs.items()]
+        return " > ".join(roles) + (f" ({', '.join(notes)})" if notes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Construct:
+    """What is tried, and who meets it."""
+
+    name: str
+    met: Met
+    needs_tools: bool
+    """Whether only rollouts with tools meet it."""
+    cases: tuple[ConstructCase, ...]
+
+
+def constructs(words: Sequence[str]) -> list[Construct]:
+    """Lists all constructs.
+
+    Args:
+        words: Literals that the template looks for in texts, such as `/no_think`.
+
+    Returns:
+        They, in the order in which they are reported.
+    """
+    return [*_talk(words), *_calls()]
+
+
+def _talk(words: Sequence[str]) -> list[Construct]:
+    once, twice = (_USER,), (_USER, _said("ibex"), _USER)
+    switched = [text for word in words[:_MOST_WORDS] for text in (f"{word} {SYSTEM_WORD}", f"{SYSTEM_WORD} {word}")]
+    thought = "<think>\nmarmot\n</think>\n\n"
+    return [
+        Construct("first prompt", Met.ALWAYS, False, (ConstructCase(once), ConstructCase(twice))),
+        Construct(
+            "user message",
+            Met.ALWAYS,
+            False,
+            tuple(ConstructCase(past, (_NEXT,)) for past in (once, twice, (*twice, _said("ibex"), _USER))),
+        ),
+        Construct(
+            "system message",
+            Met.OFTEN,
+            False,
+            (
+                ConstructCase((_SYSTEM, *once)),
+                ConstructCase((_SYSTEM, *once), (_NEXT,)),
+                ConstructCase((_SYSTEM, *twice), (_NEXT,)),
+            ),
+        ),
+        Construct(
+            "switch words of the template",
+            Met.OFTEN,
+            False,
+            (
+                *(ConstructCase(({**_USER, "content": text},), (_NEXT,)) for text in switched),
+                *(ConstructCase(({**_SYSTEM, "content": text}, _USER), (_NEXT,)) for text in switched),
+            ),
+        ),
+        Construct(
+            "thinking",
+            Met.OFTEN,
+            False,
+            (
+                ConstructCase(once, (_NEXT,), said=thought),
+                ConstructCase((_USER, {**_said("ibex"), "reasoning_content": "marmot"}, _USER), (_NEXT,)),
+                ConstructCase(once, (_NEXT,), template_kwargs={"enable_thinking": False}),
+                ConstructCase(once, (_NEXT,), template_kwargs={"enable_thinking": True}),
+            ),
+        ),
+        Construct(
+            "stop withheld after an answer",
+            Met.ALWAYS,
+            False,
+            tuple(ConstructCase(past, (_NEXT,), end=SampledEnd.WITHHELD) for past in (once, twice)),
+        ),
+        Construct("other stop ids", Met.OFTEN, False, (ConstructCase(once, (_NEXT,), end=SampledEnd.OTHER),)),
+        Construct(
+            "white space after the stop", Met.OFTEN, False, (ConstructCase(once, (_NEXT,), end=SampledEnd.SPACE),)
+        ),
+        Construct(
+            "content in parts",
+            Met.RARELY,
+            False,
+            (ConstructCase(once, ({**_NEXT, "content": [{"type": "text", "text": "heron"}]},)),),
+        ),
+        Construct(
+            "late system message", Met.RARELY, False, (ConstructCase(once, ({"role": "system", "content": "heron"},)),)
+        ),
+    ]
+
+
+def _calls() -> list[Construct]:
+    once = (_USER,)
+    one, two = (_result(0),), (_result(0), _result(1))
+    odd = ("", " 38 \n", "\n\n{}", "naïve 漢字 🙂", '{"a": [1, null]}')
+    return [
+        Construct(
+            "tools in the first prompt",
+            Met.ALWAYS,
+            True,
+            (ConstructCase(once, tools=True), ConstructCase((_SYSTEM, *once), tools=True)),
+        ),
+        Construct("tool result", Met.ALWAYS, True, (ConstructCase(once, one, calls=1, tools=True),)),
+        Construct(
+            "tool rounds",
+            Met.ALWAYS,
+            True,
+            tuple(ConstructCase(_rounds(n), one, calls=1, tools=True) for n in (1, 2, 3)),
+        ),
+        Construct(
+            "answer after a tool round",
+            Met.ALWAYS,
+            True,
+            (
+                ConstructCase(_rounds(1), (_NEXT,), tools=True),
+                ConstructCase((*_rounds(1), _said("ibex"), _USER), one, calls=1, tools=True),
+            ),
+        ),
+        Construct(
+            "parallel calls",
+            Met.OFTEN,
+            True,
+            (
+                ConstructCase(once, two, calls=2, tools=True),
+                ConstructCase(_rounds(1), two, calls=2, tools=True),
+                ConstructCase(_rounds(1, calls=2), one, calls=1, tools=True),
+            ),
+        ),
+        Construct("text beside a call", Met.OFTEN, True, (ConstructCase(once, one, calls=1, said="ibex", tools=True),)),
+        Construct(
+            "thinking before a call",
+            Met.OFTEN,
+            True,
+            (
+                ConstructCase(once, one, calls=1, said="<think>\nmarmot\n</think>\n\n", tools=True),
+                ConstructCase(once, one, calls=1, tools=True, template_kwargs={"enable_thinking": False}),
+                ConstructCase(once, one, calls=1, tools=True, template_kwargs={"enable_thinking": True}),
+            ),
+        ),
+        Construct(
+            "system message and tools",
+            Met.OFTEN,
+            True,
+            (
+                ConstructCase((_SYSTEM, *once), one, calls=1, tools=True),
+                ConstructCase((_SYSTEM, *once), (_NEXT,), tools=True),
+            ),
+        ),
+        Construct(
+            "tools not shown",
+            Met.OFTEN,
+            True,
+            (ConstructCase(once, one, calls=1), ConstructCase(_rounds(1), one, calls=1)),
+        ),
+        Construct(
+            "results of any text",
+            Met.OFTEN,
+            True,
+            tuple(ConstructCase(once, ({**_result(0), "content": text},), calls=1, tools=True) for text in odd),
+        ),
+        Construct(
+            "stop withheld after a call",
+            Met.ALWAYS,
+            True,
+            tuple(
+                ConstructCase(past, one, calls=1, tools=True, end=SampledEnd.WITHHELD) for past in (once, _rounds(1))
+            ),
+        ),
+        Construct(
+            "call cut short", Met.OFTEN, True, (ConstructCase(once, one, calls=1, tools=True, end=SampledEnd.CUT),)
+        ),
+        Construct(
+            "other stop ids after a call",
+            Met.OFTEN,
+            True,
+            (ConstructCase(once, one, calls=1, tools=True, end=SampledEnd.OTHER),),
+        ),
+        Construct(
+            "result, then user message", Met.RARELY, True, (ConstructCase(once, (*one, _NEXT), calls=1, tools=True),)
+        ),
+    ]
+
+
+_USER: dict[str, Any] = {"role": "user", "content": "giraffe"}
+_NEXT: dict[str, Any] = {"role": "user", "content": "heron"}
+_SYSTEM: dict[str, Any] = {"role": "system", "content": SYSTEM_WORD}
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call_id(number: int) -> str:
+    """An id that every template takes."""
+    return f"call{number:05d}"
+
+
+def _result(number: int) -> dict[str, Any]:
+    return {"role": "tool", "name": "weigh", "tool_call_id": call_id(number), "content": f"ostrich{number}"}
+
+
+def _rounds(number: int, *, calls: int = 1) -> tuple[dict[str, Any], ...]:
+    """A question, and so many rounds of calls and results."""
+    found: list[dict[str, Any]] = [_USER]
+    for i in range(number):
+        ids = [f"past{i:02d}{j:03d}" for j in range(calls)]
+        found.append(calling([(made, "walrus") for made in ids]))
+        found += [{"role": "tool", "name": "weigh", "tool_call_id": made, "content": "lemur"} for made in ids]
+    return tuple(found)
+
+
+def calling(calls: Sequence[tuple[str, str]], said: str = "") -> dict[str, Any]:
+    """A turn of the policy with calls.
+
+    Args:
+        calls: (id, animal) of each.
+        said: What it says beside them.
+    """
+    made = [
+        {"id": made, "type": "function", "function": {"name": "weigh", "arguments": {"animal": animal}}}
+        for made, animal in calls
+    ]
+    return {"role": "assistant", "content": said, "tool_calls": made}
+
+
+def _role(message: dict[str, Any]) -> str:
+    if message.get("tool_calls"):
+        return f"{len(message['tool_calls'])} past call{'s' * (len(message['tool_calls']) > 1)}"
+    content = message["content"]
+    plain = isinstance(content, str) and content.isascii() and content.isalnum()
+    return str(message["role"]) + ("" if plain else f" {content!r}")

@@ -1,0 +1,181 @@
+"""Tries every construct with the pool's renderer, and compares the ids with the template's own full render.
+
+Each construct is `exact`, `refused` with the reason, `WRONG` with its smallest case that fails, or `not checked` where
+the template itself cannot render such a conversation. One wrong case makes a construct wrong, one refused case makes it
+refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rolloutpool_common.rendering.checks.constructs import TOOLS, Construct, ConstructCase, Met, constructs
+from rolloutpool_common.rendering.checks.full_render import Expected, FullRender, NoOracle
+from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
+
+__all__ = ["ConstructFinding", "ConstructVerdict", "FailingCase", "full_render_of", "try_constructs"]
+
+_MOST_IDS = 4_000
+"""Ids and characters of a failing case that are kept: a template may write anything."""
+
+
+class ConstructVerdict(StrEnum):
+    """What was found out about a construct."""
+
+    EXACT = "exact"
+    REFUSED = "refused"
+    WRONG = "WRONG"
+    UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class FailingCase:
+    """The smallest case that was wrong or refused."""
+
+    case: str
+    """In one line."""
+    messages: list[dict[str, Any]]
+    """The conversation, the policy's turn included."""
+    sampled: str
+    """The last characters that the policy sampled."""
+    ours: str
+    """What the pool writes after them; empty where it refuses."""
+    template: str
+    """What the template writes after them; empty where it is not known."""
+    ours_ids: list[int]
+    template_ids: list[int]
+    """Empty where an id lies on both sides of what was sampled; then the texts differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructFinding:
+    """What was found out about one construct."""
+
+    name: str
+    verdict: ConstructVerdict
+    reason: str
+    """Why it is not exact; empty if it is."""
+    met: Met
+    needs_tools: bool
+    tried: int
+    """Cases."""
+    exact: int
+    """Cases that were compared with the full render, and equal."""
+    failing: FailingCase | None
+    """Of the construct's verdict, unless it is exact or not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    verdict: ConstructVerdict
+    reason: str = ""
+    failing: FailingCase | None = None
+
+
+def try_constructs(tokenizer: ChatTokenizer, full: FullRender) -> list[ConstructFinding]:
+    """Tries all constructs.
+
+    Args:
+        tokenizer: From `load_tokenizer`.
+        full: Its independent render.
+
+    Returns:
+        A finding for each, in their order.
+    """
+    return [
+        _judge(construct, lambda case: _try(tokenizer, full, case))
+        for construct in constructs(tokenizer.template_words(None))
+    ]
+
+
+def full_render_of(tokenizer: ChatTokenizer) -> FullRender:
+    """Makes the independent render of a tokenizer."""
+    chat = tokenizer.reference
+    stops = {tokenizer.decode([i]) for i in tokenizer.stop_ids} | ({chat.eos_token} if chat.eos_token else set())
+    return FullRender(chat, sorted(stops))
+
+
+def _judge(construct: Construct, attempt: Callable[[ConstructCase], _Tried]) -> ConstructFinding:
+    """Tries the cases of a construct, and sums up what they gave."""
+    tried = [attempt(case) for case in construct.cases]
+    verdicts = [one.verdict for one in tried]
+    order = (ConstructVerdict.WRONG, ConstructVerdict.REFUSED)
+    verdict = next(
+        (verdict for verdict in order if verdict in verdicts),
+        ConstructVerdict.EXACT if ConstructVerdict.EXACT in verdicts else ConstructVerdict.UNCHECKED,
+    )
+    # The cases begin with the smallest.
+    first = next((one for one in tried if one.verdict is verdict), None)
+    reason = "the template has none" if first is None else first.reason
+    return ConstructFinding(
+        name=construct.name,
+        verdict=verdict,
+        reason="" if verdict is ConstructVerdict.EXACT else reason,
+        met=construct.met,
+        needs_tools=construct.needs_tools,
+        tried=len(tried),
+        exact=verdicts.count(ConstructVerdict.EXACT),
+        failing=first.failing if first is not None and verdict in order else None,
+    )
+
+
+def _try(tokenizer: ChatTokenizer, full: FullRender, case: ConstructCase) -> _Tried:
+    expected: Expected | None
+    try:
+        if case.new and case.new[0]["role"] == "tool" and tokenizer.writes_outputs_by_hand(TOOLS):
+            raise NoOracle("the template cannot write tool results; the pool writes the family's documented form")
+        expected, unknown = full.expected(case), ""
+    except NoOracle as error:
+        expected, unknown = None, str(error)
+    try:
+        ours = _ours(tokenizer, case, expected)
+    except TemplateRefused as refusal:
+        return _Tried(ConstructVerdict.REFUSED, refusal.reason, _failing(tokenizer, case, expected, None))
+    if expected is None:
+        return _Tried(ConstructVerdict.UNCHECKED, unknown)
+    fault = expected.lost or _difference(tokenizer, ours, expected)
+    if fault:
+        return _Tried(ConstructVerdict.WRONG, f"{fault}: {case.label}", _failing(tokenizer, case, expected, ours))
+    return _Tried(ConstructVerdict.EXACT)
+
+
+def _ours(tokenizer: ChatTokenizer, case: ConstructCase, expected: Expected | None) -> list[int]:
+    tools, kwargs = TOOLS if case.tools else None, case.template_kwargs
+    if not case.new:
+        return tokenizer.render_prompt(case.history, tools=tools, template_kwargs=kwargs)
+    # Where there is no oracle, it is still found out whether the pool refuses.
+    history = list(case.history) if expected is None else expected.history
+    sampled = list(tokenizer.closing) if expected is None else expected.sampled_ids[-SAMPLED_TAIL:]
+    delta = tokenizer.render_delta(case.new, sampled=sampled, history=history, tools=tools, template_kwargs=kwargs)
+    return [*delta.close_ids, *delta.glue_ids]
+
+
+def _difference(tokenizer: ChatTokenizer, ours: list[int], expected: Expected) -> str:
+    """Says how ours differs from the template's; empty if it does not."""
+    if expected.ids is not None and ours == expected.ids:
+        return ""
+    text = tokenizer.decode(ours)
+    if expected.least is not None:
+        fits = expected.text.endswith(text) and len(text) >= expected.least
+        return "" if fits else "other text than the template's"
+    if text != expected.text:
+        return "other text than the template's"
+    return "" if expected.ids is None else "the template's text in other ids"
+
+
+def _failing(
+    tokenizer: ChatTokenizer, case: ConstructCase, expected: Expected | None, ours: list[int] | None
+) -> FailingCase:
+    history = list(case.history) if expected is None else expected.history
+    return FailingCase(
+        case=case.label,
+        messages=[*history, *case.new],
+        sampled=expected.sampled if expected else "",
+        ours=tokenizer.decode(ours or ())[:_MOST_IDS],
+        template=expected.text[:_MOST_IDS] if expected else "",
+        ours_ids=(ours or [])[:_MOST_IDS],
+        template_ids=(expected.ids or [])[:_MOST_IDS] if expected else [],
+    )

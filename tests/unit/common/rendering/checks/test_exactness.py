@@ -1,0 +1,201 @@
+"""The check finds what is wrong: each defect that the pool once had, put back by hand, is called WRONG."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.property.families import FAMILIES
+from tests.support.tiny_tokenizers import write_tokenizer
+from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_tokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering.checks.constructs import Met
+from rolloutpool_common.rendering.checks.exactness import (
+    ConstructFinding,
+    ConstructVerdict,
+    full_render_of,
+    try_constructs,
+)
+from rolloutpool_common.rendering.delta import Delta, DeltaRenderer
+from rolloutpool_common.rendering.shape import Dependence, Prober
+from rolloutpool_common.rendering.turn_end import TurnEnd
+
+WRONG, REFUSED, EXACT = ConstructVerdict.WRONG, ConstructVerdict.REFUSED, ConstructVerdict.EXACT
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def found(tokenizer: ChatTokenizer) -> dict[str, ConstructFinding]:
+    return {finding.name: finding for finding in try_constructs(tokenizer, full_render_of(tokenizer))}
+
+
+def family(name: str, directory: Path) -> ChatTokenizer:
+    known = FAMILIES[name]
+    write_tokenizer(directory, known.template, known.special, known.eos)
+    return load_tokenizer(str(directory))
+
+
+def wrong(findings: dict[str, ConstructFinding]) -> list[str]:
+    return [name for name, finding in findings.items() if finding.verdict is WRONG]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_of_every_construct_are_exact(name: str, tmp_path: Path) -> None:
+    findings = found(family(name, tmp_path))
+    assert not wrong(findings)
+    met = [f for f in findings.values() if f.met is not Met.RARELY]
+    assert not [f.name for f in met if f.verdict is REFUSED]
+    assert len([f for f in met if f.verdict is EXACT]) >= 17
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize("name", sorted({*REAL_NAMES, *TEMPLATE_NAMES}))
+def test_no_real_tokenizer_is_wrong(name: str) -> None:
+    findings = found(real_tokenizer(name))
+    assert not wrong(findings)
+    assert findings["first prompt"].verdict is EXACT
+    assert findings["user message"].verdict is EXACT
+    for finding in findings.values():
+        assert bool(finding.reason) is (finding.verdict is not EXACT)
+
+
+def altered(change: Callable[[Delta], Delta]) -> Patch:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = DeltaRenderer.render
+
+        def render(self: DeltaRenderer, *arguments: Any, **options: Any) -> Delta:
+            return change(real(self, *arguments, **options))
+
+        monkeypatch.setattr(DeltaRenderer, "render", render)
+
+    return patch
+
+
+def one_dummy_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prober, "_depends_on", lambda *_: Dependence.NOTHING)
+    monkeypatch.setattr("rolloutpool_common.rendering.delta.CHECKED_MESSAGES", -1)
+
+
+def no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prober, "_reads_tools", lambda *_: False)
+    monkeypatch.setattr("rolloutpool_common.rendering.delta.CHECKED_MESSAGES", -1)
+
+
+def first_control_string_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TurnEnd._controls
+
+    def controls(self: TurnEnd, start: str, end: str | None, *, calls: bool) -> Sequence[Any]:
+        return real(self, start, end, calls=calls)[:1]
+
+    monkeypatch.setattr(TurnEnd, "_controls", controls)
+
+
+def no_other_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TurnEnd.__init__
+
+    def without(self: TurnEnd, pattern: Any, stops: frozenset[str], answers_close: bool) -> None:
+        real(self, pattern, frozenset(), answers_close)
+
+    monkeypatch.setattr(TurnEnd, "__init__", without)
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "constructs"),
+    [
+        ("no_think", one_dummy_context, {"switch words of the template"}),
+        ("rounds", one_dummy_context, {"user message"}),
+        ("counted_results", one_dummy_context, {"tool rounds", "parallel calls"}),
+        ("wrapped_with_tools", no_tools, {"tool result", "tool rounds"}),
+        ("ends_twice", first_control_string_ends_the_turn, {"user message"}),
+        ("plain_headers", altered(lambda d: Delta(d.close_ids, d.glue_ids[1:])), {"user message", "tool result"}),
+        ("call_markup", altered(lambda d: Delta((), d.glue_ids)), {"stop withheld after a call"}),
+        ("built_headers", altered(lambda d: Delta((), d.glue_ids)), {"stop withheld after an answer"}),
+        ("built_headers", no_other_stops, {"other stop ids"}),
+        ("built_headers", altered(lambda d: Delta(d.close_ids, d.glue_ids[:-1])), {"user message", "tool result"}),
+        ("built_headers", altered(lambda d: Delta(d.close_ids, (*d.glue_ids, 7))), {"user message", "tool result"}),
+    ],
+)
+def test_a_broken_renderer_is_called_wrong(
+    name: str, patch: Patch, constructs: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(monkeypatch)
+    findings = found(family(name, tmp_path))
+    assert constructs <= set(wrong(findings)), findings
+    for construct in constructs:
+        failing = findings[construct].failing
+        assert failing is not None
+        assert failing.ours != failing.template
+        assert failing.case in findings[construct].reason
+        assert failing.messages[-1]["role"] in ("user", "tool")
+
+
+def test_the_smallest_case_that_fails_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_dummy_context(monkeypatch)
+    rounds = found(family("counted_results", tmp_path))["tool rounds"]
+    assert (rounds.exact, rounds.tried) == (0, 3)
+    assert rounds.failing is not None
+    assert rounds.failing.case == "user > 1 past call > tool > [1 call, stop sampled] > tool (tools shown)"
+    assert '{"id": 1}' in rounds.failing.template
+    assert '{"id": 0}' in rounds.failing.ours
+
+
+def test_the_same_text_in_other_ids_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = family("built_headers", tmp_path)
+
+    def spelled(delta: Delta) -> Delta:
+        control = tokenizer.control_ids
+        ids = [
+            piece
+            for token in delta.glue_ids
+            for piece in (
+                [token] if token in control else [i for c in tokenizer.decode([token]) for i in tokenizer.encode(c)]
+            )
+        ]
+        return Delta(delta.close_ids, tuple(ids))
+
+    altered(spelled)(monkeypatch)
+    finding = found(tokenizer)["user message"]
+    assert finding.verdict is WRONG
+    assert "in other ids" in finding.reason
+    assert finding.failing is not None
+    assert finding.failing.ours == finding.failing.template
+
+
+def test_a_broken_first_prompt_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ChatTokenizer.render_prompt
+    monkeypatch.setattr(ChatTokenizer, "render_prompt", lambda *args, **options: real(*args, **options)[1:])
+    assert {"first prompt", "tools in the first prompt"} <= set(wrong(found(family("rounds", tmp_path))))
+
+
+def test_messages_that_both_leave_out_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that equals the template's is no proof where the template drops the message: nobody would see it."""
+    write_tokenizer(
+        tmp_path,
+        FAMILIES["rounds"].template.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}"),
+    )
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert found(tokenizer)["tool result"].verdict is REFUSED
+    monkeypatch.setattr("rolloutpool_common.rendering.shape._check_markers", lambda *_: None)
+    finding = found(load_tokenizer(str(tmp_path)))["tool result"]
+    assert finding.verdict is WRONG
+    assert "leaves out a new message" in finding.reason
+
+
+def test_a_refusal_has_the_templates_reason_and_the_case(tmp_path: Path) -> None:
+    template = "{% for m in messages if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endfor %}"
+    write_tokenizer(tmp_path, template + FAMILIES["rounds"].template)
+    finding = found(load_tokenizer(str(tmp_path)))["tool result"]
+    assert finding.verdict is REFUSED
+    assert "no tools here" in finding.reason
+    assert finding.failing is not None
+    assert finding.failing.ours == ""
+
+
+def test_what_the_template_itself_cannot_render_is_not_checked(tmp_path: Path) -> None:
+    template = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}"
+    write_tokenizer(tmp_path, template + FAMILIES["built_headers"].template, FAMILIES["built_headers"].special)
+    findings = found(load_tokenizer(str(tmp_path)))
+    assert findings["tool rounds"].verdict is ConstructVerdict.UNCHECKED
+    assert "too long" in findings["tool rounds"].reason
+    assert findings["tool result"].verdict is EXACT
