@@ -25,7 +25,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -121,6 +121,10 @@ bench-guard: $(STAMP) ## Measure the budgets that are ratios, and fail if one is
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
+
+bench-peers: $(TOKENIZERS) ## Compare with what users would pick instead, each in a venv below build/peers (QUICK=1)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(ARGS)
+	@$(if $(QUICK),,$(BIN)/python -m benchmarks.peers.report)
 
 clean: ## Remove what was installed or built
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["POOL_ROLES", "Usage"]
+__all__ = ["POOL_ROLES", "Usage", "seconds_of"]
 
 POOL_ROLES = ("api", "worker", "redis")
 """The sum of these is the pool's own cost."""
@@ -46,6 +46,14 @@ class Usage:
                 role = key[1]
                 spent[role] = spent.get(role, 0.0) + seconds - earlier.by_process[key]
         return spent
+
+
+def seconds_of(pid: int) -> float:
+    """Returns the CPU seconds of one process so far, with those of its children that have ended."""
+    process = _read(Path(f"/proc/{pid}"))
+    if process is None:
+        raise ProcessLookupError(f"there is no process {pid}")
+    return process.seconds + process.ended_children
 
 
 def _by_process() -> dict[tuple[int, str], float]:

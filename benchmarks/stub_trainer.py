@@ -4,7 +4,8 @@
 
 Prints its port, then serves `/v1/chat/completions` until it is killed. Its replies are in `conversations`. It leaves
 the known prefix out of the echo where the request's digest is that of its own ids. It checks no mask, because the
-results show whether each rollout was proved exact.
+results show whether each rollout was proved exact. Peers get the same replies in other forms, by other paths
+(`peers.openai_form`).
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import cast
 import uvloop
 from benchmarks.conversations import conversation
 from benchmarks.load import TrainerManner
+from benchmarks.peers import openai_form
 from benchmarks.wire import Messages
 
 from rolloutpool_common.rendering import TINY
@@ -24,6 +26,7 @@ __all__ = ["main"]
 
 BACKLOG = 4096
 _DIGEST = re.compile(rb"\r\nx-echo-prefix-digest: *([0-9a-f]+)", re.IGNORECASE)
+_OURS = b"POST /v1/"
 _ID = b'"rollout_id":"'
 _ASSISTANT = b'"role":"assistant"'
 
@@ -55,6 +58,8 @@ class Connection(asyncio.Protocol):
 
 def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
     """Returns how many seconds to wait, and the response."""
+    if not head.startswith(_OURS) and (answered := openai_form.answer(head, body, tokenizer)) is not None:
+        return answered
     start = body.rfind(_ID) + len(_ID)
     turns, variant, characters, latency_ms, trainer, _ = body[start : body.index(b'"', start)].split(b".")
     manner = TrainerManner(trainer.decode())
