@@ -13,6 +13,7 @@ import structlog
 from fastapi import Depends, Request
 
 from rolloutpool_api.body_process import BodyProcess
+from rolloutpool_api.capacity import RecentCapacity
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
@@ -44,6 +45,7 @@ class ApiServices:
             return Store.open(settings.redis_url.get_secret_value(), secrets=secrets)
 
         self.store = open_store()
+        self._capacity = RecentCapacity(self.store)
         self.slots = asyncio.Semaphore(settings.max_concurrent_rollouts)
         self.reader = BodyProcess(settings)
         self.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -106,7 +108,7 @@ class ApiServices:
             IdempotencyKeyReused: The key was used before, for another batch.
         """
         settings = self.settings
-        capacity = await self.store.batches.capacity()
+        capacity = await self._capacity.look()
         # A Redis without a limit of its own (0) is not asked. Open rollouts count as well as the new ones, because
         # their journals and results are still to come.
         if capacity.max_bytes:
@@ -122,6 +124,7 @@ class ApiServices:
         failpoints.hit("api.commit_before_answer")
         # A repeated request finds its batch in the outbox or beyond it, so there is nothing to publish.
         if submitted.created:
+            self._capacity.note_accepted(len(new.rollouts))
             self.publish_soon()
         return submitted
 

@@ -3,8 +3,10 @@
 1. The request waits for one of MAX_CONCURRENT_ROLLOUTS slots. It is not submitted yet, so this wait does not count
    towards the rollout's deadline.
 2. The rollout is submitted under its rollout_id and is durable from then on. It does not depend on the wait.
-3. The request waits for the result. A caller that went away, or whose API process stopped, posts the same body again
-   and joins the rollout that is running.
+3. The request waits for the result. Its batch is watched from before the submit, so the first look at Redis is when a
+   signal says that the rollout has ended.
+4. A caller that went away, or whose API process stopped, posts the same body again and joins the rollout that is
+   running, or gets the result of the one that has ended.
 
 Where the body is large, another process does step 2 (`submit_only`) and makes the answer (`answer_ticket`), and only
 the waits are in the API's own process (`large_bodies`).
@@ -27,7 +29,7 @@ from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Status, to_v1
-from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, keys
+from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, Watch, keys
 
 __all__ = ["answer_ticket", "run", "submit_only", "wait_for_end"]
 
@@ -62,9 +64,16 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Res
         # The process may have been told to stop during the wait for a slot. Nothing is submitted yet, so the caller
         # loses nothing.
         services.raise_if_stopping()
-        ticket = await _submit(services, request, new)
-        uid = keys.uid_of(ticket.batch_id, 0)
-        data = await _wait(services, ticket, lambda: services.store.rollouts.result(uid))
+        async with services.store.signals.watch(new.batch_id) as watch:
+            ticket = await _submit(services, request, new)
+
+            async def ended() -> bytes | None:
+                return await services.store.rollouts.result(keys.uid_of(ticket.batch_id, 0))
+
+            if ticket.batch_id == new.batch_id:
+                data = await _wait(services, watch, ended)
+            else:
+                data = await _join(services, ticket, ended)
     return await _answer(services, ticket, data)
 
 
@@ -81,7 +90,7 @@ async def wait_for_end(services: ApiServices, ticket: V1Ticket) -> None:
         status = await services.store.batches.status(ticket.batch_id, None)
         return True if status is None or status.state is BatchState.COMPLETE else None
 
-    await _wait(services, ticket, ended)
+    await _join(services, ticket, ended)
 
 
 async def answer_ticket(services: ApiServices, ticket: V1Ticket) -> Response:
@@ -123,20 +132,27 @@ async def _answer(services: ApiServices, ticket: V1Ticket, data: bytes | None) -
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-async def _wait(services: ApiServices, ticket: V1Ticket, look: Callable[[], Awaitable[T | None]]) -> T | None:
+async def _join(services: ApiServices, ticket: V1Ticket, look: Callable[[], Awaitable[T | None]]) -> T | None:
+    """Does as `_wait` for a rollout that is not watched yet, and may have ended."""
+    # Watched before the first look: otherwise an end that comes between look and wait would not wake us.
+    async with services.store.signals.watch(ticket.batch_id) as watch:
+        watch.wake()
+        return await _wait(services, watch, look)
+
+
+async def _wait(services: ApiServices, watch: Watch, look: Callable[[], Awaitable[T | None]]) -> T | None:
     """Waits until a look at the rollout finds something; None if it finds nothing until after the deadline."""
     end = time.monotonic() + services.settings.rollout_timeout_seconds + GRACE_SECONDS
-    # Watched before the first look: otherwise a result that comes between look and wait would not wake us.
-    async with services.store.signals.watch(ticket.batch_id) as watch:
-        while True:
-            try:
-                found = await look()
-            except StoreUnavailable:
-                # The rollout survives a restart of Redis, and v1's callers do not retry, so the wait goes on too.
-                if time.monotonic() >= end:
-                    raise
-                await services.pause(RETRY_SECONDS)
-                continue
-            if found is not None or time.monotonic() >= end:
-                return found
-            await services.wait(watch, end - time.monotonic())
+    while True:
+        await services.wait(watch, end - time.monotonic())
+        try:
+            found = await look()
+        except StoreUnavailable:
+            # The rollout survives a restart of Redis, and v1's callers do not retry, so the wait goes on too.
+            if time.monotonic() >= end:
+                raise
+            await services.pause(RETRY_SECONDS)
+            watch.wake()
+            continue
+        if found is not None or time.monotonic() >= end:
+            return found

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx
+import pytest
 from tests.support.api_requests import v1_request
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import OWNER, ScriptedWorker
@@ -10,6 +11,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Store
+from rolloutpool_common.store.rollouts import Rollouts
 
 
 async def test_the_same_body_joins_while_it_runs_and_after(
@@ -24,6 +26,28 @@ async def test_the_same_body_joins_while_it_runs_and_after(
     answers = [await first, await second, await client.post("/rollout", json=body)]
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     assert len({answer.content for answer in answers}) == 1
+
+
+async def test_a_new_rollout_is_looked_at_when_it_has_ended_and_not_before(
+    redis_url: str, worker: ScriptedWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    read = Rollouts.result
+
+    async def noted(self: Rollouts, uid: str) -> bytes | None:
+        looks.append(uid)
+        return await read(self, uid)
+
+    monkeypatch.setattr(Rollouts, "result", noted)
+    async with running_api(redis_url) as api, client_of(api) as client:
+        await asyncio.sleep(0.1)  # the signals' reader has found its place, and woken everybody
+        posted = asyncio.create_task(client.post("/rollout", json=v1_request()))
+        await worker.end_named(v1_request()["rollout_id"])
+        assert (await posted).json()["status"] == "COMPLETED"
+        assert len(looks) == 1
+        # One that joins may have missed the end, so it looks at once.
+        assert (await client.post("/rollout", json=v1_request())).json() == (await posted).json()
+        assert len(looks) == 2
 
 
 async def test_another_body_under_the_same_id_is_a_conflict(

@@ -13,7 +13,7 @@ from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyKeyReused, Store, StoreUnavailable
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.batches import STAGE_SECONDS
+from rolloutpool_common.store.staging import STAGE_SECONDS
 
 
 async def counts(store: Store, batch_id: str) -> dict[str, int]:

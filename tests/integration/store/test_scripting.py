@@ -33,6 +33,26 @@ async def test_each_gets_its_own_answer(scripts: Scripts, raw: Redis) -> None:
     assert (await raw.info("stats"))["total_reads_processed"] - before < many / 2
 
 
+async def test_commands_travel_with_scripts(scripts: Scripts, raw: Redis) -> None:
+    await scripts.run("add", ("1",))
+    before = (await raw.info("stats"))["total_reads_processed"]
+    calls = [scripts.run("add", ("1",)), scripts.command("GET", "n"), scripts.command("LPUSH", "n", "no list")]
+    answers: list[Any] = await asyncio.gather(
+        *calls, *(scripts.command("PING") for _ in range(97)), return_exceptions=True
+    )
+    assert answers[:2] == [2, b"2"]
+    assert isinstance(answers[2], ResponseError)
+    assert set(answers[3:]) == {b"PONG"}
+    assert (await raw.info("stats"))["total_reads_processed"] - before < 20
+
+
+async def test_commands_are_not_sent_again_with_scripts_that_redis_forgot(scripts: Scripts, raw: Redis) -> None:
+    await raw.script_flush()
+    answers = await asyncio.gather(scripts.command("INCR", "m"), scripts.run("echo", ("x",)))
+    assert list(answers) == [1, b"x"]
+    assert await scripts.command("GET", "m") == b"1"
+
+
 async def test_one_error_is_one_callers(scripts: Scripts) -> None:
     calls = [scripts.run("add", ("1",)), scripts.run("fail", ()), scripts.run("add", ("2",))]
     answers: list[Any] = await asyncio.gather(*calls, return_exceptions=True)

@@ -92,14 +92,20 @@ class Publisher:
         """
         published = 0
         async with self._running:
-            for priority in Priority:
-                while tickets := await self._store.outbox.reserve(priority, BATCH):
-                    per_message = await self._per_message(priority, len(tickets))
+            is_full = True
+            # Fewer than were asked for means that nothing waits, or that the window is full.
+            while is_full:
+                is_full = False
+                for priority, tickets, more_waiting in await self._store.outbox.reserve_all(BATCH):
+                    if not tickets:
+                        continue
+                    per_message = await self._per_message(len(tickets), more_waiting)
                     await asyncio.to_thread(self._publish, priority, tickets, per_message)
                     published += len(tickets)
+                    is_full = is_full or len(tickets) == BATCH
         return published
 
-    async def _per_message(self, priority: Priority, count: int) -> int:
+    async def _per_message(self, count: int, more_waiting: bool) -> int:
         if self._allowed == 1:
             return 1
         if time.monotonic() - self._looked > WORKERS_SECONDS:
@@ -108,7 +114,7 @@ class Publisher:
             self._workers = max(len(slots), 1)
             self._most = most_per_message(min(slots, default=1), self._allowed)
             self._looked = time.monotonic()
-        if await self._store.outbox.has_more(priority):
+        if more_waiting:
             return self._most
         # These are the last ones: full messages could leave most workers without any.
         return min(self._most, math.ceil(count / (SPREAD * self._workers)))

@@ -1,6 +1,6 @@
 """Batches: submitted whole, read by cursor, cancelled, deleted.
 
-1. `submit` stages the rollouts in chunks. What is staged is not visible, and expires by itself.
+1. `submit` stages the rollouts (`staging.py`). A few small ones go with the commit instead.
 2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts.
 3. Readers follow the batch's done-stream with a cursor, in the order in which rollouts end.
 4. Some time after its last rollout has ended, the batch is deleted with everything of its rollouts.
@@ -8,7 +8,6 @@
 Invariant: at every moment `total` = queued + running + ended, because only scripts move rollouts between states.
 """
 
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -34,17 +33,14 @@ from rolloutpool_common.store.errors import (
 from rolloutpool_common.store.records import Capacity, NewBatch, NewRollout, ResultSlice, Submitted, expand
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
+from rolloutpool_common.store.staging import stage
 
 __all__ = ["Batches"]
 
-CHUNK = 500
-"""Rollouts per round trip when a batch is staged or deleted."""
 MAX_OPEN = 1_000_000
 """Rollouts that may be open in the whole pool, where the API's settings say nothing else."""
 RETENTION_SECONDS = 24 * 3600.0
 """From the end of a batch's last rollout to its deletion."""
-STAGE_SECONDS = 3600
-"""What was staged and never committed expires after this time."""
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
 
@@ -60,7 +56,7 @@ class Batches:
     async def submit(
         self, new: NewBatch, *, max_open: int = MAX_OPEN, retention_s: float = RETENTION_SECONDS
     ) -> Submitted:
-        """Stages the rollouts, then commits them in one step.
+        """Stages the rollouts unless they are few and small, then commits them in one step.
 
         Args:
             new: The batch, validated.
@@ -79,7 +75,7 @@ class Batches:
         encrypted: dict[str, str] = {}
         shared = self._secrets.encrypt_field(new.shared, encrypted)
         push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
-        await self._stage(new, encrypted)
+        carried = await stage(self._redis, self._secrets, new, encrypted)
         fields: list[Any] = ["owner", new.owner, "shared", shared, "labels", orjson.dumps(new.labels)]
         fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
         if push is not None:
@@ -94,7 +90,17 @@ class Batches:
         # one do not share a turn. A batch without a run takes turns by itself.
         run = f"{new.owner}/{new.run}" if new.run is not None else new.batch_id
         answer = await self._connection.script(
-            "commit", new.batch_id, idempotency, new.digest, len(new.rollouts), new.priority, run, max_open, *fields
+            "commit",
+            new.batch_id,
+            idempotency,
+            new.digest,
+            len(new.rollouts),
+            new.priority,
+            run,
+            max_open,
+            len(carried),
+            *carried,
+            *fields,
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
@@ -110,29 +116,6 @@ class Batches:
 
     def _encrypted_delivery(self, delivery: Delivery) -> bytes:
         return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.encrypt(delivery.secret)})
-
-    async def _stage(self, new: NewBatch, encrypted: dict[str, str]) -> None:
-        groups = Counter(r.group for r in new.rollouts if r.group is not None) if new.group_policy else {}
-        sizes = {f"size:{group}": size for group, size in groups.items()}
-        with store_errors():
-            for start in range(0, len(new.rollouts), CHUNK):
-                # No transaction is needed: readers see nothing of the batch before its commit.
-                pipe = self._redis.pipeline(transaction=False)
-                chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
-                parts: dict[str, dict[Any, Any]] = {
-                    "items": {i: self._secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
-                    "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
-                    "groups": {i: r.group for i, r in chunk if r.group is not None},
-                    # The sizes are of the whole batch, so they go with the first chunk only.
-                    "group_counts": sizes if start == 0 else {},
-                    # Durations in ms; the commit makes points in time of them. So staging costs no rollout any time.
-                    "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
-                }
-                for part, values in parts.items():
-                    if values:
-                        pipe.hset(keys.staged(new.batch_id, part), mapping=values)
-                        pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
-                await pipe.execute()
 
     async def groups(self, batch_id: str) -> list[Group]:
         """Reads the state of each group of a batch with a group policy, in order of name; empty without a policy."""

@@ -129,6 +129,11 @@ class Connection:
         with store_errors():
             return await self._scripts.run(name, args)
 
+    async def command(self, *command: Any) -> Any:
+        """Runs one command, which travels together with the scripts; raises as `script` does."""
+        with store_errors():
+            return await self._scripts.command(*command)
+
     async def close(self) -> None:
         """Closes all connections."""
         await self.redis.aclose(close_connection_pool=True)

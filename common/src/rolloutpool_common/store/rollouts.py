@@ -375,8 +375,8 @@ class Rollouts:
 
     async def result(self, uid: str) -> bytes | None:
         """Returns the result as JSON; None while the rollout has not ended."""
-        with store_errors():
-            data = await self._redis.get(keys.rollout(uid, "result"))
+        # Waiters that wake in one moment ask together.
+        data = await self._connection.command("GET", keys.rollout(uid, "result"))
         return None if data is None else expand(data)
 
     async def find(self, rollout_id: str, owner: str) -> str | None:

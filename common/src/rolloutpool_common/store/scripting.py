@@ -1,4 +1,4 @@
-"""Scripts: runs Lua scripts over a connection so that calls which are made together travel together.
+"""Scripts: runs Lua scripts, and single commands, so that calls which are made together travel together.
 
 A hundred rollouts in flight make their calls at the same moments. One round trip for all calls that wait costs a third
 of one round trip each, in this process and in Redis, which also writes to disk once for all of them. At any moment
@@ -36,8 +36,10 @@ OVERTAKE_SECONDS = 0.25
 
 
 class _Call(NamedTuple):
-    name: str
-    args: tuple[Any, ...]
+    script: str | None
+    """The name of its script; None for a command."""
+    command: tuple[Any, ...]
+    """As Redis gets it."""
     answer: asyncio.Future[Any]
 
 
@@ -73,11 +75,21 @@ class Scripts:
         Raises:
             redis.exceptions.RedisError: whatever redis-py raises.
         """
-        answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(name, args, answer))
+        return await self._call(name, ("EVALSHA", self._hashes[name], 0, *args))
+
+    async def command(self, *command: Any) -> Any:
+        """Runs a command, given as its name and arguments; answers and raises as `run` does.
+
+        It may reach Redis twice, so it must be one that reads, or changes nothing the second time.
+        """
+        return await self._call(None, command)
+
+    def _call(self, script: str | None, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Call(script, command, answer))
         if self._sender is None:
             self._start_sender()
-        return await answer
+        return answer
 
     def _start_sender(self) -> None:
         sender = self._sender = asyncio.create_task(self._send_waiting())
@@ -115,7 +127,7 @@ class Scripts:
             unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             if unknown:
                 # Redis forgets scripts when it restarts. These calls did nothing, so they may be sent again.
-                for name in {calls[n].name for n in unknown}:
+                for name in {name for n in unknown if (name := calls[n].script) is not None}:
                     await self._redis.script_load(self._sources[name])
                 again = await self._send([calls[n] for n in unknown])
                 for n, answer in zip(unknown, again, strict=True):
@@ -139,4 +151,4 @@ class Scripts:
                 call.answer.set_result(answer)
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
-        return await exchange(self._redis, [("EVALSHA", self._hashes[name], 0, *args) for name, args, _ in calls])
+        return await exchange(self._redis, [call.command for call in calls])

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 PAGE = 1000
 """Signals per read. The stream keeps ten times as many, so a reader that missed some finds a full page."""
+REST_SECONDS = 0.005
+"""Between two reads: where many rollouts end, one read brings several. One that ends alone is not held up."""
 
 
 class Watch:
@@ -103,6 +105,7 @@ class Signals:
                         for batch_id in {fields[b"batch"].decode() for _, fields in entries}:
                             for watch in self._watches.get(batch_id, ()):
                                 watch.wake()
+                        await asyncio.sleep(REST_SECONDS)
                 except (RedisError, OSError) as error:
                     _log.warning("signals: Redis does not answer (%s), trying again in 1 s", type(error).__name__)
                     last = b"$"

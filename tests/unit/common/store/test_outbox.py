@@ -27,3 +27,15 @@ async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:
     await submit(store, 1, priority=Priority.HIGH)
     assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
     assert len(await store.outbox.reserve(Priority.HIGH, 9)) == 1
+
+
+async def test_all_classes_are_asked_at_once_and_say_what_is_left(store: Store) -> None:
+    await submit(store, 1, priority=Priority.HIGH)
+    await submit(store, PER_WORKER + 1)
+    reserved = {one.priority: one for one in await store.outbox.reserve_all(5000)}
+    assert list(reserved) == list(Priority)
+    assert {priority: (len(one.tickets), one.more_waiting) for priority, one in reserved.items()} == {
+        Priority.HIGH: (1, False),
+        Priority.DEFAULT: (PER_WORKER, True),
+        Priority.LOW: (0, False),
+    }

@@ -1,6 +1,7 @@
--- Commit a staged batch, once per idempotency key.
+-- Commit a batch, once per idempotency key. Its rollouts were staged, or come with this call.
 -- ARGV: batch, key of its idempotency record or '', digest of the request, number of rollouts, priority, run, how many
--- rollouts may be open in the whole pool, then field, value, ... of the batch's hash.
+-- rollouts may be open in the whole pool, how many of the next values belong to the rollouts (0: they were staged), then
+-- part, field, value, ... of the rollouts, then field, value, ... of the batch's hash.
 -- Answer: outcome. `created`: the batch exists; with `batch`, `digest`, and `precancelled` (indexes that were cancelled
 -- before they came and have to be ended). `existing`: the key was used before; with `batch` and `digest` of that time.
 -- `refused`: too many rollouts would be open; with `open`, how many are open now.
@@ -11,7 +12,10 @@ if redis.call('EXISTS', k_batch(batch)) == 1 then
 end
 local parts = { 'items', 'groups', 'deadlines', 'group_counts' }
 local staged_names = P .. 'stage:' .. batch .. ':names'
+local first_field = 9 + tonumber(ARGV[8])
+local is_staged = first_field == 9
 local function drop_staged()
+  if not is_staged then return end
   for _, part in ipairs(parts) do redis.call('UNLINK', P .. 'stage:' .. batch .. ':' .. part) end
   redis.call('UNLINK', staged_names)
 end
@@ -31,32 +35,50 @@ end
 redis.call('INCRBY', P .. 'open', total)
 -- It does not expire while the batch runs; with the batch's end its time begins (end_rollout).
 if idempotency ~= '' then redis.call('HSET', idempotency, 'batch', batch, 'digest', digest) end
--- 2. What was staged becomes the batch's.
+-- 2. What was staged, or came with this call, becomes the batch's. Deadlines come as durations; from the commit on they
+--    are points in time.
 local now = now_ms()
-for _, part in ipairs(parts) do
-  local staged = P .. 'stage:' .. batch .. ':' .. part
-  if redis.call('EXISTS', staged) == 1 then
-    redis.call('RENAME', staged, k_batch(batch, part))
-    -- A renamed key keeps its time to live, and staged keys have one.
-    redis.call('PERSIST', k_batch(batch, part))
+local deadlines, names
+if is_staged then
+  for _, part in ipairs(parts) do
+    local staged = P .. 'stage:' .. batch .. ':' .. part
+    if redis.call('EXISTS', staged) == 1 then
+      redis.call('RENAME', staged, k_batch(batch, part))
+      -- A renamed key keeps its time to live, and staged keys have one.
+      redis.call('PERSIST', k_batch(batch, part))
+    end
   end
+  deadlines, names = redis.call('HGETALL', k_batch(batch, 'deadlines')), redis.call('HGETALL', staged_names)
+  redis.call('UNLINK', staged_names)
+else
+  local came = { names = {}, deadlines = {} }
+  for i = 9, first_field - 1, 3 do
+    local values = came[ARGV[i]] or {}
+    came[ARGV[i]] = values
+    values[#values + 1] = ARGV[i + 1]
+    values[#values + 1] = ARGV[i + 2]
+  end
+  for _, part in ipairs({ 'items', 'groups', 'group_counts' }) do
+    if came[part] then redis.call('HSET', k_batch(batch, part), unpack(came[part])) end
+  end
+  deadlines, names = came.deadlines, came.names
 end
-redis.call('HSET', k_batch(batch), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run)
-redis.call('HSET', k_batch(batch), unpack(ARGV, 8))
-if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
-local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
-for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
--- 3. Staged deadlines are durations; from the commit on they are points in time.
-local deadlines = redis.call('HGETALL', k_batch(batch, 'deadlines'))
 for i = 1, #deadlines, 2 do
   local at = str(now + tonumber(deadlines[i + 1]))
   redis.call('HSET', k_batch(batch, 'deadlines'), deadlines[i], at)
   redis.call('ZADD', P .. 'deadlines', at, batch .. '-' .. deadlines[i])
 end
+-- 3. The batch itself.
+redis.call(
+  'HSET', k_batch(batch), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run,
+  unpack(ARGV, first_field)
+)
+if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
+local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
+for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- 4. The callers' names become known in this same step. So a cancel by name either finds its rollout, or came before and
 --    has left a precancel, which is applied here.
 local precancelled, is_precancelled = {}, {}
-local names = redis.call('HGETALL', staged_names)
 -- Nearly always there are none; one look saves one per name.
 local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
@@ -73,7 +95,6 @@ for i = 1, #names, 2 do
     end
   end
 end
-redis.call('UNLINK', staged_names)
 -- 5. All others wait in the outbox. In chunks, because Lua's `unpack` takes some thousands of values at most.
 local chunk = {}
 for i = 0, total - 1 do

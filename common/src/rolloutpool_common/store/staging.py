@@ -1,0 +1,74 @@
+"""Staging: how the rollouts of a new batch reach Redis before the commit that makes them a batch.
+
+1. Many or large rollouts are staged in chunks, in keys of their own. What is staged is not visible, and expires by
+   itself. The commit renames these keys (`commit.lua`).
+2. A few small ones go with the commit itself. A `POST /rollout` is a batch of one, and to stage it would be one more
+   round trip, with keys that are written only to be renamed.
+
+A part is a hash with one field per rollout, named by its index: `items`, `names`, `groups`, `deadlines`. The part
+`group_counts` has a field per group.
+"""
+
+from collections import Counter
+from typing import Any
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import NewBatch
+from rolloutpool_common.store.secrets import SecretStore
+
+__all__ = ["STAGE_SECONDS", "stage"]
+
+CHUNK = 500
+"""Rollouts per round trip."""
+STAGE_SECONDS = 3600
+"""What was staged and never committed expires after this time."""
+DIRECT_ROLLOUTS = 8
+DIRECT_BYTES = 64 * 1024
+"""A batch within both goes with its commit. Commits travel together, so what each brings must be small."""
+
+
+async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict[str, str]) -> list[Any]:
+    """Stages the rollouts of a batch, or says what the commit brings of them.
+
+    Args:
+        redis: The client.
+        secrets: Encrypts what is secret in a rollout.
+        new: The batch.
+        encrypted: Secrets of this batch that are encrypted already; new ones are added.
+
+    Returns:
+        part, field, value, part, field, value, … for the commit; empty where the rollouts were staged.
+
+    Raises:
+        SecretsUnkept: If there are secrets, and no key to encrypt them with.
+        StoreUnavailable: Redis does not answer, or takes no writes.
+    """
+    if len(new.rollouts) <= DIRECT_ROLLOUTS and sum(len(r.overrides) for r in new.rollouts) <= DIRECT_BYTES:
+        parts = _parts(secrets, new, 0, encrypted)
+        return [one for part, values in parts.items() for item in values.items() for one in (part, *item)]
+    with store_errors():
+        for start in range(0, len(new.rollouts), CHUNK):
+            # No transaction is needed: readers see nothing of the batch before its commit.
+            pipe = redis.pipeline(transaction=False)
+            for part, values in _parts(secrets, new, start, encrypted).items():
+                if values:
+                    pipe.hset(keys.staged(new.batch_id, part), mapping=values)
+                    pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
+            await pipe.execute()
+    return []
+
+
+def _parts(secrets: SecretStore, new: NewBatch, start: int, encrypted: dict[str, str]) -> dict[str, dict[Any, Any]]:
+    """Makes the parts of the `CHUNK` rollouts from `start` on."""
+    chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
+    # The sizes of the groups are of the whole batch, so they go with the first chunk only.
+    groups = Counter(r.group for r in new.rollouts if r.group is not None) if new.group_policy and not start else {}
+    return {
+        "items": {i: secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
+        "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
+        "groups": {i: r.group for i, r in chunk if r.group is not None},
+        "group_counts": {f"size:{group}": size for group, size in groups.items()},
+        # Durations in ms; the commit makes points in time of them. So staging costs no rollout any time.
+        "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
+    }
