@@ -123,3 +123,9 @@ def ask_again(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> Terminat
     if asked >= 2:
         return TerminationDecision(end=True)
     return TerminationDecision(end=False, append=({"role": "user", "content": "Calculate 2 * 3"},))
+
+
+@TERMINATION.named("stumbling")
+def stumbling(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
+    """Has a bug, and says what it read."""
+    raise LookupError(f"no idea what to do with {turn} and {messages}")

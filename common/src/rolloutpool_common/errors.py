@@ -33,6 +33,8 @@ them. So the code that retries a call and the code that requeues a rollout alway
 A class's docstring is its default message. All of them survive pickling, because Celery may pickle what a task raises.
 """
 
+import traceback
+from pathlib import Path
 from typing import ClassVar
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind
@@ -312,3 +314,14 @@ class WorkerFault(InfraFault):
 
     boundary = Boundary.WORKER
     category = Category.INTERNAL_ERROR
+
+    @classmethod
+    def of(cls, error: BaseException) -> "WorkerFault":
+        """Makes the fault of an unexpected error, such as a plug-in's.
+
+        Args:
+            error: Named with its place. Its text is left out, because a plug-in may have put text of a prompt there.
+        """
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+        return cls(f"the worker failed with {type(error).__name__}{place}; its log has the traceback")

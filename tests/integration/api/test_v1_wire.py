@@ -149,7 +149,7 @@ def failure(category: Category, message: str = "it broke", status: int | None = 
     [
         (
             failure(Category.TOKENIZER_ERROR),
-            "Failed to load tokenizer: tiny",
+            "Failed to load tokenizer: tiny: it broke",
             {"error_category": "tokenizer_error"},
         ),
         (
@@ -187,7 +187,11 @@ def failure(category: Category, message: str = "it broke", status: int | None = 
             "Failed to execute tools: bad tool",
             {"error_category": "tool_error"},
         ),
-        (failure(Category.INTERNAL_ERROR), "Internal server error", {"error_category": "internal_error"}),
+        (
+            failure(Category.TEMPLATE_REFUSED, "turn 1: no tools"),
+            "Internal server error: template_refused: turn 1: no tools",
+            {"error_category": "internal_error"},
+        ),
         (
             failure(Category.TRAINER_PROTOCOL_ERROR, "not JSON"),
             "Invalid conversation state (possible context truncation): not JSON",

@@ -144,7 +144,7 @@ ROWS: dict[str, Row] = {
         edited(prompt_id_beyond_vocabulary),
         category=Category.TOKENIZER_MISMATCH,
         boundary=Boundary.TOKENIZER,
-        v1_text=INTERNAL,
+        v1_text=f"{INTERNAL}: tokenizer_mismatch: ",
         v1_category="internal_error",
         says="The trainer serves another model",
     ),
@@ -159,14 +159,14 @@ ROWS: dict[str, Row] = {
     "empty choices": Row(
         say("8", choices=[]),
         category=Category.TRAINER_PROTOCOL_ERROR,
-        v1_text=INTERNAL,
+        v1_text=f"{INTERNAL}: trainer_protocol_error: ",
         v1_category="internal_error",
     ),
     "another prompt": Row(
         edited(foreign_prompt),
         category=Category.TOKENIZER_MISMATCH,
         boundary=Boundary.TOKENIZER,
-        v1_text=INTERNAL,
+        v1_text=f"{INTERNAL}: tokenizer_mismatch: ",
         v1_category="internal_error",
     ),
     "302": Row(
@@ -319,7 +319,11 @@ async def test_an_unknown_tokenizer_is_the_request_s_fault(pool: Pool, trainer: 
     assert (batch.failure.kind, batch.failure.boundary) == (FailureKind.REQUEST, Boundary.TOKENIZER)
     assert (batch.failure.category, batch.failure.retryable) == (Category.TOKENIZER_ERROR, False)
     answer = to_v1(v1, tokenizer_name="no/such-tokenizer", timeout_seconds=600.0)
-    assert answer.error_message == "Failed to load tokenizer: no/such-tokenizer"
+    assert answer.error_message is not None
+    assert answer.error_message.startswith("Failed to load tokenizer: no/such-tokenizer: ")
+    assert batch.failure.message.endswith(
+        answer.error_message.removeprefix("Failed to load tokenizer: no/such-tokenizer: ")
+    )
     assert answer.extra_fields == {"error_category": "tokenizer_error"}
     assert answer.metrics is not None
     numbers = answer.metrics.model_dump()

@@ -49,10 +49,9 @@ async def test_a_template_that_knows_no_tool_results_is_the_request_s_fault(
     # The turn that was sampled before is delivered.
     assert [set(sample.response_mask) for sample in batch.samples] == [{1}]
     answer = to_v1(v1, tokenizer_name="t", timeout_seconds=600.0)
-    assert (answer.error_message, answer.extra_fields) == (
-        "Internal server error",
-        {"error_category": "internal_error"},
-    )
+    assert answer.extra_fields == {"error_category": "internal_error"}
+    assert answer.error_message == f"Internal server error: template_refused: {failure.message}"
+    assert "unknown role tool" in failure.message
 
 
 async def test_a_directory_without_chat_template_cannot_be_loaded(

@@ -13,7 +13,7 @@
         └── ContentUnsafe
 
 A refusal is a result: ids that cannot be proved are not guessed. Only the caller knows whether the request or the
-policy is at fault. Reasons hold no text of a prompt, except what a template itself raises.
+policy is at fault. Reasons hold no text of a prompt: what a template's error quotes of it is taken out (`quotes`).
 """
 
 from rolloutpool_common.errors import RolloutPoolError, TokenizerLoadFailed

@@ -16,6 +16,7 @@ from jinja2 import Environment, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
 from rolloutpool_common.rendering.errors import RenderFailed
+from rolloutpool_common.rendering.quotes import without_quotes
 
 __all__ = ["Message", "Template", "normalise", "parse_arguments"]
 
@@ -72,9 +73,9 @@ class Template:
         except Exception as error:  # a template is foreign code and may raise anything
             roles = ", ".join(str(message.get("role"))[:_REASON_LIMIT] for message in messages[-_ROLES_SHOWN:])
             earlier = "… " if len(messages) > _ROLES_SHOWN else ""
+            reason = without_quotes(str(error)[:_REASON_LIMIT], messages, self.source)
             raise RenderFailed(
-                f"The chat template refused the roles [{earlier}{roles}]: "
-                f"{type(error).__name__}: {str(error)[:_REASON_LIMIT]}"
+                f"The chat template refused the roles [{earlier}{roles}]: {type(error).__name__}: {reason}"
             ) from None
 
 

@@ -245,7 +245,7 @@ class _Attempt:
             # A defect in a plug-in or in this code. It ends this rollout and no other, also where it is an exception
             # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
             _log.exception("rollout %s: unexpected error", self._claim.uid)
-            fault = WorkerFault(f"the worker failed with {type(error).__name__}; its log has the traceback")
+            fault = WorkerFault.of(error)
             return self._result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
 
     async def _talk_unless_down_too_long(self) -> FinishReason:

@@ -7,6 +7,9 @@ they may rely on:
 2. The turn that reached `max_tokens` is missing from the transcript.
 3. An error has no transcript.
 4. `max_context_tokens` is the sum of sampled tokens, not the longest context.
+
+Where v1 has one text for everything else (`Internal server error`) or names no reason (`Failed to load tokenizer`), its
+words are followed by the reason of the failure. It holds no text of prompts.
 """
 
 from enum import StrEnum
@@ -38,6 +41,8 @@ _OWN_TEXTS = {
     Category.INTERNAL_ERROR: "Internal server error",
 }
 
+_LONGEST_TEXT = 1_000
+"""Characters of an error message: reasons quote templates and names, which may be of any length."""
 _CONTEXT_TRUNCATION = "Invalid conversation state (possible context truncation): {}"
 
 
@@ -112,7 +117,8 @@ def to_v1(result: RolloutResult, *, tokenizer_name: str, timeout_seconds: float)
         response.error_message = "Rollout cancelled"
         response.extra_fields = trace
         return response
-    response.error_message, response.extra_fields = _error(result.failure, tokenizer_name)
+    text, response.extra_fields = _error(result.failure, tokenizer_name)
+    response.error_message = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
     if result.failure.http_status is None:
         response.extra_fields |= trace
     return response
@@ -122,7 +128,8 @@ def _error(failure: Failure, tokenizer_name: str) -> tuple[str, dict[str, object
     """Protocol v1's text and extra fields for a failure."""
     category, status = failure.category, failure.http_status
     if category is Category.TOKENIZER_ERROR:
-        return f"Failed to load tokenizer: {tokenizer_name}", {"error_category": category.value}
+        reason = failure.message.removeprefix(f"Tokenizer {tokenizer_name!r} cannot be used: ")
+        return f"Failed to load tokenizer: {tokenizer_name}: {reason}", {"error_category": category.value}
     if status is not None:
         # v1 has no word of its own for a refused mask: 422 is one of the "other 4xx".
         name = Category.TRAINER_CLIENT_ERROR if category is Category.MASK_REFUSED else category
@@ -140,4 +147,6 @@ def _error(failure: Failure, tokenizer_name: str) -> tuple[str, dict[str, object
         return _CONTEXT_TRUNCATION.format(failure.message), {}
     if category is Category.TRAINER_PROTOCOL_ERROR and not failure.message.startswith("empty choices"):
         return _CONTEXT_TRUNCATION.format(failure.message), {}
-    return _OWN_TEXTS[Category.INTERNAL_ERROR], {"error_category": Category.INTERNAL_ERROR.value}
+    # v1 has no category of its own for these, so the text names it.
+    text = f"{_OWN_TEXTS[Category.INTERNAL_ERROR]}: {category.value}: {failure.message}"
+    return text, {"error_category": Category.INTERNAL_ERROR.value}

@@ -107,8 +107,8 @@ def test_every_reason_of_a_completed_rollout_has_its_word() -> None:
         (
             Category.TOKENIZER_ERROR,
             None,
-            "m",
-            "Failed to load tokenizer: org/name",
+            "Tokenizer 'org/name' cannot be used: it has no chat template.",
+            "Failed to load tokenizer: org/name: it has no chat template.",
             {"error_category": "tokenizer_error"},
         ),
         (
@@ -154,13 +154,26 @@ def test_every_reason_of_a_completed_rollout_has_its_word() -> None:
             {"error_category": "network_error"},
         ),
         (Category.TOOL_ERROR, None, "boom", "Failed to execute tools: boom", {"error_category": "tool_error"}),
-        (Category.INTERNAL_ERROR, None, "m", "Internal server error", {"error_category": "internal_error"}),
-        (Category.DRIFT, None, "m", "Internal server error", {"error_category": "internal_error"}),
+        (
+            Category.INTERNAL_ERROR,
+            None,
+            "m",
+            "Internal server error: internal_error: m",
+            {"error_category": "internal_error"},
+        ),
+        (
+            Category.TEMPLATE_REFUSED,
+            None,
+            "turn 1: no tools",
+            "Internal server error: template_refused: turn 1: no tools",
+            {"error_category": "internal_error"},
+        ),
+        (Category.DRIFT, None, "m", "Internal server error: drift: m", {"error_category": "internal_error"}),
         (
             Category.TRAINER_PROTOCOL_ERROR,
             None,
             "empty choices in the reply",
-            "Internal server error",
+            "Internal server error: trainer_protocol_error: empty choices in the reply",
             {"error_category": "internal_error"},
         ),
         (
@@ -200,3 +213,11 @@ def test_a_cancelled_rollout_is_an_error_in_words_of_our_own() -> None:
     cancelled = result(status=RolloutStatus.CANCELLED, finish_reason=FinishReason.CANCELLED)
     answer = to_v1(cancelled, tokenizer_name="t", timeout_seconds=600.0)
     assert (answer.status, answer.error_message) == (V1Status.ERROR, "Rollout cancelled")
+
+
+@pytest.mark.parametrize("category", list(Category))
+def test_error_texts_are_bounded(category: Category) -> None:
+    long = failed(category, "x" * 100_000)
+    message = to_v1(long, tokenizer_name="t" * 5_000, timeout_seconds=1.0).error_message
+    assert message is not None
+    assert len(message) <= 1_000
