@@ -26,9 +26,8 @@ from rolloutpool_api.errors import Conflict
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import plan_v1
 from rolloutpool_common.protocol.batch import BatchState
-from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.request import RolloutRequest
-from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Status, to_v1
+from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Result, V1Status, to_v1
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, Watch, keys
 
 __all__ = ["answer_ticket", "run", "submit_only", "wait_for_end"]
@@ -127,7 +126,7 @@ async def _answer(services: ApiServices, ticket: V1Ticket, data: bytes | None) -
             error_message=f"Rollout timeout exceeded ({timeout_s}s)",
         )
     else:
-        result = await off_loop(len(data), lambda: RolloutResult.model_validate_json(data))
+        result = await off_loop(len(data), lambda: V1Result.model_validate_json(data))
         answer = to_v1(result, tokenizer_name=ticket.tokenizer_name, timeout_seconds=timeout_s)
     return Response(answer.model_dump_json(), media_type="application/json")
 

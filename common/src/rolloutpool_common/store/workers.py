@@ -45,6 +45,8 @@ class BeatAnswer(NamedTuple):
     """If it has risen, Redis was started again, and may have forgotten the last second of what the worker wrote."""
     suspects: int = 0
     """How many suspects wait for an isolated worker."""
+    pushes: int = 0
+    """How many results are to be pushed, now or later, those that a worker pushes at the moment included."""
 
 
 class Workers:
@@ -137,7 +139,13 @@ class Workers:
             )
         )
         stop = [token.decode() for token in answer["stop"]]
-        return BeatAnswer(known=bool(answer["known"]), stop=stop, epoch=answer["epoch"], suspects=answer["suspects"])
+        return BeatAnswer(
+            known=bool(answer["known"]),
+            stop=stop,
+            epoch=answer["epoch"],
+            suspects=answer["suspects"],
+            pushes=answer["pushes"],
+        )
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back all of its claims."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from tests.support.batches import OWNER, claim, result_of, submit
@@ -15,6 +16,7 @@ from rolloutpool_common.protocol.push import PushEvent, verify
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
+from rolloutpool_common.store.records import DuePush
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
 from rolloutpool_worker.process.webhooks import AT_ONCE, SHARE, WebhookSender
 
@@ -140,3 +142,33 @@ async def test_a_receiver_that_hangs_delays_no_other(
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+
+
+async def test_nothing_is_asked_while_nothing_is_to_be_pushed(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    looks = 0
+    take = store.pushes.take
+
+    async def noted(*args: Any, **named: Any) -> list[DuePush]:
+        nonlocal looks
+        looks += 1
+        return await take(*args, **named)
+
+    store.pushes.take = noted  # type: ignore[method-assign]
+    sender = WebhookSender(store, transport)
+    sender.note_pending((await store.workers.beat("w", running=0, tokenizers={})).pushes)
+    running = asyncio.create_task(sender.run())
+    await asyncio.sleep(1)
+    # The one with which it starts.
+    assert looks == 1
+    async with scripted_trainer(tokenizer, status(200)) as receiver:
+        (uid,) = await submit(store, delivery=Delivery(callback_url=receiver.url, secret=SECRET))
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+        sender.note_pending((await store.workers.beat("w", running=0, tokenizers={})).pushes)
+        assert await settled(store, uid) == {"delivered": 1}
+    sender.note_pending((await store.workers.beat("w", running=0, tokenizers={})).pushes)
+    # It ends although it rests.
+    sender.stop()
+    await running

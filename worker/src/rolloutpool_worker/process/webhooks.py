@@ -4,6 +4,9 @@ What is due is kept in Redis (`store.pushes`), so a push outlives the worker tha
 fails is tried again later, by any worker. The trainer drops repeats by their `webhook-id`. Results can be read from the
 API all the same, also when a push is given up.
 
+The answer to each beat says whether any results are to be pushed. Only then does the sender look for due ones, so a
+pool without webhooks pays nothing for them.
+
 Each push is a task of its own, and no push waits for another. A receiver (host and port) has at most `SHARE` of a
 worker's `AT_ONCE` pushes, so one that hangs holds its share for `TIMEOUT`, and the rest goes on to the others.
 """
@@ -61,11 +64,22 @@ class WebhookSender:
         """Pushes under way, by receiver."""
         self._wake = asyncio.Event()
         """Set when a push has ended, and its place is free."""
+        self._pending = asyncio.Event()
+        """Set while there may be something to push; until the first beat nobody knows."""
+        self._pending.set()
 
     def stop(self) -> None:
         """Begins no more pushes; those under way are completed."""
         self._stopped.set()
         self._wake.set()
+        self._pending.set()
+
+    def note_pending(self, pushes: int) -> None:
+        """Has the sender look for due pushes, or rest where there are none; called with the answer to each beat."""
+        if pushes or self._stopped.is_set():
+            self._pending.set()
+        else:
+            self._pending.clear()
 
     async def run(self) -> None:
         """Pushes what is due, until `stop` is called and the pushes under way have ended."""
@@ -83,6 +97,7 @@ class WebhookSender:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), LOOK_EVERY)
                 await asyncio.sleep(LOOK_PAUSE)
+                await self._pending.wait()
 
     async def _begin(self, pushing: asyncio.TaskGroup) -> None:
         """Begins as many due pushes as there are free places."""

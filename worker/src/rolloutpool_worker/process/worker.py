@@ -202,7 +202,7 @@ class WorkerProcess:
         for number in itertools.count(1):
             await asyncio.sleep(BEAT_SECONDS)
             try:
-                known, stop, epoch, suspects = await self._store.workers.beat(
+                known, stop, epoch, suspects, pushes = await self._store.workers.beat(
                     self.worker_id,
                     running=len(claims),
                     tokenizers=self._warm_tokenizers(),
@@ -217,6 +217,7 @@ class WorkerProcess:
                     claims.cancel(token)
                 if suspects:
                     self.services.suspects_wait.set()
+                self._webhooks.note_pending(pushes)
                 await self.services.kinds.share()
                 if epoch != self._epoch:
                     await self._verify_claims()

@@ -15,14 +15,14 @@ words are followed by the reason of the failure. It holds no text of prompts.
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Category, Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, Spans
 
-__all__ = ["RolloutMetrics", "RolloutResponse", "V1Status", "to_v1"]
+__all__ = ["RolloutMetrics", "RolloutResponse", "V1Result", "V1Status", "to_v1"]
 
 _FINISH = {
     FinishReason.STOP: "stop",
@@ -53,6 +53,25 @@ class V1Status(StrEnum):
     ERROR = "ERROR"
 
 
+class V1Result(BaseModel):
+    """What protocol v1's answer has of a `RolloutResult`.
+
+    To read all of a stored result would make lists of its ids and log-probabilities, which v1's answer leaves out.
+    """
+
+    rollout_id: str
+    status: RolloutStatus
+    finish_reason: FinishReason
+    failure: Failure | None = None
+    messages: list[Message] = Field(default_factory=list)
+    num_llm_calls: int = 0
+    num_tool_calls: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    spans: Spans = Field(default_factory=Spans)
+    trace: list[dict[str, Any]] | None = None
+
+
 class RolloutMetrics(Answer):
     """Protocol v1's eight numbers. Latencies are wall milliseconds."""
 
@@ -81,7 +100,7 @@ class RolloutResponse(Answer):
     extra_fields: dict[str, Any] = Field(default_factory=dict)
 
 
-def to_v1(result: RolloutResult, *, tokenizer_name: str, timeout_seconds: float) -> RolloutResponse:
+def to_v1(result: RolloutResult | V1Result, *, tokenizer_name: str, timeout_seconds: float) -> RolloutResponse:
     """The answer of `POST /rollout` for this result."""
     metrics = RolloutMetrics(
         total_latency_ms=result.spans.total_ms,

@@ -2,7 +2,7 @@
 -- ARGV: worker, then field, value, ... of what it announces.
 -- Answer: known (1, or 0: it was declared dead and must announce itself again), epoch, stop (the tokens of the claims
 -- that it must stop running, each told once; at most 1000, the others with the next beat), suspects (how many wait for an
--- isolated worker).
+-- isolated worker), pushes (how many results are to be pushed, now or later).
 local worker = ARGV[1]
 -- With its announcement a worker that was declared dead begins anew. It has been told which claims it lost.
 if ARGV[2] == 'about' then redis.call('ZREM', P .. 'condemned', worker) end
@@ -14,4 +14,5 @@ return {
   'epoch', tonumber(redis.call('HGET', P .. 'epoch', 'number') or '0'),
   'stop', redis.call('SPOP', k_worker(worker, 'stop'), 1000),
   'suspects', redis.call('ZCARD', P .. 'suspects'),
+  'pushes', redis.call('ZCARD', P .. 'push:due'),
 }

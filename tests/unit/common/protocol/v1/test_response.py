@@ -7,7 +7,7 @@ import pytest
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, Spans
-from rolloutpool_common.protocol.v1.response import V1Status, to_v1
+from rolloutpool_common.protocol.v1.response import V1Result, V1Status, to_v1
 
 SAID = [Message(role="user", content="q"), Message(role="assistant", content="a")]
 
@@ -221,3 +221,19 @@ def test_error_texts_are_bounded(category: Category) -> None:
     message = to_v1(long, tokenizer_name="t" * 5_000, timeout_seconds=1.0).error_message
     assert message is not None
     assert len(message) <= 1_000
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        result(trace=[{"turn": 1}, {"turn": 2}], finish_reason=FinishReason.MAX_TOKENS),
+        result(status=RolloutStatus.EXPIRED),
+        result(status=RolloutStatus.CANCELLED, trace=[{"turn": 1}]),
+        failed(Category.RATE_LIMITED, http_status=429),
+        failed(Category.MASK_IMPOSSIBLE, "lost"),
+    ],
+)
+def test_what_is_read_of_a_stored_result_is_enough(made: RolloutResult) -> None:
+    stored = V1Result.model_validate_json(made.model_dump_json())
+    answers = [to_v1(one, tokenizer_name="t", timeout_seconds=600.0).model_dump_json() for one in (made, stored)]
+    assert answers[0] == answers[1]
