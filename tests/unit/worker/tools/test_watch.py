@@ -109,6 +109,34 @@ async def test_all_that_ran_while_memory_grew_are_named(
     assert not caplog.messages
 
 
+async def test_the_peak_is_read_only_where_it_can_have_risen_so_far(world: Time) -> None:
+    reads: list[float] = []
+
+    def peak() -> int:
+        reads.append(world.now)
+        return world.bytes
+
+    async def take(seconds: float, much: int) -> None:
+        world.now += seconds
+        world.bytes += much
+
+    # 16 ms take 256 MiB.
+    limit = 2**28
+    watch = ToolWatch(blocked_seconds=1.0, memory_bytes=limit, clock=world.clock, peak=peak)
+    for _ in range(100):
+        await watch.watched("quick", take(0.0001, 0), set())
+    assert 1 <= len(reads) <= 4
+    warnings: set[str] = set()
+    await watch.watched("slow", take(0.02, limit + 1), warnings)
+    assert warnings == {"tool_memory:slow"}
+    # What the process took between two calls is not the second one's.
+    world.now += 0.02
+    world.bytes += limit + 1
+    later: set[str] = set()
+    await watch.watched("later", take(0.02, 0), later)
+    assert not later
+
+
 async def test_growth_within_the_limit_names_nobody(world: Time, watch: ToolWatch) -> None:
     async def take() -> None:
         world.bytes += 500

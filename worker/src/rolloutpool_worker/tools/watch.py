@@ -6,14 +6,15 @@ else. So the watch drives the coroutine itself, step by step:
 1. Before a step it notes the tool in `ToolWatch.step`. If the loop stands still, the watchdog's thread reads there who
    holds it (`process.event_loop`), also when the step never ends.
 2. After a step it compares the time. A step longer than `blocked_seconds` is a blocking tool.
-3. After the call it compares the process's peak of memory with the peak before. If it rose by more than `memory_bytes`,
-   all tools that ran in between may be the cause. They are named together.
+3. After the call it compares the process's peak of memory with the peak before, unless the call was too short for that.
+   If it rose by more than `memory_bytes`, all tools that ran in between may be the cause. They are named together.
 
 Each is named in the log, once per tool and minute, and in the warnings of the result (`tool_blocked:NAME`,
 `tool_memory:NAME`), which the API counts for its metrics. Nothing is stopped: that takes a process (`isolated.py`).
 """
 
 import logging
+import math
 import resource
 import sys
 import time
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 REPEAT_SECONDS = 60.0
 """Between two log lines about the same tool."""
+FASTEST_GROWTH = 16e9
+"""Bytes per second: no process gets memory from its system faster. So the peak need not be read after a short call, nor
+twice in milliseconds. To read it takes the system 30 µs where other threads are busy, 4 % of a turn."""
 REMEMBERED = 1000
 """Calls that have ended, among which the cause of a growth is looked for."""
 
@@ -76,6 +80,9 @@ class ToolWatch:
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._peak = peak or _peak_bytes
+        self._soonest = memory_bytes / FASTEST_GROWTH
+        self._read = -math.inf, 0
+        """When the peak was read last, and what it was."""
         self._running: set[_Call] = set()
         self._ended: deque[_Call] = deque(maxlen=REMEMBERED)
         self._named: dict[str, float] = {}
@@ -93,17 +100,26 @@ class ToolWatch:
         """
         call = _Call(tool, self._clock())
         self._running.add(call)
-        before = self._peak()
+        before = self._recent_peak(call.begun)
         try:
             return await self._steps(tool, coroutine, warnings)
         finally:
             self._running.remove(call)
             call.ended = self._clock()
             self._ended.append(call)
-            grown = self._peak() - before
+            grown = self._peak_at(call.ended) - before if call.ended - call.begun > self._soonest else 0
             if grown > self._memory_bytes:
                 warnings.add(f"tool_memory:{tool}")
                 self._name_greedy(call, grown)
+
+    def _recent_peak(self, now: float) -> int:
+        """The peak, or what it was so shortly before that less than a quarter of the limit can be new."""
+        at, peak = self._read
+        return peak if now - at < self._soonest / 4 else self._peak_at(now)
+
+    def _peak_at(self, now: float) -> int:
+        self._read = now, self._peak()
+        return self._read[1]
 
     @types.coroutine
     def _steps(self, tool: str, coroutine: Coroutine[Any, Any, T], warnings: set[str]) -> Generator[Any, Any, T]:
