@@ -143,6 +143,10 @@ class TokenLedger:
         """The same over the first `head` ids."""
         return self._head_hash.copy().digest()
 
+    def digest_of(self, n: int) -> bytes:
+        """The same over the first n ids."""
+        return self._hash_of(n).digest()
+
     def samples(self) -> list[Sample]:
         """All training samples, in order; one without sampled ids is left out."""
         samples = []

@@ -10,10 +10,11 @@ from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.next_turn import TurnAsker
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, Echo, MessageBytes, Reply, TurnBody, TurnCall
+from rolloutpool_worker.policy import CallbackChannel, Echo, EchoText, MessageBytes, Reply, TurnBody, TurnCall
 
 HISTORY = [{"role": "user", "content": "Calculate 15 + 23"}]
 REPLY = cast(Reply, object())
+KNOWN = EchoText(1200, 600, b"0" * 16)
 REFUSED = TrainerStatusError("no", status=422)
 
 
@@ -57,6 +58,9 @@ class Tokens:
     def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
         return None if edited or turn < 3 else Echo(600, "00")
 
+    def known_echo(self) -> EchoText | None:
+        return KNOWN
+
 
 def asker(plan: MaskPlan, *refusals: TrainerStatusError) -> tuple[TurnAsker, Channel, Tokens]:
     channel, tokens = Channel(list(refusals)), Tokens(plan)
@@ -76,6 +80,7 @@ async def test_a_planned_body_is_written_once_where_it_was_planned() -> None:
     assert planned == PlannedTurn(plan, channel.body(wire, [0, 0, 0]).digest)
     assert await asking.ask(planned, HISTORY, wire, 3) == (REPLY, AskedTurn(3, plan, 3, offered=600))
     assert (channel.bodies, channel.calls[0].body.digest) == (2, planned.digest)
+    assert channel.calls[0].known == KNOWN
 
 
 async def test_another_attempt_writes_the_same_body_or_asks_nothing() -> None:

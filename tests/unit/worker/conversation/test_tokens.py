@@ -6,6 +6,7 @@ import struct
 import threading
 from typing import Any
 
+import orjson
 import pytest
 
 from rolloutpool_common.errors import (
@@ -24,7 +25,8 @@ from rolloutpool_worker.conversation import tokens as token_track
 from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy import EchoText, Reply
+from rolloutpool_worker.policy.repeated_echo import WORTH_BYTES, read
 
 Message = dict[str, Any]
 
@@ -101,6 +103,66 @@ async def test_no_prefix_is_left_out_of_a_short_prompt_or_on_protocol_v1(tokeniz
     long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
     for tokens in (await opened(tokenizer), await opened(tokenizer, messages=long, v1=True)):
         assert tokens.offer_prefix(3, edited=False) is None
+
+
+def echo_of(data: bytes, known: EchoText | None = None) -> dict[str, Any]:
+    """What `parse_reply` finds of the prompt's ids in this reply."""
+    document, repeated, text = read(data, known)
+    return {"prompt": document["prompt_token_ids"], "repeated": repeated, "echo_text": text}
+
+
+def echoing(ids: list[int]) -> bytes:
+    return orjson.dumps({"prompt_token_ids": ids, "padding": "x" * WORTH_BYTES})
+
+
+async def test_the_text_of_an_echo_is_known_until_the_history_is_edited(tokenizer: ChatTokenizer) -> None:
+    tokens, history = track(tokenizer), list(QUESTION)
+    prompt = tokenizer.render_prompt(QUESTION)
+    assert tokens.known_echo() is None
+    for turn in (1, 2, 3):
+        known = tokens.known_echo()
+        assert (known is None) == (turn == 1)
+        found = reply(ids=said(tokenizer), **echo_of(echoing(prompt), known))
+        assert found.skipped == (0 if known is None else known.ids)
+        plan = MaskPlan((n := max(tokens.ledger.pending_glue, 1),), n, n) if turn > 1 else None
+        asked = AskedTurn(turn, plan, None if plan is None else plan.exact)
+        assert await tokens.ingest_reply(found, history, asked, train=True) == "none"
+        assert tokens.ledger.ids == [*prompt, *said(tokenizer)]
+        known = tokens.known_echo()
+        assert known is not None
+        assert known.ids == len(prompt)
+        history += [ANSWER, *MORE]
+        await tokens.append(MORE, history[:-1], turn)
+        assert tokens.known_echo() == known
+        prompt = tokens.ledger.ids
+    await tokens.replace(MORE, 3)
+    assert tokens.known_echo() is None
+    # Also where the edited history is as long as the old one.
+    await tokens.replace([*MORE, *history], 3)
+    assert len(tokens.ledger) > len(prompt)
+    assert tokens.known_echo() is None
+
+
+async def test_an_echo_that_forks_behind_a_known_text_forks_there(tokenizer: ChatTokenizer) -> None:
+    tokens = track(tokenizer)
+    prompt = tokenizer.render_prompt(QUESTION)
+    first = reply(ids=said(tokenizer), **echo_of(echoing(prompt)))
+    await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
+    await tokens.append(MORE, [*QUESTION, ANSWER], 1)
+    history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
+    theirs = rerender(tokenizer, history)
+    assert theirs[: len(prompt)] == prompt
+    second = reply(ids=said(tokenizer), **echo_of(echoing(theirs), tokens.known_echo()))
+    assert second.repeated == len(prompt)
+    sent = len(theirs) - tokens.ledger.head
+    asked = AskedTurn(2, MaskPlan((sent,), tokens.ledger.pending_glue, sent), sent)
+    assert await tokens.ingest_reply(second, history, asked, train=True) == "assistant_text_changed"
+    assert tokens.kind is TrainerKind.RERENDERS
+    assert tokens.ledger.ids == [*theirs, *said(tokenizer)]
+    assert [sample.prompt_ids for sample in tokens.ledger.samples()] == [prompt, theirs]
+    known = tokens.known_echo()
+    assert known is not None
+    assert known.ids == len(theirs)
 
 
 @pytest.mark.parametrize(

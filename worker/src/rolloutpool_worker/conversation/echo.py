@@ -152,11 +152,11 @@ class EchoVerifier:
             return VerifiedEcho(self._unverified(turn), None)
         self.check_vocabulary("prompt_token_ids", echo, turn)
         self._check_prefix(reply.prefix, echo, asked)
-        comparison = ledger.compare(echo, prefix=reply.prefix)
+        comparison = ledger.compare(echo, prefix=reply.skipped)
         # The usual case costs one comparison and no label.
         if comparison.kind is EchoKind.EQUAL:
             return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
-        label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.prefix))
+        label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.skipped))
         _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, comparison.first_difference)
         self._tolerate(label, comparison, turn)
         return VerifiedEcho(label, comparison)

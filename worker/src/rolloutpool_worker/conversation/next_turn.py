@@ -83,7 +83,8 @@ class TurnAsker:
             echo = self._tokens.offer_prefix(turn, edited=planned.edited)
             # Another mask is another body, and a trainer refuses that under the key of the first (409). `mask` makes
             # another key.
-            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo)
+            known = self._tokens.known_echo()
+            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo, known=known)
             try:
                 reply = await self._channel.sample(call)
             except TrainerStatusError as error:

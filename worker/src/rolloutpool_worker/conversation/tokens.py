@@ -21,7 +21,7 @@ from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import off_loop, rendering_size
-from rolloutpool_worker.policy import Echo, Reply
+from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
 
 __all__ = ["TokenTrack"]
@@ -60,6 +60,8 @@ class TokenTrack:
         """Whether the trainer itself has said whether it keeps ids."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
         self._first: FirstPrompt | None = None
+        self._echoed: tuple[EchoText, bytes] | None = None
+        """The text of the last echo that was read, and the digest of its ids."""
 
     # --- before a call ------------------------------------------------------------------------------------------
 
@@ -142,6 +144,14 @@ class TokenTrack:
         """What the trainer may leave out of its echo; see `EchoVerifier.offer`."""
         return self._echoes.offer(turn, edited=edited)
 
+    def known_echo(self) -> EchoText | None:
+        """The text by which the next reply's prompt is known without reading it; None where the ledger has changed."""
+        if self._echoed is None:
+            return None
+        text, digest = self._echoed
+        # An edit takes ids out of the context. Then the text says nothing of what is there now.
+        return text if text.ids <= len(self.ledger) and self.ledger.digest_of(text.ids) == digest else None
+
     def _known(self, edited: bool) -> int:
         """How many ids of the next prompt the trainer does not count as new."""
         return 0 if edited else self.ledger.head
@@ -196,6 +206,7 @@ class TokenTrack:
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
+        self._remember(reply)
         return label
 
     async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> DriftLabel:
@@ -206,7 +217,7 @@ class TokenTrack:
         plan, sent = asked.plan, asked.mask_length
         # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
         if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
-            new = reply.prefix + len(echo) - self._known(asked.edited)
+            new = reply.skipped + len(echo) - self._known(asked.edited)
             forked = verified.comparison.kind is EchoKind.FORK and not asked.edited
             if forked and new != plan.rerender and plan.parsed is None:
                 plan = replace(plan, parsed=await self._count(messages, edited=False, parsed=True))
@@ -218,9 +229,15 @@ class TokenTrack:
                 masks.check_accepted(plan, sent, new, asked.turn)
         if self.kind is not TrainerKind.KEEPS_IDS:
             parses = self.kind is TrainerKind.RERENDERS_PARSED
-            self._opened.report(len(messages), reply.prefix + len(echo), parsed=parses)
-        self.ledger.accept_echo(echo, prefix=reply.prefix)
+            self._opened.report(len(messages), reply.skipped + len(echo), parsed=parses)
+        self.ledger.accept_echo(echo, prefix=reply.skipped)
+        self._remember(reply)
         return verified.label
+
+    def _remember(self, reply: Reply) -> None:
+        """Keeps the text of an echo that the ledger has just accepted; nothing is sampled after it yet."""
+        if reply.echo_text is not None and reply.echo_text.ids == len(self.ledger):
+            self._echoed = reply.echo_text, self.ledger.digest
 
     def _first_prompt(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> FirstPrompt:
         return FirstPrompt(

@@ -6,6 +6,7 @@
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
+| `repeated_echo` | the ids of a prompt that a reply repeats are not read again |
 | `idempotence` | which trainers may be asked the same turn again |
 | `breaker` | keeps rollouts away from a port that refuses connections |
 | `transport` | httpx' API over aiohttp's connections |
@@ -17,6 +18,7 @@ from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
+from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.policy.resolver import Resolver
 from rolloutpool_worker.policy.transport import AiohttpTransport
@@ -26,6 +28,7 @@ __all__ = [
     "Breakers",
     "CallbackChannel",
     "Echo",
+    "EchoText",
     "IdempotentTrainers",
     "MessageBytes",
     "Reply",

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -25,6 +26,7 @@ from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
+from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
@@ -50,6 +52,8 @@ class TurnCall:
     edited: bool = False
     """Whether the history was edited since the last turn."""
     echo: Echo | None = None
+    known: EchoText | None = None
+    """Text of prompt ids that the ledger has; the reply is read from there on."""
 
 
 class CallbackChannel:
@@ -131,9 +135,8 @@ class CallbackChannel:
         """
         where = f"turn {call.turn} at {self._spec.server_url}"
         data, headers = await self._post(call, where)
-        if len(data) > OFF_LOOP_BYTES:
-            return await asyncio.to_thread(parse_reply, data, headers, where, needs_prompt_ids=self._spec.v1)
-        return parse_reply(data, headers, where, needs_prompt_ids=self._spec.v1)
+        parse = partial(parse_reply, data, headers, where, needs_prompt_ids=self._spec.v1, known=call.known)
+        return await asyncio.to_thread(parse) if len(data) > OFF_LOOP_BYTES else parse()
 
     @property
     def may_repeat(self) -> bool:

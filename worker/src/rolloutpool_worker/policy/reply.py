@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.turn_headers import (
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
 )
+from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
 __all__ = ["Reply", "as_count", "parse_reply"]
 
@@ -37,7 +38,7 @@ class Reply:
     logprobs: list[float]
     """Of these tokens, [R]."""
     prompt_token_ids: list[int] | None
-    """The prompt's ids after the first `prefix` of them; None where the trainer sends none."""
+    """The prompt's ids after the first `skipped` of them; None where the trainer sends none."""
     prefix: int
     """How many ids at the start of the prompt the trainer left out, because their digest was ours."""
     policy_version: str | None
@@ -45,9 +46,20 @@ class Reply:
     """Whether the trainer says that it continues sampled ids; None where it says nothing."""
     fingerprint: str | None
     """The trainer's tokenizer; None where it does not say."""
+    repeated: int = 0
+    """How many ids at the start of the prompt have the text of an earlier reply, so that they were not read again."""
+    echo_text: EchoText | None = None
+    """The text of the whole prompt's ids; None where it is not known, or a prefix was left out."""
+
+    @property
+    def skipped(self) -> int:
+        """How many ids at the start of the prompt are proved to be ours, and are not in `prompt_token_ids`."""
+        return self.prefix + self.repeated
 
 
-def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_prompt_ids: bool) -> Reply:
+def parse_reply(
+    data: bytes, headers: Mapping[str, str], where: str, *, needs_prompt_ids: bool, known: EchoText | None = None
+) -> Reply:
     """Parses and checks the reply to one turn.
 
     Args:
@@ -55,18 +67,38 @@ def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_pr
         headers: of the reply, whatever the case of their names.
         where: turn and URL, for the messages of errors.
         needs_prompt_ids: whether the reply must have `prompt_token_ids`, as protocol v1's must.
+        known: text of prompt ids that the ledger has; a list that begins with it is read from there on.
 
     Raises:
         TrainerProtocolError: the reply cannot be used; the message says why.
     """
+    # With a prefix, the list does not begin where the prompt does, so it has nothing in common with an earlier one.
+    if not as_count(headers.get(HEADER_ECHO_PREFIX)):
+        try:
+            return _checked(*read(data, known), headers, where, needs_prompt_ids=needs_prompt_ids)
+        except (orjson.JSONDecodeError, ValidationError, TrainerProtocolError):
+            # Below it is read as a whole, and then the error names the position in the whole list.
+            pass
     try:
-        reply = CompletionsResponse.model_validate(orjson.loads(data))
+        return _checked(orjson.loads(data), 0, None, headers, where, needs_prompt_ids=needs_prompt_ids)
     except orjson.JSONDecodeError as error:
         raise TrainerProtocolError(f"{where}: the reply is not JSON ({error.msg})") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(str(part) for part in first["loc"])
         raise TrainerProtocolError(f"{where}: the reply does not fit the protocol: {path}: {first['msg']}") from None
+
+
+def _checked(
+    document: Any,
+    repeated: int,
+    echo_text: EchoText | None,
+    headers: Mapping[str, str],
+    where: str,
+    *,
+    needs_prompt_ids: bool,
+) -> Reply:
+    reply = CompletionsResponse.model_validate(document)
     if not reply.choices:
         raise TrainerProtocolError("empty choices in the reply of " + where)
     choice = reply.choices[0]
@@ -92,6 +124,8 @@ def parse_reply(data: bytes, headers: Mapping[str, str], where: str, *, needs_pr
         policy_version=headers.get(HEADER_POLICY_VERSION) or reply.policy_version,
         keeps_ids={"true": True, "false": False}.get(headers.get(HEADER_KEEPS_IDS, "").lower()),
         fingerprint=headers.get(HEADER_FINGERPRINT),
+        repeated=repeated,
+        echo_text=echo_text,
     )
 
 
