@@ -18,6 +18,7 @@ from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.outcomes import Category, FinishReason
 from rolloutpool_common.process.settings import OLD_NAMES
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts
+from rolloutpool_common.protocol.rows import ROW_FIELDS
 from rolloutpool_trainer.cli.doctor import CALLBACK_PORTS
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
@@ -159,6 +160,11 @@ def test_every_field_of_a_batch_is_described() -> None:
     assert set(described) == set(BatchRequest.model_fields)
     for name in ("priority", "weight"):
         assert described[name].strip("`") == default_text(BatchRequest.model_fields[name].default)
+
+
+def test_every_field_of_a_row_is_described() -> None:
+    text = section(PROTOCOL, "### Looking at work")
+    assert [name for name in ROW_FIELDS if f"`{name}`" not in text] == []
 
 
 def test_every_route_of_the_api_is_described() -> None:

@@ -55,3 +55,20 @@ async def test_batches_are_listed(client: AsyncRolloutClient, api: Api, worker: 
             return [summary.batch_id for summary in made.batches(owner="public")]
 
     assert await asyncio.to_thread(blocking) == ids[::-1]
+
+
+async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+    batch = await submit(client, count=3)
+    assert batch.accepted is not None
+    await worker.end(batch.accepted.rollouts[1])
+    assert await batch.table(["index", "status"], sort="-turns") == {
+        "index": [1, 0, 2],
+        "status": ["completed", "queued", "queued"],
+    }
+    assert (await batch.table(where=["status=completed", "turns>0"]))["uid"] == [batch.accepted.rollouts[1]]
+
+    def blocking() -> dict[str, list[object]]:
+        with RolloutClient(api.url) as made:
+            return made.batch(batch.batch_id).table(["index"])
+
+    assert await asyncio.to_thread(blocking) == {"index": [0, 1, 2]}

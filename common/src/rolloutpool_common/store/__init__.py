@@ -1,8 +1,8 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `outbox`, `workers`, `trials`,
-`pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua script (`scripts/`),
-so that it happens whole or not at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `outbox`, `workers`,
+`trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua script
+(`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -50,6 +50,7 @@ from rolloutpool_common.store.records import (
 )
 from rolloutpool_common.store.redis_settings import find_warnings
 from rolloutpool_common.store.rollouts import Rollouts, new_token
+from rolloutpool_common.store.rows import Rows
 from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
@@ -103,6 +104,7 @@ class Store:
         self.batch_lists = BatchLists(connection)
         self.batch_tokenizers = BatchTokenizers(connection)
         self.model_calls = ModelCalls(connection, self.rollouts)
+        self.rows = Rows(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)

@@ -21,6 +21,7 @@ from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import compress, merge_fields, unsampled_result
+from rolloutpool_common.store.rows import row_of
 
 __all__ = ["cancel_batch", "interrupted"]
 
@@ -84,7 +85,7 @@ async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, 
     parts: list[int | bytes] = []
     for index, (status, attempt, worker), own, group in zip(indexes, states, items, groups, strict=True):
         ended = status is not None and RolloutStatus(status.decode()).terminal
-        result = b""
+        result = row = b""
         # A batch that was deleted meanwhile has no items any more.
         if not ended and own is not None:
             fields = merge_fields(shared, own, uid=keys.uid_of(batch_id, index))
@@ -98,8 +99,8 @@ async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, 
                 status=RolloutStatus.CANCELLED,
                 reason=FinishReason.CANCELLED,
             )
-            result = compress(cancelled.model_dump_json().encode())
-        parts += [index, result]
+            result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
+        parts += [index, result, row]
     await connection.script("cancel", batch_id, *parts)
 
 

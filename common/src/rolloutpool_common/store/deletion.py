@@ -17,7 +17,7 @@ __all__ = ["delete_batch"]
 CHUNK = 500
 """Rollouts per round trip."""
 ROLLOUT_PARTS = ("", "journal", "result", "evidence")
-BATCH_PARTS = ("", "items", "groups", "group_counts", "deadlines", "idempotent", "outbox", "done")
+BATCH_PARTS = ("", "items", "groups", "group_counts", "deadlines", "idempotent", "names", "rows", "outbox", "done")
 
 
 async def delete_batch(redis: Any, batch_id: str) -> None:

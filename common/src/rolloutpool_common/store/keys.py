@@ -10,6 +10,8 @@ rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
 rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
 rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn again is safe
 rp:batch:{b}:group_counts  hash    size:{group}, {status}:{group}, verdict:{group}; only with a group policy
+rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
+rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
 rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself

@@ -44,6 +44,7 @@ from rolloutpool_common.store.records import (
     result_counts,
     unsampled_result,
 )
+from rolloutpool_common.store.rows import row_of
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -168,10 +169,10 @@ class Rollouts:
 
     async def finish(self, claim: Claim, result: RolloutResult) -> None:
         """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""
-        answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+        answer = await self._end(claim.batch_id, claim.index, claim.token, result, v1=claim.spec.v1)
         # No records are sent along: the result takes the journal's place at once.
         if answer == "fenced" and await self.restore(claim, [], turns=result.num_llm_calls):
-            answer = await self._end(claim.batch_id, claim.index, claim.token, result)
+            answer = await self._end(claim.batch_id, claim.index, claim.token, result, v1=claim.spec.v1)
         # The status stands for a second arrival of this call, which finds that the first one has ended the rollout.
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
@@ -215,7 +216,9 @@ class Rollouts:
         # The rollout may have ended since the read above. The script looks again, and then changes nothing.
         return await self._end(batch_id, index, "", result)
 
-    async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult) -> str:
+    async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult, *, v1: bool = False) -> str:
+        # Protocol v1's batch of one needs no table.
+        row = b"" if v1 else row_of(result)
         answer = await self._connection.script(
             "finish",
             batch_id,
@@ -223,6 +226,7 @@ class Rollouts:
             token,
             result.status,
             compress(result.model_dump_json().encode()),
+            row,
             *result_counts(result),
         )
         return str(answer.decode())

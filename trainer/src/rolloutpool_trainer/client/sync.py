@@ -74,6 +74,25 @@ class Batch:
         """Asks where the batch stands: counts by state, progress, rates."""
         return self._client.ask(calls.status(self.batch_id))
 
+    def table(
+        self, fields: Sequence[str] | None = None, *, where: Sequence[str] = (), sort: str = "index"
+    ) -> dict[str, list[Any]]:
+        """Asks for one row per rollout, in columns as `pandas.DataFrame` takes them; also while the batch runs.
+
+        Args:
+            fields: The columns; None stands for all (`rolloutpool_common.protocol.rows.ROW_FIELDS`).
+            where: Conditions that all must be true: `status=failed`, `turns>3`, `drift~edited`.
+            sort: A field; `-` in front puts the largest first.
+        """
+        columns: dict[str, list[Any]] = {}
+        cursor: str | None = None
+        while True:
+            page = self._client.ask(views.rows(self.batch_id, cursor, fields=fields, where=where, sort=sort))
+            for name, column in page.columns.items():
+                columns.setdefault(name, []).extend(column)
+            if (cursor := page.next_cursor) is None:
+                return columns
+
     def groups(self) -> list[Group]:
         """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
         return self._client.ask(calls.groups(self.batch_id))

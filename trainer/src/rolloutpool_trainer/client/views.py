@@ -3,13 +3,14 @@
 As in `calls`, each function makes a `Call` without any network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
-from rolloutpool_trainer.client.calls import Call, read_model
+from rolloutpool_common.protocol.rows import RowPage
+from rolloutpool_trainer.client.calls import Call, read_model, resource
 
-__all__ = ["batch_list"]
+__all__ = ["batch_list", "rows"]
 
 
 def batch_list(
@@ -40,3 +41,23 @@ def batch_list(
     if v1:
         params["v1"] = "true"
     return Call(method="GET", path="/v1/batches", params=params, read=read_model(BatchList))
+
+
+def rows(
+    batch_id: str, cursor: str | None, *, fields: Sequence[str] | None, where: Sequence[str], sort: str
+) -> Call[RowPage]:
+    """`GET /v1/batches/{id}/rollouts`; the answer is a page of the batch's table.
+
+    Args:
+        batch_id: The batch.
+        cursor: Of the page before; None is the start.
+        fields: None stands for all.
+        where: Conditions that all must be true: `turns>3`.
+        sort: A field; `-` in front puts the largest first.
+    """
+    params: dict[str, str | list[str]] = {"sort": sort, "where": list(where), "limit": "10000"}
+    if fields is not None:
+        params["fields"] = ",".join(fields)
+    if cursor is not None:
+        params["cursor"] = cursor
+    return Call(method="GET", path=f"{resource('batches', batch_id)}/rollouts", params=params, read=read_model(RowPage))

@@ -163,12 +163,11 @@ end
 -- all of its waiters (signals.py). With `~` Redis cuts whole blocks of the stream, which costs it less.
 local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
 
--- End a rollout; no other code does. `counts` = {field, increment, ...}, added to the batch's hash and to the totals.
--- The caller then wakes those who wait for it.
-local function end_rollout(batch, index, status, result, counts)
+-- End a rollout; no other code does. `counts` = {field, increment, ...}, added to the batch's hash and to the totals. `row`
+-- is a JSON list, its line in the batch's table (rows.py), or '' for none. The caller then wakes those who wait for it.
+local function end_rollout(batch, index, status, result, row, counts)
   local uid = batch .. '-' .. index
-  local before = redis.call('HMGET', k_rollout(uid), 'status', 'worker')
-  local was_status, worker = before[1], before[2]
+  local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
   local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms = unpack(redis.call(
     'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms'
   ))
@@ -185,6 +184,11 @@ local function end_rollout(batch, index, status, result, counts)
   redis.call('HDEL', k_rollout(uid), 'token')
   redis.call('SET', k_rollout(uid, 'result'), result)
   redis.call('DEL', k_rollout(uid, 'journal'))
+  if row ~= '' then
+    -- What only Redis knows goes in front: when it ended, and when its last attempt began.
+    local timed = '[' .. str(now) .. ',' .. (claimed or 'null') .. ',' .. string.sub(row, 2)
+    redis.call('HSET', k_batch(batch, 'rows'), index, timed)
+  end
   -- 3. It is counted: in the pool, in its group, in its batch.
   if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
   if min_usable then count_in_group(batch, index, status, tonumber(min_usable), late) end
@@ -213,7 +217,7 @@ local function end_rollout(batch, index, status, result, counts)
 end
 
 -- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says. The caller then wakes.
-local function finish(batch, index, token, new_status, result, counts)
+local function finish(batch, index, token, new_status, result, row, counts)
   local total = redis.call('HGET', k_batch(batch), 'total')
   -- A deleted batch, or an index beyond the batch: nothing may be counted for a rollout that never was.
   if not total or tonumber(index) >= tonumber(total) then return 'gone' end
@@ -222,7 +226,7 @@ local function finish(batch, index, token, new_status, result, counts)
   if token ~= '' and holder_token ~= token then return 'fenced' end
   -- Ended from outside: the next beat of its worker brings the order to stop.
   if token == '' and status == 'running' then redis.call('SADD', k_worker(worker, 'stop'), holder_token) end
-  end_rollout(batch, index, new_status, result, counts)
+  end_rollout(batch, index, new_status, result, row, counts)
   return 'ok'
 end
 

@@ -1,16 +1,16 @@
 -- Cancel some rollouts of a batch, and stop the pushes of those that had ended otherwise.
--- ARGV: batch, then index, result, index, result, ...: a result without samples for each rollout that had not ended, ''
--- for each that had.
+-- ARGV: batch, then index, result, row, index, result, row, ...: a result without samples for each rollout that had not
+-- ended, with its row; '' and '' for each that had.
 -- Answer: how many rollouts this call has ended.
 local batch, cancelled = ARGV[1], 0
-for i = 2, #ARGV, 2 do
-  local index, result = ARGV[i], ARGV[i + 1]
+for i = 2, #ARGV, 3 do
+  local index, result, row = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local status
   -- It had ended when the caller looked, and an end is final. Only its push may still have to be stopped.
   if result == '' then
     status = redis.call('HGET', k_rollout(batch .. '-' .. index), 'status')
   else
-    status = finish(batch, index, '', 'cancelled', result, {})
+    status = finish(batch, index, '', 'cancelled', result, row, {})
   end
   if status == 'ok' then
     cancelled = cancelled + 1

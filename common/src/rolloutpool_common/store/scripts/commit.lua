@@ -49,7 +49,6 @@ if is_staged then
     end
   end
   deadlines, names = redis.call('HGETALL', k_batch(batch, 'deadlines')), redis.call('HGETALL', staged_names)
-  redis.call('UNLINK', staged_names)
 else
   local came = { names = {}, deadlines = {} }
   for i = 9, first_field - 1, 3 do
@@ -76,6 +75,17 @@ redis.call(
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
+-- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
+if v1 then
+  redis.call('UNLINK', staged_names)
+elseif #names > 0 then
+  if is_staged then
+    redis.call('RENAME', staged_names, k_batch(batch, 'names'))
+    redis.call('PERSIST', k_batch(batch, 'names'))
+  else
+    redis.call('HSET', k_batch(batch, 'names'), unpack(names))
+  end
+end
 -- 4. The callers' names become known in this same step. So a cancel by name either finds its rollout, or came before and
 --    has left a precancel, which is applied here.
 local precancelled, is_precancelled = {}, {}

@@ -1,0 +1,128 @@
+"""The table of a batch: its rollouts in columns, also those that have not ended."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Response
+
+from rolloutpool_api.access import Reader
+from rolloutpool_api.errors import Rejected, ResourceUnknown
+from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.routes.batches import BatchId
+from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.rows import Column, Condition, choose, columns_of, first_index, index_cursor
+from rolloutpool_api.services import ServicesDep
+from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
+from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage
+from rolloutpool_common.store.rows import StoredTable
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"])
+
+MAX_CONDITIONS = 8
+IN_THREAD = 1000
+"""Rows from which a page is made in a thread, so that the event loop stays free."""
+
+
+@router.get(
+    "/{batch_id}/rollouts",
+    summary="The rollouts of a batch as a table: filtered, sorted, in columns",
+    response_model=RowPage,
+    responses=errors(400, 404, 422),
+)
+async def batch_rows(
+    batch_id: BatchId,
+    services: ServicesDep,
+    _: Reader,
+    fields: Annotated[
+        str | None, Query(max_length=4000, description="Fields, with commas between; all without")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        Query(max_length=MAX_CONDITIONS, description="`status=failed`, `turns>3`, `drift~edited`; all must be true"),
+    ] = None,
+    sort: Annotated[str, Query(max_length=100, description="A field; `-` in front for the largest first")] = "index",
+    cursor: Annotated[str | None, Query(max_length=2000, description="`next_cursor` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROLLOUTS)] = 1000,
+) -> Response:
+    """No tokens and no texts: those are in the results. A rollout that has not ended has only some of the fields."""
+    wanted, conditions = _parse(fields, where or [], sort)
+    # Only the rows of the page are read where that is known before: not if all must be filtered or sorted.
+    plain = sort == "index" and not conditions
+    start = first_index(cursor) if plain else 0
+    table = await services.store.rows.read(batch_id, start, start + limit if plain else None)
+    if table is None:
+        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+
+    def page() -> bytes:
+        if plain:
+            return _plain_page(batch_id, table, wanted)
+        return _page(batch_id, table, wanted, conditions, sort, cursor, limit)
+
+    body = await asyncio.to_thread(page) if len(table.indexes) > IN_THREAD else page()
+    return Response(body, media_type="application/json")
+
+
+def _parse(fields: str | None, where: Sequence[str], sort: str) -> tuple[list[str], list[Condition]]:
+    faults = FaultList()
+    wanted = list(ROW_FIELDS) if fields is None else list(dict.fromkeys(name for name in fields.split(",") if name))
+    known = f"there are {', '.join(ROW_FIELDS)}"
+    for name in wanted:
+        if name not in ROW_FIELDS:
+            faults.add(path("query", "fields"), f"{name[:100]!r} is no field; {known}")
+    conditions = []
+    for index, text in enumerate(where):
+        try:
+            condition = Condition.parse(text)
+        except ValueError as error:
+            faults.add(path("query", "where", index), str(error))
+            continue
+        if condition.field not in ROW_FIELDS:
+            faults.add(path("query", "where", index), f"{condition.field[:100]!r} is no field; {known}")
+        conditions.append(condition)
+    if sort.removeprefix("-") not in ROW_FIELDS:
+        faults.add(path("query", "sort"), f"{sort[:100]!r} is no field; {known}")
+    if faults.total:
+        raise Rejected(faults.listed, faults.total)
+    return wanted, conditions
+
+
+def _plain_page(batch_id: str, table: StoredTable, wanted: Sequence[str]) -> bytes:
+    more = table.indexes and table.indexes[-1] + 1 < table.total
+    columns = columns_of(table, batch_id, wanted)
+    return _write(batch_id, table, columns, table.total, index_cursor(table.indexes[-1]) if more else None)
+
+
+def _page(
+    batch_id: str,
+    table: StoredTable,
+    wanted: Sequence[str],
+    conditions: Sequence[Condition],
+    sort: str,
+    cursor: str | None,
+    limit: int,
+) -> bytes:
+    needed = dict.fromkeys(["index", sort.removeprefix("-"), *(c.field for c in conditions), *wanted])
+    columns = columns_of(table, batch_id, list(needed))
+    choice = choose(columns, conditions, sort, cursor, limit)
+    chosen = {name: [columns[name][place] for place in choice.places] for name in wanted}
+    return _write(batch_id, table, chosen, choice.matched, choice.next_cursor)
+
+
+def _write(
+    batch_id: str, table: StoredTable, columns: Mapping[str, Column], matched: int, next_cursor: str | None
+) -> bytes:
+    return orjson.dumps(
+        {
+            "batch_id": batch_id,
+            "total": table.total,
+            "matched": matched,
+            "created_ms": table.created_ms,
+            "now_ms": table.now_ms,
+            "columns": {name: list(column) for name, column in columns.items()},
+            "next_cursor": next_cursor,
+        }
+    )

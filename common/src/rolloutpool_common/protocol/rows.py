@@ -1,0 +1,69 @@
+"""The table of a batch: one row per rollout, of figures that people sort and filter by. No tokens, no texts.
+
+A row is written beside the result when the rollout ends, as a JSON list: the values of `ENDED_FIELDS`, in this order.
+New fields are added at the end, so that older rows, which are shorter, stay readable. A rollout that has not ended has
+no row; the fields that it has already are read from its state.
+"""
+
+from typing import Any
+
+from rolloutpool_common.protocol.answer import Answer
+
+__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage"]
+
+ENDED_FIELDS = {
+    "ended_ms": "when it ended, on Redis' clock, ms since 1970",
+    "claimed_ms": "when its last attempt began, on the same clock",
+    "status": "`queued`, `running`, `completed`, `failed`, `cancelled`, `expired`",
+    "rollout_id": "the caller's name for it",
+    "finish_reason": "why it ended",
+    "kind": "of its failure: `request`, `policy`, `infra`",
+    "category": "of its failure",
+    "message": "of its failure, at most 300 characters",
+    "alignment": "`exact`, `forked`, `unverified`",
+    "drift": "list of the labels of its drifted turns, each once",
+    "drifted_turns": "how many turns drifted",
+    "warnings": "list",
+    "turns": "model calls",
+    "tool_calls": "calls of tools",
+    "samples": "how many samples it has",
+    "sampled_tokens": "tokens with mask 1",
+    "tokens": "all tokens of its samples, prompts included",
+    "max_context_tokens": "longest prompt and reply of one call",
+    "queued_ms": "from acceptance to the claim that finished it",
+    "tokenizer_ms": "loading its tokenizer",
+    "llm_ms": "model calls",
+    "tools_ms": "tools",
+    "total_ms": "from that claim to the end",
+    "attempt": "how many workers have claimed it",
+    "worker": "the last worker that had it",
+    "policy_versions": "list of the versions that sampled it, in order, at most 16",
+    "mean_logprob": "mean of the sampling log-probabilities over the tokens with mask 1",
+    "response_lengths": "list of the lengths of its samples' responses",
+}
+"""Name and meaning, in the order in which they are stored."""
+ROW_FIELDS = {
+    "index": "its place in the batch",
+    "uid": "the pool's name for it",
+    "group": "its group",
+    **ENDED_FIELDS,
+}
+"""All fields that a row may be asked for."""
+
+
+class RowPage(Answer):
+    """`GET /v1/batches/{id}/rollouts`: rows in columns."""
+
+    batch_id: str
+    total: int
+    """Rollouts of the batch."""
+    matched: int
+    """Rollouts that pass the filter."""
+    created_ms: int
+    """When the batch was accepted, on Redis' clock, ms since 1970."""
+    now_ms: int
+    """The time on that clock."""
+    columns: dict[str, list[Any]]
+    """By field; all of one length. A value that a rollout does not have, or not yet, is null."""
+    next_cursor: str | None
+    """Pass it as `cursor`, with the same filter and order, to get the next rows; null after the last."""
