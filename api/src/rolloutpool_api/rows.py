@@ -71,6 +71,8 @@ class Condition:
     def _text(value: Any) -> str:
         if isinstance(value, list):
             return "+".join(map(str, value))
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         return "" if value is None else str(value)
 
 

@@ -72,3 +72,11 @@ async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, api: A
             return made.batch(batch.batch_id).table(["index"])
 
     assert await asyncio.to_thread(blocking) == {"index": [0, 1, 2]}
+
+
+async def test_a_rollout_has_a_history(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
+    batch = await submit(client)
+    assert batch.accepted is not None
+    await worker.end(batch.accepted.rollouts[0])
+    (attempt,) = (await client.history(batch.accepted.rollouts[0])).attempts
+    assert (attempt.worker, attempt.outcome) == ("w1", "completed")

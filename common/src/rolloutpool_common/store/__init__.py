@@ -1,8 +1,8 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `outbox`, `workers`,
-`trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua script
-(`scripts/`), so that it happens whole or not at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`, `outbox`,
+`workers`, `trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua
+script (`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -32,6 +32,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.history import Histories
 from rolloutpool_common.store.liveness import Liveness
 from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
@@ -105,6 +106,7 @@ class Store:
         self.batch_tokenizers = BatchTokenizers(connection)
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.rows = Rows(connection)
+        self.histories = Histories(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)

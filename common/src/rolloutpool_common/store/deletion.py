@@ -16,7 +16,7 @@ __all__ = ["delete_batch"]
 
 CHUNK = 500
 """Rollouts per round trip."""
-ROLLOUT_PARTS = ("", "journal", "result", "evidence")
+ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history")
 BATCH_PARTS = ("", "items", "groups", "group_counts", "deadlines", "idempotent", "names", "rows", "outbox", "done")
 
 

@@ -25,6 +25,7 @@ rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this
 A rollout:
 rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncalled), counters; absent before its first
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
+rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name

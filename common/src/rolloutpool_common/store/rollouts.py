@@ -273,7 +273,7 @@ class Rollouts:
         return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role) >= 0
 
     async def give_back(
-        self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float
+        self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float, why: str = ""
     ) -> bool:
         """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds.
 
@@ -282,11 +282,12 @@ class Rollouts:
             clean: Whether no model call of it can be in flight.
             counter: `retries` after an infra failure, `deferrals` because its trainer's port is down.
             delay_s: Seconds until it may run again.
+            why: In words, for people who look at its history.
 
         Returns:
             Whether the rollout was still this worker's.
         """
-        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role) >= 0
+        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role, why) >= 0
 
     async def abandon(
         self, uid: str, token: str, role: WorkerRole, *, clean: bool = False, delay_s: float = 0.0
@@ -313,14 +314,14 @@ class Rollouts:
             await self.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, lost.failure(None))
         return losses >= 0
 
-    async def _requeue(self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole) -> int:
+    async def _requeue(
+        self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole, why: str = ""
+    ) -> int:
         """Returns the new value of the counter, 0 without one; -1 where the rollout was not this worker's."""
-        split = keys.split_uid(uid)
-        if split is None:
+        if (split := keys.split_uid(uid)) is None:
             return -1
-        return int(
-            await self._connection.script("release", *split, token, "", counter, int(clean), int(delay_s * 1000), role)
-        )
+        known = [int(clean), int(delay_s * 1000), role, *([why[:300]] if why else [])]
+        return int(await self._connection.script("release", *split, token, "", counter, *known))
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""

@@ -28,6 +28,7 @@ from rolloutpool_common.protocol.batch import (
 from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group, GroupPolicy
 from rolloutpool_common.protocol.health import Health
+from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.rollouts import RolloutView
@@ -243,6 +244,10 @@ class AsyncRolloutClient:
     async def get_rollout(self, rollout_id: str) -> RolloutView:
         """Asks for one rollout by its uid or by the caller's own id. Its `result` is there once it has ended."""
         return await self.ask(calls.rollout_view(rollout_id))
+
+    async def history(self, uid: str) -> RolloutHistory:
+        """Asks which workers had a rollout, and why it was queued again. Takes the uid only."""
+        return await self.ask(views.history(uid))
 
     async def cancel_rollout(self, rollout_id: str) -> bool:
         """Ends one rollout, by its uid or by the caller's own id.

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
+from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.rows import RowPage
 from rolloutpool_trainer.client.calls import Call, read_model, resource
 
-__all__ = ["batch_list", "rows"]
+__all__ = ["batch_list", "history", "rows"]
 
 
 def batch_list(
@@ -61,3 +62,8 @@ def rows(
     if cursor is not None:
         params["cursor"] = cursor
     return Call(method="GET", path=f"{resource('batches', batch_id)}/rollouts", params=params, read=read_model(RowPage))
+
+
+def history(uid: str) -> Call[RolloutHistory]:
+    """`GET /v1/rollouts/{uid}/history`; takes the pool's uid only."""
+    return Call(method="GET", path=f"{resource('rollouts', uid)}/history", read=read_model(RolloutHistory))

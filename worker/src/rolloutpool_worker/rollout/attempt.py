@@ -191,15 +191,16 @@ class _Attempt:
                 failpoints.hit("worker.finish_before_ack")
                 _log_end(claim, result)
             case Action.REQUEUE, RolloutResult() as result:
-                delay_s = decision.delay_s
+                delay_s, failure = decision.delay_s, result.failure
+                why = "" if failure is None else f"{failure.category}: {failure.message}"
                 await self._retry_store(
-                    lambda: rollouts.give_back(claim, clean=clean, counter="retries", delay_s=delay_s)
+                    lambda: rollouts.give_back(claim, clean=clean, counter="retries", delay_s=delay_s, why=why)
                 )
                 _log.info("rollout %s attempt %d is retried: %s", claim.uid, claim.attempt, result.failure)
-            case Action.DEFER, _:
-                delay_s = decision.delay_s
+            case Action.DEFER, cause:
+                delay_s, why = decision.delay_s, str(cause)
                 await self._retry_store(
-                    lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s)
+                    lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s, why=why)
                 )
             case Action.RELEASE, _:
                 await self._retry_store(lambda: rollouts.release(claim, clean=clean))

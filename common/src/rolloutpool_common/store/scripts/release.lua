@@ -1,5 +1,6 @@
 -- Take a running rollout from its worker and queue it again; its journal stays.
--- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler).
+-- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler),
+-- then, where it is known, why in words (for its history).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
 -- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
@@ -17,8 +18,8 @@
 local batch, index, token, worker, counter, clean = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local delay_ms, role = tonumber(ARGV[7]), ARGV[8]
 local uid = batch .. '-' .. index
-local status, holder_token, holder, uncalled, was_clean = unpack(redis.call(
-  'HMGET', k_rollout(uid), 'status', 'token', 'worker', 'uncalled', 'clean'
+local status, holder_token, holder, uncalled, was_clean, attempt, claimed, turns = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'token', 'worker', 'uncalled', 'clean', 'attempt', 'claimed', 'turns'
 ))
 if status ~= 'running' or (token ~= '' and holder_token ~= token) or (worker ~= '' and holder ~= worker) then
   -- A dead worker's list may name what it no longer has. While it names anything, deregister.lua keeps the worker.
@@ -62,6 +63,12 @@ end
 local priority = redis.call('HGET', k_batch(batch), 'priority')
 if uncalled == epoch() and (worker ~= '' or counter == 'losses') then clean = was_clean or '1' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
+local detail = ARGV[9] or (worker ~= '' and redis.call('HGET', P .. 'obituaries', worker))
+redis.call('RPUSH', k_rollout(uid, 'history'), cjson.encode({
+  attempt = tonumber(attempt), worker = holder, claimed_ms = tonumber(claimed), ended_ms = now_ms(), delay_ms = delay_ms,
+  turns = tonumber(turns or '0'), reason = counter ~= '' and counter or 'drains', detail = detail or nil,
+}))
+redis.call('LTRIM', k_rollout(uid, 'history'), -50, -1)
 -- If the worker lives after all, its next beat tells it to stop.
 if token == '' then redis.call('SADD', k_worker(holder, 'stop'), holder_token) end
 redis.call('HDEL', k_rollout(uid), 'token', 'worker', 'uncalled')
