@@ -59,6 +59,8 @@ class Model:
     """Since its journal grew."""
     retries: int = 0
     clean: bool = True
+    called: bool = False
+    """Whether its claim has a record in the journal; without one, no model call was noted under it."""
     journal: list[JournalRecord] = field(default_factory=list)
     result: dict[str, Any] | None = None
     """What must be delivered: attempt and worker of who ended it."""
@@ -177,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
             model.attempts += 1
             found = (answer.attempt, answer.crashes, answer.retries, answer.journal_length, answer.clean)
             assert found == (model.attempts, model.crashes, model.retries, len(model.journal), model.clean)
-            model.status, model.token, model.worker = "running", token, worker
+            model.status, model.token, model.worker, model.called = "running", token, worker, False
             return answer
         return None
 
@@ -198,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert isinstance(answer, Claim)
         model.attempts += 1
         assert (answer.attempt, answer.crashes) == (model.attempts, model.crashes)
-        model.status, model.token, model.worker = "running", token, "w3"
+        model.status, model.token, model.worker, model.called = "running", token, "w3", False
         return answer
 
     @rule(claim=claims, answer_lost=st.booleans())
@@ -214,6 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
         for _ in range(1 + answer_lost):
             self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
         model.journal.append(record)
+        model.called = True
         model.crashes = 0
 
     @rule(claim=claims)
@@ -226,6 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
         record = observation_record(claim.token)
         self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
         model.journal.append(record)
+        model.called = True
         model.crashes = 0
 
     @rule(
@@ -276,7 +280,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert report.requeued == len(mine)
         for uid, model in mine.items():
             model.crashes += 1
-            model.status, model.token, model.clean = "queued", None, False
+            model.status, model.token = "queued", None
+            # A death before the first call leaves what was true before (release.lua).
+            model.clean = model.clean and not model.called
             if model.crashes >= MAX_CRASHES:
                 self.end(uid, RolloutStatus.FAILED, model.attempts, None)
         self.announce(worker)
