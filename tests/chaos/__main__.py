@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 from tests.chaos.campaign import Campaign, run
+from tests.chaos.priority import prefer
 from tests.chaos.table import show
 from tests.chaos.verdict import judge
 
@@ -27,6 +28,11 @@ def main() -> int:
     parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
     parser.add_argument("--folder", type=Path, help="where logs and verdict.json stay")
     arguments = parser.parse_args()
+    if not prefer():
+        print(
+            "not preferred: links and trainers compete with the hogs, so times say less (run it as root)",
+            file=sys.stderr,
+        )
     campaign = Campaign(
         rollouts=arguments.rollouts,
         kills=arguments.kills,

@@ -9,6 +9,7 @@ either `rolloutpool worker --processes 2`, a parent with two workers, or one bar
 import asyncio
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +119,7 @@ class Cast:
         self.census = Census(record, self.redis_port, self._pids_of_hosts)
         self.trainers: list[Process] = []
         self._callers: dict[int, int | None] = {}
+        self._returns: set[asyncio.Task[None]] = set()
 
     @property
     def workers(self) -> int:
@@ -194,7 +196,7 @@ class Cast:
                 *map(str, (log, self._tools, self._latency)),
                 *listens,
             ]
-            self.trainers.append(self._process(log.stem, command, {}))
+            self.trainers.append(self._process(log.stem, command, {}, preferred=True))
             self.trainers[-1].start()
 
         async def listen() -> bool:
@@ -256,11 +258,20 @@ class Cast:
     def _names(self, kind: str, count: int) -> list[str]:
         return [f"{kind}-{n}" for n in range(count)]
 
-    def _process(self, name: str, command: list[str], env: dict[str, str]) -> Process:
-        return Process(name, command, env, self.folder, self._ended)
+    def _process(self, name: str, command: list[str], env: dict[str, str], *, preferred: bool = False) -> Process:
+        return Process(name, command, env, self.folder, self._ended, preferred=preferred)
 
     def _ended(self, process: Process, code: int) -> None:
         self._record.write("ended", name=process.name, code=code)
+        if process is self.redis and not process.ending:
+            task = asyncio.create_task(self._note_return())
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _note_return(self) -> None:
+        with suppress(TimeoutError):
+            await self.redis_answers()
+            self._record.write("answers", name=self.redis.name)
 
     def _pids_of_hosts(self) -> dict[int, str]:
         return {pid: host.name for host in self.hosts for pid in host.pids()}

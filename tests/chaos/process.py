@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.chaos.priority import niceness, prefer
+
 from rolloutpool_common.process import launch
 
 __all__ = ["Process"]
@@ -34,16 +36,19 @@ class Process:
         env: Mapping[str, str],
         folder: Path,
         on_end: Callable[["Process", int], None],
+        *,
+        preferred: bool = False,
     ) -> None:
-        """Not started yet. `on_end(process, exit code)` is called at each end."""
+        """Not started yet. `on_end(process, exit code)` is called at each end; `preferred` before the pool and hogs."""
         self.name = name
         self.pid: int | None = None
         """None while it does not run."""
         self.log = folder / f"{name}.log"
-        self._command, self._env = command, env
+        self._command, self._env, self._preferred = command, env, preferred
         self._since = 0.0
         self._on_end = on_end
-        self._ending = False
+        self.ending = False
+        """Whether it is being stopped for good."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -65,7 +70,7 @@ class Process:
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, patience: float = 20.0) -> None:
         """Ends it for good."""
-        self._ending = True
+        self.ending = True
         if self._task is None:
             return
         self.send(signal.SIGCONT)
@@ -76,8 +81,8 @@ class Process:
             await self._task
 
     async def _keep(self) -> None:
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "0"]
-        while not self._ending:
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(niceness())]
+        while not self.ending:
             with self.log.open("ab") as log:
                 child = await asyncio.create_subprocess_exec(
                     *launcher,
@@ -88,11 +93,13 @@ class Process:
                     stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
                 )
+            if self._preferred:
+                prefer(child.pid)
             self.pid, self._since = child.pid, time.monotonic()
             code = await child.wait()
             self.pid = None
             self._on_end(self, code)
-            if not self._ending:
+            if not self.ending:
                 await asyncio.sleep(PAUSE)
 
     def failpoints(self) -> list[str]:

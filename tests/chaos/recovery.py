@@ -1,7 +1,8 @@
 """How long rollouts take to go on after a death, from the trainers' logs and the campaign's own notes.
 
 A rollout's recovery begins when the process that asked for its last turn died, and ends with its next call or its
-result. Seconds in which the campaign itself had Redis stopped, or the process that took over, are subtracted.
+result. Seconds in which the campaign itself held up what this needs are subtracted: it had stopped Redis or the process
+that took over, cut this process off from Redis, or killed the rollout's trainer or cut that off.
 """
 
 from bisect import bisect_right
@@ -40,6 +41,8 @@ class Ask:
     """Of the worker; None where it is not known, and of a result."""
     until: float = float("inf")
     """When it was answered."""
+    trainer: str = ""
+    """Which one was asked."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def asks_of(trainers: Mapping[str, list[dict[str, Any]]], campaign: Sequence[dic
         if entry["event"] == "connected":
             connections[entry["port"]].append((entry["at"], entry["pid"]))
     found: defaultdict[str, list[Ask]] = defaultdict(list)
-    for log in trainers.values():
+    for trainer, log in trainers.items():
         answered: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
         for entry in log:
             if entry["event"] == "answer":
@@ -84,7 +87,7 @@ def asks_of(trainers: Mapping[str, list[dict[str, Any]]], campaign: Sequence[dic
                 pid = known[place - 1][1] if place else None
                 times = answered[entry["uid"], entry["turn"], entry["attempt"]]
                 until = next((at for at in times if at >= entry["at"]), float("inf"))
-                found[entry["uid"]].append(Ask(entry["at"], entry["attempt"], pid, until))
+                found[entry["uid"]].append(Ask(entry["at"], entry["attempt"], pid, until, trainer))
     for asks in found.values():
         asks.sort(key=lambda ask: ask.at)
     return found
@@ -95,11 +98,14 @@ def recoveries(
     results: Mapping[str, dict[str, Any]],
     manners: Mapping[str, Manner],
     campaign: Sequence[dict[str, Any]],
+    trainers: Mapping[str, list[dict[str, Any]]],
 ) -> list[Recovery]:
     """All recoveries of rollouts of honest trainers: where the trainer refuses, a rollout waits because of that."""
     deaths = _deaths(campaign)
     isolated = {entry["pid"] for entry in campaign if entry["event"] == "member" and entry["isolated"]}
     held = _held(campaign)
+    unreachable = _unreachable(campaign, trainers)
+    hosts = {entry["pid"]: entry["host"] for entry in campaign if entry["event"] == "member"}
     company = _company(asks, isolated)
     disturbed = _disturbances(campaign, isolated)
     found = []
@@ -116,7 +122,9 @@ def recoveries(
             if death is None:
                 continue
             raw = after.at - death.at
-            away = _overlap((death.at, after.at), [*held[None], *held[after.pid]])
+            blocks = [*held[None], *held[after.pid], *unreachable[before.trainer]]
+            blocks += unreachable[f"{before.trainer}/{manners[uid]}"] + unreachable[hosts.get(after.pid, "")]
+            away = _overlap((death.at, after.at), blocks)
             suspect = ""
             if after.pid in isolated:
                 suspect = "with company" if (uid, after.at) in company else "alone"
@@ -178,6 +186,10 @@ def _held(campaign: Sequence[dict[str, Any]]) -> dict[int | None, list[Interval]
     found: defaultdict[int | None, list[Interval]] = defaultdict(list)
     for spans in intervals(campaign, REDIS_AWAY).values():
         found[None] += spans
+    answers = [entry["at"] for entry in campaign if entry["event"] == "answers"]
+    for entry in campaign:
+        if entry["event"] == "ended" and entry["name"] == "redis":
+            found[None].append((entry["at"], next((at for at in answers if at > entry["at"]), entry["at"])))
     ends: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for entry in campaign:
         if entry["event"] == "over":
@@ -187,6 +199,21 @@ def _held(campaign: Sequence[dict[str, Any]]) -> dict[int | None, list[Interval]
             until = next((at for at in ends[entry["kind"], entry["target"]] if at >= entry["at"]), float("inf"))
             for pid in entry.get("pids", ()):
                 found[pid].append((entry["at"], until))
+    return found
+
+
+def _unreachable(
+    campaign: Sequence[dict[str, Any]], trainers: Mapping[str, list[dict[str, Any]]]
+) -> defaultdict[str, list[Interval]]:
+    """When each trainer was killed and did not listen again, and when each link was closed."""
+    found: defaultdict[str, list[Interval]] = defaultdict(list)
+    for name, log in trainers.items():
+        starts = [entry["at"] for entry in log if entry["event"] == "start"]
+        for entry in campaign:
+            if entry["event"] == "ended" and entry["name"] == name:
+                found[name].append((entry["at"], next((at for at in starts if at > entry["at"]), float("inf"))))
+    for target, spans in intervals(campaign, ("hold", "refuse")).items():
+        found[target] += spans
     return found
 
 

@@ -22,6 +22,7 @@ from tests.chaos.consumer import Consumer
 from tests.chaos.hogs import Hogs
 from tests.chaos.items import STEADY_SHARES, draw_items
 from tests.chaos.long_faults import LongFaults
+from tests.chaos.priority import prefer
 from tests.chaos.record import Record, entries
 from tests.chaos.samples import Sampler
 from tests.chaos.steadiness import judge_steadiness, show_steadiness
@@ -130,6 +131,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where logs and soak.json stay")
     arguments = parser.parse_args()
+    prefer()
     with tempfile.TemporaryDirectory(prefix="rolloutpool-soak-") as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

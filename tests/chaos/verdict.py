@@ -113,7 +113,7 @@ def judge(folder: Path) -> Verdict:
     for uid, manner in manners.items():
         _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict)
     asks = asks_of(trainers, campaign)
-    _resumptions(asks, results, manners, campaign, verdict)
+    _resumptions(asks, results, manners, campaign, trainers, verdict)
     _kills(asks, results, trainers, campaign, verdict)
     verdict.faults = Counter(
         entry["kind"] for entry in campaign if entry["event"] == "fault" and entry["kind"] != "kill"
@@ -221,6 +221,7 @@ def _resumptions(
     results: dict[str, dict[str, Any]],
     manners: dict[str, Manner],
     campaign: Sequence[dict[str, Any]],
+    trainers: dict[str, list[dict[str, Any]]],
     verdict: Verdict,
 ) -> None:
     for uid, mine in asks.items():
@@ -234,7 +235,7 @@ def _resumptions(
         for ask in mine:
             verdict.asked_by_replaced += ask.attempt < highest
             highest = max(highest, ask.attempt)
-    verdict.recoveries = recoveries(asks, results, manners, campaign)
+    verdict.recoveries = recoveries(asks, results, manners, campaign, trainers)
 
 
 def _kills(

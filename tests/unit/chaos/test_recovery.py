@@ -28,13 +28,18 @@ HOSTS: list[Entry] = [
 
 
 def found(
-    *notes: Entry, asks: list[Ask], manner: Manner = Manner.STEADY, result: Entry | None = None
+    *notes: Entry,
+    asks: list[Ask],
+    manner: Manner = Manner.STEADY,
+    result: Entry | None = None,
+    trainer: list[Entry] | None = None,
 ) -> list[Recovery]:
     campaign = [*HOSTS, member(1), member(2, host="host-1"), *notes]
-    return recoveries({"u": asks}, {"u": result} if result else {}, {"u": manner}, campaign)
+    logs = {"trainer-0": trainer or []}
+    return recoveries({"u": asks}, {"u": result} if result else {}, {"u": manner}, campaign, logs)
 
 
-BEFORE, AFTER = Ask(10.0, 1, 1), Ask(14.0, 2, 2)
+BEFORE, AFTER = Ask(10.0, 1, 1, trainer="trainer-0"), Ask(14.0, 2, 2, trainer="trainer-0")
 
 
 def test_from_a_kill_to_the_next_call() -> None:
@@ -99,6 +104,34 @@ def test_a_stop_counts_only_of_the_process_that_took_over() -> None:
         assert one.seconds == seconds
 
 
+def test_the_start_of_a_killed_trainer_is_subtracted() -> None:
+    notes = [kill("worker with a parent", 12.0, 1), gone(1, 12.1)]
+    for name, seconds in (("trainer-0", 0.5), ("trainer-1", 2.0)):
+        ended = {"event": "ended", "name": name, "code": -9, "at": 11.5}
+        (one,) = found(*notes, ended, asks=[BEFORE, AFTER], trainer=[{"event": "start", "at": 13.5}])
+        assert one.seconds == seconds
+
+
+def test_the_start_of_a_killed_redis_is_subtracted() -> None:
+    redis = [
+        {"event": "ended", "name": "redis", "code": -9, "at": 12.5},
+        {"event": "answers", "name": "redis", "at": 13.0},
+    ]
+    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), *redis, asks=[BEFORE, AFTER])
+    assert one.seconds == 1.5
+
+
+@pytest.mark.parametrize(
+    ("target", "seconds"),
+    [("trainer-0/steady", 0.5), ("trainer-0/slow", 2.0), ("host-1", 0.5), ("host-0", 2.0), ("api-0", 2.0)],
+)
+def test_a_link_that_is_held_is_subtracted_where_the_rollout_needs_it(target: str, seconds: float) -> None:
+    about = {"kind": "hold", "target": target}
+    hold = [{"event": "fault", **about, "at": 12.0}, {"event": "over", **about, "at": 13.5}]
+    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), *hold, asks=[BEFORE, AFTER])
+    assert one.seconds == seconds
+
+
 def test_attempts_that_asked_nothing_were_lost_too() -> None:
     (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), asks=[BEFORE, Ask(20.0, 3, 2)])
     assert one.kind == SEVERAL
@@ -116,7 +149,7 @@ def test_suspects_have_company_where_calls_overlap_in_an_isolated_process() -> N
         "b": [BEFORE, Ask(15.0, 2, 5, until=18.0)],
         "c": [BEFORE, Ask(19.0, 2, 5, until=22.0)],
     }
-    kinds = [one.suspect for one in recoveries(asks, {}, manners, campaign)]
+    kinds = [one.suspect for one in recoveries(asks, {}, manners, campaign, {})]
     assert kinds == ["with company", "with company", "alone"]
 
 
@@ -131,4 +164,6 @@ def test_calls_are_of_the_process_whose_connection_they_came_over() -> None:
         {"event": "ask", **about, "attempt": 2, "port": 40, "at": 6.0},
         {"event": "answer", **about, "attempt": 2, "at": 8.0},
     ]
-    assert asks_of({"trainer-0": log}, campaign) == {"u": [Ask(2.0, 1, 1), Ask(6.0, 2, 2, until=8.0)]}
+    assert asks_of({"trainer-0": log}, campaign) == {
+        "u": [Ask(2.0, 1, 1, trainer="trainer-0"), Ask(6.0, 2, 2, until=8.0, trainer="trainer-0")]
+    }
