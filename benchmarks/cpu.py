@@ -87,6 +87,9 @@ def _role(pid: int, name: str) -> str | None:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    # Celery puts a title in the place of a worker's command line.
+    if command[0].startswith("[celeryd:"):
+        return "worker"
     # `python -m MODULE`
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
     return _ROLES.get(module)
