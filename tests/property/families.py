@@ -4,11 +4,13 @@ Each is a chat template over the tiny tokenizer, with what is known about it by 
 a turn with calls.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.tiny_tokenizers import write_tokenizer
+from tokenizers import Tokenizer
 
 __all__ = ["FAMILIES", "GENERATION", "LOOP", "Family", "lay_out"]
 
@@ -25,6 +27,10 @@ class Family:
     eos: str = "<|im_end|>"
     answer_ends: tuple[str, ...] = ("<|im_end|>",)
     call_ends: tuple[str, ...] = ("<|im_end|>",)
+    call: str = "<tool_call>{}</tool_call>"
+    """How a policy of this family writes a call, around its arguments."""
+    stop: str | None = None
+    """A stop token that only the model's generation_config.json names."""
 
 
 FAMILIES = {
@@ -55,7 +61,8 @@ FAMILIES = {
         "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
     ),
     "wrapped_with_tools": Family(
-        LOOP.replace("m.content", "('<tool_response>' + m.content if tools and m.role == 'tool' else m.content)")
+        "{% for t in tools or [] %}{{ t.function.name + '\n' }}{% endfor %}"
+        + LOOP.replace("m.content", "('<tool_response>' + m.content if tools and m.role == 'tool' else m.content)")
         + GENERATION
     ),
     "plain_headers": Family(
@@ -76,6 +83,64 @@ FAMILIES = {
         "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' + '<|call_end|>' }}{% endfor %}"
         "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION,
         ("<|call_end|>",),
+        call="[{}]<|call_end|>",
+    ),
+    "other_stop": Family(LOOP + GENERATION, ("<|stop|>",), stop="<|stop|>"),
+    "needs_tools": Family(
+        "{% for t in tools %}{{ t.function.name }}{% endfor %}" + LOOP + GENERATION,
+    ),
+    "working_outputs": Family(
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"
+        "{% elif m.role == 'assistant' %}"
+        "{{ '<\uff5cAssistant\uff5c>' + m.content + '<\uff5cend▁of▁sentence\uff5c>' }}"
+        "{% elif m.role == 'system' %}{{ m.content }}{% else %}"
+        "{{ '<\uff5ctool▁outputs▁begin\uff5c><\uff5ctool▁output▁begin\uff5c>' + m.content }}"
+        "{{ '<\uff5ctool▁output▁end\uff5c><\uff5ctool▁outputs▁end\uff5c>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<\uff5cAssistant\uff5c><think>\n' }}{% endif %}",
+        tuple(
+            f"<\uff5c{name}\uff5c>"
+            for name in (
+                "User",
+                "Assistant",
+                "tool▁outputs▁begin",
+                "tool▁outputs▁end",
+                "tool▁output▁begin",
+                "tool▁output▁end",
+                "end▁of▁sentence",
+            )
+        ),
+        eos="<\uff5cend▁of▁sentence\uff5c>",
+        answer_ends=("<\uff5cend▁of▁sentence\uff5c>",),
+        call_ends=("<\uff5cend▁of▁sentence\uff5c>",),
+    ),
+    "quotes_text": Family(  # as Qwen2.5's: arguments that are text become JSON text
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+        "{% for c in m.tool_calls or [] %}"
+        "{{ '<tool_call>' + (c.function.arguments | tojson) + '</tool_call>' }}{% endfor %}"
+        "{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
+    ),
+    "wants_objects": Family(  # as Qwen3-Coder's: text has no items
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ '<tool_call>' }}{% for k, v in c.function.arguments | items %}"
+        "{{ '{\"' ~ k ~ '\":\"' ~ v ~ '\"}' }}{% endfor %}{{ '</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}"
+        "{% endfor %}" + GENERATION
+    ),
+    "drops_thinking": Family(  # as Qwen3's: thinking before the last question is dropped
+        "{% set ns = namespace(last=0) %}"
+        "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and loop.index0 < ns.last else m.content }}"
+        "{% for c in m.tool_calls or [] %}"
+        "{{ '<tool_call>' + (c.function.arguments | tojson) + '</tool_call>' }}{% endfor %}"
+        "{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
+    ),
+    "merged_results": Family(  # as Qwen3's: results that follow each other share a turn
+        "{% for m in messages %}{% if m.role == 'tool' %}"
+        "{{ '<|im_start|>user' if loop.first or loop.previtem.role != 'tool' else '' }}"
+        "{{ '\n<tool_response>' + m.content + '</tool_response>' }}"
+        "{{ '<|im_end|>\n' if loop.last or loop.nextitem.role != 'tool' else '' }}"
+        "{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+        + GENERATION
     ),
 }
 
@@ -86,4 +151,7 @@ def lay_out(folder: Path) -> Iterator[tuple[str, Path]]:
         directory = folder / name
         directory.mkdir(parents=True, exist_ok=True)
         write_tokenizer(directory, family.template, family.special, family.eos)
+        if family.stop is not None:
+            stop = Tokenizer.from_file(str(directory / "tokenizer.json")).token_to_id(family.stop)
+            (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [stop]}), encoding="utf-8")
         yield f"family:{name}", directory

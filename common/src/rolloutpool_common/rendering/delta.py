@@ -111,13 +111,7 @@ class DeltaRenderer:
             TemplateRefused: The ids cannot be exact with this template.
         """
         kwargs = dict(template_kwargs or {})
-        new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
-        _check(new)
-        # Only the turn itself; otherwise each delta would cost as much as its history is long.
-        past = normalise(history[-1:]) if history else []
-        calls = sentinel.calls_of(past, new)
-        silent = bool(calls and past and not past[-1]["content"])
-        known = self._known(new, calls, silent, kwargs, tools)
+        new, calls, known = self._look_up(new_messages, history, kwargs, tools)
         shape = known.shape
         shown = tools if shape.reads_tools else None
         turn = sentinel.turn(
@@ -144,6 +138,33 @@ class DeltaRenderer:
         if sentinel.NAMELESS in text:
             raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
         return self._delta(text, start, end, sampled, calls=bool(calls))
+
+    def shape(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        history: Sequence[Message] | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> Shape:
+        """What a delta of these messages depends on; arguments and errors as of `render`."""
+        return self._look_up(new_messages, history, dict(template_kwargs or {}), tools)[2].shape
+
+    def _look_up(
+        self,
+        new_messages: Sequence[Message],
+        history: Sequence[Message] | None,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], _Known]:
+        """The new messages in normal form, the calls that the turn before them makes, and what is known of them."""
+        new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
+        _check(new)
+        # Only the turn itself; otherwise each delta would cost as much as its history is long.
+        past = normalise(history[-1:]) if history else []
+        calls = sentinel.calls_of(past, new)
+        silent = bool(calls and past and not past[-1]["content"])
+        return new, calls, self._known(new, calls, silent, kwargs, tools)
 
     def _marked(self, text: str) -> str:
         return text if text == sentinel.NAMELESS else str(self._codec.escaper.value(text))

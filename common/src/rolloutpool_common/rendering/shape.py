@@ -62,6 +62,8 @@ class Shape:
     """What the template writes after the sentinel and before the first new message."""
     end: str | None
     """The part of `start` that ends the policy's turn; None where it can't be told from the next header."""
+    moves_tools: bool
+    """Whether the template writes the tools after the turn instead of at the start, so that deltas leave them out."""
 
 
 class Prober:
@@ -164,7 +166,8 @@ class Prober:
         text, base = self.render([USER], turn, marks, kwargs=kwargs, tools=tools)
         if base is None:
             raise TurnEndNotFound()
-        shown = tools if tools and self._reads_tools(turn, marks, base, kwargs, tools) else None
+        reads, moves = self._place_of_tools(turn, marks, base, kwargs, tools) if tools else (False, False)
+        shown = tools if reads else None
         if tools and shown is None:
             # Deltas leave the tools out, so all else is found out from a render without them.
             text, base = self.render([USER], turn, marks, kwargs=kwargs, tools=None)
@@ -180,6 +183,7 @@ class Prober:
             moves_system=moves_system,
             start=base[: sentinel.first_marker(base)],
             end=self._end([USER], turn, base, kwargs, shown),
+            moves_tools=moves,
         )
 
     def _end(
@@ -198,20 +202,21 @@ class Prober:
         # generation prompt.
         return alone if alone is not None and base.startswith(alone) else None
 
-    def _reads_tools(
+    def _place_of_tools(
         self,
         turn: Message,
         marks: Sequence[Message],
         base: str,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]],
-    ) -> bool:
+    ) -> tuple[bool, bool]:
+        """Whether results are written otherwise with tools, and whether the tools themselves move to the end."""
         try:
             _, bare = self.render([USER], turn, marks, kwargs=kwargs, tools=None)
         except RenderFailed:
-            return True  # the template counts on tools
+            return True, False  # the template counts on tools
         if bare == base:
-            return False
+            return False, False
         # The base changes with the tools: either they move to the end, or results are written otherwise where there are
         # tools. Marked names show which of the two it is.
         named = [_named(tool, f"{_TOOL}{i}e") for i, tool in enumerate(tools)]
@@ -219,12 +224,12 @@ class Prober:
             text, found = self.render([USER], turn, marks, kwargs=kwargs, tools=named)
             first = self._template.render([USER], tools=named, template_kwargs=kwargs)
         except RenderFailed:
-            return True
+            return True, False
         # Moved: shown in the first prompt, then only after the turn.
         moved = found is not None and _TOOL in first and _TOOL in found and _TOOL not in text[: len(text) - len(found)]
         if moved and any(mark["role"] in ("system", "developer") for mark in marks):
             raise HistoryRewritten("The template moves the tools to a late system message, or repeats them there.")
-        return not moved
+        return not moved, moved
 
     def _depends_on(
         self,

@@ -27,6 +27,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
+from rolloutpool_common.rendering.shape import Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import quicken_sandbox
 from rolloutpool_common.rendering.written import written_texts
@@ -109,6 +110,11 @@ class ChatTokenizer:
         return self._chat
 
     @property
+    def codec(self) -> Codec:
+        """For the other modules of this folder."""
+        return self._codec
+
+    @property
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
         return self._codec.vocabulary.size
@@ -138,6 +144,16 @@ class ChatTokenizer:
     def closing(self) -> tuple[int, ...]:
         """The ids by which a turn ends that was sampled whole; empty where the template writes none."""
         return () if self.close_id is None else (self.close_id,)
+
+    @cached_property
+    def closes_turns(self) -> bool:
+        """Whether the template ends an answer with a token at which policies stop, even where nothing follows it."""
+        answered = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        try:
+            ids = self._codec.encode(self._template(None).render(answered, generation_prompt=False).rstrip())
+        except TemplateRefused:
+            return False
+        return bool(ids) and ids[-1] in self.stop_ids
 
     @property
     def reads_clock(self) -> bool:
@@ -277,6 +293,21 @@ class ChatTokenizer:
             with self._lock:
                 self._tools_read[key] = known
         return known[1]
+
+    def delta_shape(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        history: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> Shape | None:
+        """What a delta depends on; None where it is written by hand. Arguments and errors as of `render_delta`."""
+        template = self._template(tools)
+        if self.close_id is not None and self._writes_outputs_by_hand(template):
+            return None
+        renderer = self._deltas[template.source]
+        return renderer.shape(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
 
     @property
     def deltas_read_history(self) -> bool:

@@ -86,6 +86,7 @@ class TurnEnd:
             # A stop that this end does not have: it stands in place of the end's own.
             if sampled.control in self._stops:
                 taken = stop.end() if stop else over
+                taken += _common(start[taken:], sampled.space)
                 return taken, max(over, taken)
         if not calls:
             return 0, over

@@ -144,6 +144,20 @@ def test_tools_that_move_to_the_last_message_are_not_shown_twice(make_tokenizer:
     assert "add" not in delta(tokenizer, [USER, said()], [USER], "I said<|im_end|>", tools=TOOLS)
 
 
+SYSTEM_LAST = (  # as Mistral's: the system message stands in the last user message
+    "{% set first = messages[0].content + '\n' if messages[0].role == 'system' else '' %}"
+    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ (first if loop.last and m.role == 'user' else '') + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+
+
+def test_a_system_message_that_moves_to_the_last_message_is_not_said_twice(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(SYSTEM_LAST)
+    history = [{"role": "system", "content": "Be kind."}, USER, said()]
+    for _ in range(3):  # the first uses of a shape are checked after the real history
+        assert "Be kind." not in delta(tokenizer, history, [USER], "I said<|im_end|>")
+
+
 PLAIN_HEADERS = (
     "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content }}"
     "{{ eos_token + '\n\n' if m.role == 'assistant' else '\n\n' }}{% endfor %}"
@@ -204,6 +218,8 @@ def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(tmp_path))
     assert stop in tokenizer.stop_ids
     assert delta(tokenizer, [USER, said()], [USER], "I said<|stop|>").startswith("\n<|im_start|>user")
+    # White space that was sampled after it is not written again.
+    assert delta(tokenizer, [USER, said()], [USER], "I said<|stop|>\n").startswith("<|im_start|>user")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 There are two kinds of trainers:
 
-- One that **keeps ids** continues its own: what it sampled is never rendered again, only what was appended is.
+- One that **keeps ids** continues its own: what it sampled is never rendered again, only what was appended is. From
+  time to time that is checked against a full render (`prompt_check.py`).
 - One that **re-renders** puts the whole history through the chat template each turn, so the ids that it gets may differ
   from those that were sampled.
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 
 __all__ = ["Prompt", "Prompter"]
 
@@ -31,11 +33,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Prompter:
-    """Renders prompts. It is immutable, so it may be called in a thread."""
+    """Renders prompts. It may be called in a thread."""
 
     tokenizer: ChatTokenizer
     keeps_ids: bool
     template_kwargs: dict[str, Any]
+    check: PromptCheck
 
     def prompt(
         self,
@@ -55,6 +58,7 @@ class Prompter:
 
         Raises:
             TemplateRefused: The template cannot render the conversation.
+            PromptFault: What was appended is not what a full render has.
         """
         if not self.keeps_ids:
             # Deliberately naive: no control token is escaped, because trainers that re-render do not do it either.
@@ -63,12 +67,14 @@ class Prompter:
         if appended is None:
             ids = self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs)
             return Prompt(list(ids), None)
-        context = ledger.ids
+        context, sampled = ledger.ids, ledger.last_sampled(SAMPLED_TAIL)
         delta = self.tokenizer.render_delta(
             messages[len(messages) - appended :],
-            sampled=ledger.last_sampled(SAMPLED_TAIL),
+            sampled=sampled,
             history=messages[: len(messages) - appended],
             tools=tools,
             template_kwargs=self.template_kwargs,
         )
-        return Prompt([*context, *delta.close_ids, *delta.glue_ids], delta)
+        ids = [*context, *delta.close_ids, *delta.glue_ids]
+        self.check.check(messages, appended, delta, sampled=sampled, tools=tools, prompt=len(ids))
+        return Prompt(ids, delta)

@@ -136,7 +136,9 @@ class TokenTrack:
             return MaskPlan((), plan.exact, plan.rerender)
         rerender = await self._count(messages, edited=edited, anew=True)
         parsed = await self._count(messages, edited=edited, parsed=True, anew=True)
-        candidates = (rerender, parsed, plan.exact) if mode is MaskMode.AUTO else (rerender, parsed)
+        # A trainer that was taken to keep ids has given back ids that text would not have given.
+        counts = (parsed, rerender) if self.kind is TrainerKind.KEEPS_IDS else (rerender, parsed)
+        candidates = (*counts, plan.exact) if mode is MaskMode.AUTO else counts
         left = dict.fromkeys(n for n in candidates if n is not None and n >= 0 and n not in plan.lengths)
         return MaskPlan(tuple(left), plan.exact, rerender, parsed)
 
