@@ -111,7 +111,7 @@ class _Play:
     def __init__(self, tokenizer: ChatTokenizer, oracle: Oracle, random: Random) -> None:
         self.tokenizer, self.oracle, self.random = tokenizer, oracle, random
         self.tally = Tally(examples=1)
-        self.tools = _TOOLS if random.random() < 0.25 else None
+        self.tools = _TOOLS if random.random() < 0.25 or oracle.needs_tools else None
         self.kwargs = {**_KWARGS, "tools": self.tools} if self.tools else _KWARGS
         """As the oracle takes them."""
 

@@ -29,6 +29,8 @@ class Family:
     call_ends: tuple[str, ...] = ("<|im_end|>",)
     call: str = "<tool_call>{}</tool_call>"
     """How a policy of this family writes a call, around its arguments."""
+    needs_tools: bool = False
+    """Whether it can be rendered only with tools."""
     stop: str | None = None
     """A stop token that only the model's generation_config.json names."""
 
@@ -87,7 +89,7 @@ FAMILIES = {
     ),
     "other_stop": Family(LOOP + GENERATION, ("<|stop|>",), stop="<|stop|>"),
     "needs_tools": Family(
-        "{% for t in tools %}{{ t.function.name }}{% endfor %}" + LOOP + GENERATION,
+        "{% for t in tools %}{{ t.function.name }}{% endfor %}" + LOOP + GENERATION, needs_tools=True
     ),
     "working_outputs": Family(
         "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"

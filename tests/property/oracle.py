@@ -86,6 +86,7 @@ class Oracle:
         family = FAMILIES.get(name.removeprefix("family:"))
         known = _ENDS.get(name, _CHATML) if family is None else (family.answer_ends, family.call_ends)
         self._answer_ends, self._call_ends = known
+        self.needs_tools = family is not None and family.needs_tools
         self._appends: dict[str, bool] = {}
         self.outputs_by_hand = name in ("deepseek_v3", "template:deepseekv3")
 

@@ -111,7 +111,7 @@ async def test_each_construct_is_exact(
     tools = [ToolDefinition.model_validate(ADD).model_dump(exclude_none=True)]
     for system, shown, stops, spelled in CASES:
         ends = (family.answer_ends[0], family.call_ends[0])
-        given = tools if shown or name == "needs_tools" else None
+        given = tools if shown or family.needs_tools else None
         turns = script(family, stops=stops, spelled=spelled)
         with foreign_trainer(directory, kind, turns, tools=given, ends=ends, stop=family.stop) as trainer:
             spec = {

@@ -38,6 +38,7 @@ from rolloutpool_common.rendering.errors import (
 from rolloutpool_common.rendering.shape import USER, Dependence, Prober, Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
+from rolloutpool_common.rendering.written import SAMPLE_TOOL
 
 __all__ = ["Delta", "DeltaRenderer", "find_close"]
 
@@ -288,12 +289,14 @@ def _answer_end(template: Template) -> str | None:
     """What the template writes after an answer: before a user message, or at the end of the conversation."""
     prober = Prober(template)
     turn = sentinel.turn([])
-    with suppress(TemplateRefused):
-        _, end = prober.start_and_end([USER], turn, [USER], {}, None)
-        if end is not None:
-            return end
-    with suppress(TemplateRefused):
-        return prober.render([USER], turn, [], kwargs={}, tools=None, generation_prompt=False)[1]
+    # Some templates can be rendered with tools only.
+    for tools in (None, [SAMPLE_TOOL]):
+        with suppress(TemplateRefused):
+            _, end = prober.start_and_end([USER], turn, [USER], {}, tools)
+            if end is not None:
+                return end
+        with suppress(TemplateRefused):
+            return prober.render([USER], turn, [], kwargs={}, tools=tools, generation_prompt=False)[1]
     return None
 
 

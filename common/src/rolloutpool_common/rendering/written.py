@@ -11,11 +11,11 @@ from typing import Any
 from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.template import Template
 
-__all__ = ["written_texts"]
+__all__ = ["SAMPLE_TOOL", "written_texts"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "environment")
 _COMPARED = re.compile(r"""role['"]?\]?\s*(?:==|!=)\s*['"](\w+)['"]""")
-_TOOL: dict[str, Any] = {
+SAMPLE_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "f",
@@ -23,6 +23,7 @@ _TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "d"}}},
     },
 }
+"""A tool that every template takes."""
 
 
 def written_texts(template: Template) -> Iterator[str]:
@@ -42,7 +43,7 @@ def written_texts(template: Template) -> Iterator[str]:
     for role in dict.fromkeys((*_ROLES, *_COMPARED.findall(template.source))):
         said = {**result, "role": role}
         conversations += [[said, user], [user, answer, said]]
-    for tools in (None, [_TOOL]):
+    for tools in (None, [SAMPLE_TOOL]):
         for kwargs in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
             for messages in conversations if not kwargs else conversations[:3]:
                 try:

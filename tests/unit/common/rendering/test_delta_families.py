@@ -133,6 +133,14 @@ def test_a_template_that_loops_over_tools_is_rendered_with_them(make_tokenizer: 
     assert "38<|im_end|>" in delta(tokenizer, [USER, calling()], [result()], "x<|im_end|>", tools=TOOLS)
 
 
+@pytest.mark.parametrize("sampled", ["I said<|im_start|>", "I said"])
+def test_a_template_that_counts_on_tools_has_an_end_all_the_same(make_tokenizer: MakeTokenizer, sampled: str) -> None:
+    tokenizer = make_tokenizer(NEEDS_TOOLS)
+    assert tokenizer.close_token == "<|im_end|>"
+    found = delta(tokenizer, [USER, said()], [USER], sampled, tools=TOOLS)
+    assert found.startswith("<|im_end|>\n<|im_start|>user")
+
+
 TOOLS_LAST = (  # as Mistral's: the definitions stand in front of the last user message
     "{% for m in messages %}{% if loop.last and m.role == 'user' and tools %}{{ tools[0].function.name }}{% endif %}"
     "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION

@@ -64,7 +64,7 @@ def test_deltas_of_all_families_agree_with_a_full_render(
     families: dict[str, ChatTokenizer], name: str, case: str
 ) -> None:
     tokenizer, (history, new) = families[name], CONVERSATIONS[case]
-    for tools in (TOOLS, None) if name != "needs_tools" else (TOOLS,):
+    for tools in (TOOLS,) if FAMILIES[name].needs_tools else (TOOLS, None):
         for text in sampled_texts(name, history):
             sampled = tokenizer.encode(text)
             delta = tokenizer.render_delta(new, sampled=sampled, history=history, tools=tools)
