@@ -304,7 +304,7 @@ class ChatTokenizer:
     ) -> Shape | None:
         """What a delta depends on; None where it is written by hand. Arguments and errors as of `render_delta`."""
         template = self._template(tools)
-        if self.close_id is not None and self._writes_outputs_by_hand(template):
+        if self.close_id is not None and self._replaces(template):
             return None
         renderer = self._deltas[template.source]
         return renderer.shape(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
