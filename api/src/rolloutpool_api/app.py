@@ -24,7 +24,18 @@ from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error, answer_store_error
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.large_bodies import LargeBodies
-from rolloutpool_api.routes import batch_list, batches, health, history, metrics, operations, rollouts, rows, tools
+from rolloutpool_api.routes import (
+    annotations,
+    batch_list,
+    batches,
+    health,
+    history,
+    metrics,
+    operations,
+    rollouts,
+    rows,
+    tools,
+)
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
@@ -90,7 +101,7 @@ def _application(
     app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
-    for module in (batch_list, batches, rows, history, operations, rollouts, tools, metrics):
+    for module in (batch_list, batches, rows, annotations, history, operations, rollouts, tools, metrics):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
     app.add_exception_handler(ApiError, _api_error)

@@ -9,6 +9,7 @@
         ├── ResourceUnknown      404
         ├── Conflict             409
         ├── BodyTooCostly        413
+        ├── AnnotationsFull      413
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
         ├── QueueFull            429
@@ -33,6 +34,7 @@ from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, St
 
 __all__ = [
     "V1_PATHS",
+    "AnnotationsFull",
     "ApiError",
     "BadCursor",
     "BodyTooCostly",
@@ -129,6 +131,12 @@ def _rebuild_conflict(message: str, batch_id: str | None) -> Conflict:
 
 class BodyTooCostly(ApiError):
     """The body takes too much memory to read; send smaller batches, or raise ROLLOUTPOOL_MAX_BODY_MB."""
+
+    status = 413
+
+
+class AnnotationsFull(ApiError):
+    """The batch's annotations would take more memory than they may (ROLLOUTPOOL_ANNOTATION_KB for each rollout)."""
 
     status = 413
 

@@ -22,11 +22,24 @@ from typing import Any
 import orjson
 
 from rolloutpool_api.errors import BadCursor
-from rolloutpool_common.protocol.rows import ENDED_FIELDS
+from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS
+from rolloutpool_common.store.annotations import Scalars
 from rolloutpool_common.store.rows import StoredTable
 
-__all__ = ["Choice", "Column", "Condition", "choose", "columns_of", "first_index", "index_cursor"]
+__all__ = [
+    "ANNOTATION",
+    "Choice",
+    "Column",
+    "Condition",
+    "choose",
+    "columns_of",
+    "first_index",
+    "index_cursor",
+    "is_field",
+]
 
+ANNOTATION = "annotations."
+"""In front of an annotation's name, where it is a field of rows."""
 Column = Sequence[Any]
 _CONDITION = re.compile(r"([a-z_]+(?:\.[A-Za-z0-9_.-]+)?)(>=|<=|!=|=|>|<|~)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -86,13 +99,19 @@ class Choice:
     next_cursor: str | None
 
 
-def columns_of(table: StoredTable, batch_id: str, fields: Sequence[str]) -> dict[str, Column]:
+def is_field(name: str) -> bool:
+    """Tells whether a row has such a field. Any annotation may come yet, so every name of one is a field."""
+    return name in ROW_FIELDS or name.startswith(ANNOTATION)
+
+
+def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequence[str]) -> dict[str, Column]:
     """Makes columns of stored rows.
 
     Args:
         table: The rows.
         batch_id: Their batch.
-        fields: Of `ROW_FIELDS`.
+        scalars: Its annotations.
+        fields: Such that `is_field` is true.
     """
     places = {name: place for place, name in enumerate(ENDED_FIELDS)}
     made: dict[str, Column] = {}
@@ -101,6 +120,9 @@ def columns_of(table: StoredTable, batch_id: str, fields: Sequence[str]) -> dict
             made[name] = table.indexes
         elif name == "uid":
             made[name] = [f"{batch_id}-{index}" for index in table.indexes]
+        elif name.startswith(ANNOTATION):
+            values = scalars.get(name.removeprefix(ANNOTATION), {})
+            made[name] = [values.get(index) for index in table.indexes]
         elif name == "group":
             made[name] = table.groups
         else:

@@ -112,7 +112,7 @@ class ApiServices:
         # A Redis without a limit of its own (0) is not asked. Open rollouts count as well as the new ones, because
         # their journals and results are still to come.
         if capacity.max_bytes:
-            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.reserve_kb * 1024
+            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.reserve_bytes
             if capacity.used_bytes + promised > capacity.max_bytes:
                 raise MemoryShort
         try:

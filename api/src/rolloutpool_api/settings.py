@@ -40,6 +40,8 @@ class ApiSettings(ActorSettings):
     """Rollouts that may be accepted and not ended; more are refused with 429."""
     reserve_kb: int = Field(default=64, ge=0)
     """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
+    annotation_kb: int = Field(default=16, ge=0, le=65_536)
+    """Memory that a batch's annotations may take in Redis for each of its rollouts; kept free too. 0 takes none."""
     retention_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long after its end a batch is kept, with results, stream and idempotency key."""
     stalled_seconds: float = Field(default=60.0, ge=10, le=86_400)
@@ -88,6 +90,11 @@ class ApiSettings(ActorSettings):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return tuple(found)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Memory that is kept free for each open rollout."""
+        return (self.reserve_kb + self.annotation_kb) * 1024
 
     @cached_property
     def targets(self) -> Targets:

@@ -9,8 +9,10 @@ from tests.support.scripted_worker import ScriptedWorker
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.store import Store
+from rolloutpool_trainer.client import views
 from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.errors import BatchRejected
 
 TRAINER = "http://127.0.0.1:8081"
 MESSAGES = [{"role": "user", "content": "1 + 1"}]
@@ -80,3 +82,21 @@ async def test_a_rollout_has_a_history(client: AsyncRolloutClient, worker: Scrip
     await worker.end(batch.accepted.rollouts[0])
     (attempt,) = (await client.history(batch.accepted.rollouts[0])).attempts
     assert (attempt.worker, attempt.outcome) == ("w1", "completed")
+
+
+async def test_annotations_in_as_many_requests_as_they_need(
+    client: AsyncRolloutClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MAX_BODY", 100)
+    batch = await submit(client, count=8)
+    assert batch.accepted is not None
+    uids = batch.accepted.rollouts
+    await worker.end(uids[0])
+    await batch.annotate({"reward": {uid: float(n) for n, uid in enumerate(uids)}}, streams={"kl": {0: []}})
+    assert await batch.table(["annotations.reward"]) == {"annotations.reward": [float(n) for n in range(8)]}
+    (group,) = await batch.group_statistics()
+    assert (group.annotated, group.mean, group.zero_spread) == (8, 3.5, False)
+    found = await client.annotations(uids[0])
+    assert (found.scalars, found.streams) == ({"reward": 0.0}, {"kl": []})
+    with pytest.raises(BatchRejected):
+        await batch.annotate({"reward": {99: 1.0}})

@@ -91,7 +91,7 @@ def test_the_cursor_of_one_order_is_none_of_another() -> None:
 
 def test_a_row_of_an_older_version_is_filled_with_null() -> None:
     table = StoredTable(total=1, created_ms=0, now_ms=0, indexes=[0], rows=[[1, 2]], groups=["g"])
-    columns = columns_of(table, "b", ["index", "uid", "group", *ENDED_FIELDS])
+    columns = columns_of(table, "b", {}, ["index", "uid", "group", *ENDED_FIELDS])
     assert {name: list(column) for name, column in columns.items() if column[0] is not None} == {
         "index": [0],
         "uid": ["b-0"],

@@ -1,8 +1,8 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`, `outbox`,
-`workers`, `trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every change of state is one Lua
-script (`scripts/`), so that it happens whole or not at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
+`annotations`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every
+change of state is one Lua script (`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.store.annotations import Annotations
 from rolloutpool_common.store.batch_list import BatchLists
 from rolloutpool_common.store.batch_tokenizers import BatchTokenizers
 from rolloutpool_common.store.batches import Batches
@@ -107,6 +108,7 @@ class Store:
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.rows = Rows(connection)
         self.histories = Histories(connection)
+        self.annotations = Annotations(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)

@@ -16,8 +16,21 @@ __all__ = ["delete_batch"]
 
 CHUNK = 500
 """Rollouts per round trip."""
-ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history")
-BATCH_PARTS = ("", "items", "groups", "group_counts", "deadlines", "idempotent", "names", "rows", "outbox", "done")
+ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams")
+BATCH_PARTS = (
+    "",
+    "scalars",
+    "annotated",
+    "items",
+    "groups",
+    "group_counts",
+    "deadlines",
+    "idempotent",
+    "names",
+    "rows",
+    "outbox",
+    "done",
+)
 
 
 async def delete_batch(redis: Any, batch_id: str) -> None:

@@ -12,6 +12,8 @@ rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn
 rp:batch:{b}:group_counts  hash    size:{group}, {status}:{group}, verdict:{group}; only with a group policy
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
+rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations.py`)
+rp:batch:{b}:annotated     set     the requests that brought annotations
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
 rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself
@@ -26,6 +28,7 @@ A rollout:
 rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncalled), counters; absent before its first
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
 rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
+rp:rollout:{uid}:streams   list    records of annotations, one number for a token; deleted with its batch
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name

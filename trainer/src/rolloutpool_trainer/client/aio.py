@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import httpx
 
+from rolloutpool_common.protocol.annotations import GroupStatistics, RolloutAnnotations
 from rolloutpool_common.protocol.batch import (
     BatchAccepted,
     BatchState,
@@ -96,6 +97,29 @@ class AsyncBatch:
                 columns.setdefault(name, []).extend(column)
             if (cursor := page.next_cursor) is None:
                 return columns
+
+    async def annotate(
+        self,
+        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
+        *,
+        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
+    ) -> None:
+        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
+
+        Args:
+            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
+            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
+
+        Raises:
+            BatchRejected: Something is wrong; `faults` lists all of it.
+            RequestRefused: They would take more memory than a batch's annotations may.
+        """
+        for items in views.annotation_items(scalars or {}, streams or {}):
+            await self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
+
+    async def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
+        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
+        return (await self._client.ask(views.group_statistics(self.batch_id, of))).groups
 
     async def groups(self) -> list[Group]:
         """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
@@ -248,6 +272,10 @@ class AsyncRolloutClient:
     async def history(self, uid: str) -> RolloutHistory:
         """Asks which workers had a rollout, and why it was queued again. Takes the uid only."""
         return await self.ask(views.history(uid))
+
+    async def annotations(self, uid: str) -> RolloutAnnotations:
+        """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
+        return await self.ask(views.annotations(uid))
 
     async def cancel_rollout(self, rollout_id: str) -> bool:
         """Ends one rollout, by its uid or by the caller's own id.

@@ -1,0 +1,169 @@
+"""Annotations: added by the batch's owner, read back per rollout, and as statistics of groups."""
+
+import asyncio
+import hashlib
+import secrets
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Header, Path, Query, Request
+from pydantic import ValidationError
+
+from rolloutpool_api.access import Reader, Submitter
+from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of
+from rolloutpool_api.body import parse, read_json_body, refuse_repeated_keys
+from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected, ResourceUnknown
+from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.routes.batches import BatchId
+from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.services import ApiServices, ServicesDep
+from rolloutpool_common.protocol.annotations import (
+    AnnotationRequest,
+    AnnotationsAccepted,
+    GroupStatisticsList,
+    RolloutAnnotations,
+)
+from rolloutpool_common.store import keys
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_log = structlog.stdlib.get_logger(__name__)
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": AnnotationRequest.model_json_schema(),
+                "example": {"items": [{"rollout": 0, "scalars": {"reward": 1.0}}]},
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/v1/batches/{batch_id}/annotations",
+    tags=["batches"],
+    summary="Add rewards and other figures to rollouts",
+    responses=errors(400, 404, 413, 415, 422),
+    openapi_extra=_BODY,
+)
+async def annotate(
+    batch_id: BatchId,
+    request: Request,
+    services: ServicesDep,
+    _: Submitter,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> AnnotationsAccepted:
+    """All of it is added, or nothing. Nothing is ever changed: where a name comes again, readers see the later value.
+
+    With an `Idempotency-Key` the request may be repeated, and is carried out once. A body has at most 1 MB.
+    """
+    body = await read_json_body(request)
+    # A body of 1 MB takes tens of milliseconds.
+    wanted = await asyncio.to_thread(_parse, body)
+    checked, total = await _check(services, batch_id, wanted)
+    await _check_room(services, len(body))
+    limit = total * services.settings.annotation_kb * 1024
+    request_id = secrets.token_hex(8) if idempotency_key is None else _digest(idempotency_key)
+    used = await services.store.annotations.append(
+        batch_id, request_id, checked.scalars, checked.streams, max_bytes=limit
+    )
+    if used is None:
+        raise AnnotationsFull
+    _log.info("annotated", batch_id=batch_id, items=len(wanted.items))
+    return AnnotationsAccepted(batch_id=batch_id, bytes_used=used, bytes_left=max(limit - used, 0))
+
+
+def _parse(body: bytes) -> AnnotationRequest:
+    try:
+        document = parse(body)
+        refuse_repeated_keys(body)
+    except ValueError as error:
+        raise MalformedBody(f"the body is not JSON, or ambiguous: {error}") from None
+    try:
+        return AnnotationRequest.model_validate(document)
+    except ValidationError as error:
+        faults = FaultList()
+        for item in error.errors(include_input=False, include_url=False):
+            faults.add(path(*item["loc"]), item["msg"])
+        raise Rejected(faults.listed, faults.total) from None
+
+
+async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest) -> tuple[CheckedAnnotations, int]:
+    """Checks a request against the batch; returns what is to be stored, and how many rollouts the batch has."""
+    total = await services.store.batches.total(batch_id, None)
+    if total is None:
+        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+    faults = FaultList()
+    indexes = indexes_of(wanted, batch_id, total, faults)
+    if not faults.total:
+        with_streams = [index for index, item in zip(indexes, wanted.items, strict=True) if item.streams]
+        # Only rollouts with streams need their rows.
+        stop = max(with_streams, default=-1) + 1
+        table = await services.store.rows.read(batch_id, min(with_streams, default=0), stop)
+        if table is None:
+            raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+        known = list(await services.store.annotations.scalars(batch_id))
+        checked = check_annotations(wanted, indexes, table, known, faults)
+    if faults.total:
+        raise Rejected(faults.listed, faults.total)
+    return checked, total
+
+
+async def _check_room(services: ApiServices, size: int) -> None:
+    """Raises `MemoryShort` where annotations would take memory that is promised to open rollouts."""
+    capacity = await services.store.batches.capacity()
+    promised = capacity.open_rollouts * services.settings.reserve_bytes
+    if capacity.max_bytes and capacity.used_bytes + promised + size > capacity.max_bytes:
+        raise MemoryShort
+
+
+def _digest(idempotency_key: str) -> str:
+    return hashlib.blake2b(idempotency_key.encode(), digest_size=16).hexdigest()
+
+
+@router.get(
+    "/v1/rollouts/{uid}/annotations",
+    tags=["rollouts"],
+    summary="What was said of one rollout: scalars, and streams per token",
+    responses=errors(404),
+)
+async def rollout_annotations(
+    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
+) -> RolloutAnnotations:
+    """`GET /v1/batches/{id}/rollouts` has the scalars of all rollouts, as columns `annotations.NAME`."""
+    split = keys.split_uid(uid)
+    total = None if split is None else await services.store.batches.total(split[0], caller.sees)
+    if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
+        raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
+    scalars = await services.store.annotations.scalars(split[0])
+    return RolloutAnnotations(
+        uid=uid,
+        scalars={name: values[split[1]] for name, values in scalars.items() if split[1] in values},
+        streams=await services.store.annotations.streams(*split),
+    )
+
+
+@router.get(
+    "/v1/batches/{batch_id}/group-statistics",
+    tags=["batches"],
+    summary="Size, length and reward spread of each group",
+    responses=errors(404, 422),
+)
+async def batch_group_statistics(
+    batch_id: BatchId,
+    services: ServicesDep,
+    _: Reader,
+    of: Annotated[str, Query(max_length=64, description="The annotation")] = "reward",
+) -> GroupStatisticsList:
+    """For every batch with groups, also without a group policy."""
+    table = await services.store.rows.read(batch_id)
+    if table is None:
+        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+    values = (await services.store.annotations.scalars(batch_id)).get(of, {})
+    groups = await asyncio.to_thread(group_statistics, table, values)
+    return GroupStatisticsList(of=of, groups=groups, zero_spread=sum(group.zero_spread for group in groups))
