@@ -6,12 +6,15 @@ delivers the turns whose masks were proved before the failure. Field meanings ar
 """
 
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, Literal
 
+import orjson
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 
 __all__ = [
@@ -23,9 +26,12 @@ __all__ = [
     "SampleSegment",
     "Spans",
     "TurnSummary",
+    "encode_result",
 ]
 
 RESULT_SCHEMA: Literal[1] = 1
+_LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
+"""A sample's fields with a value per token."""
 
 
 class Alignment(StrEnum):
@@ -117,6 +123,31 @@ class RolloutResult(BaseModel):
     """Fingerprint of tokenizer, template and transformers that made the ids."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
+
+
+def encode_result(result: RolloutResult) -> bytes:
+    """Writes a result as JSON, its fields in their order.
+
+    The lists of its samples are nearly all of it. orjson writes them in half of pydantic's time, and in slices, so that
+    an event loop can run between two of them where this runs in a thread.
+    """
+    before = result.model_dump_json(include=_BEFORE).encode()
+    after = result.model_dump_json(exclude=_BEFORE | {"samples"}).encode()
+    samples = b",".join(map(_encode_sample, result.samples))
+    return b"".join((before[:-1], b',"samples":[', samples, b"],", after[1:]))
+
+
+def _encode_sample(sample: Sample) -> bytes:
+    lists = (
+        b'"%b":[%b]' % (name.encode(), b",".join(orjson.dumps(part)[1:-1] for part in sliced(getattr(sample, name))))
+        for name in _LISTS
+    )
+    segments = sample.model_dump_json(include={"segments"}).encode()
+    return b"".join((b"{", b",".join(lists), b",", segments[1:]))
+
+
+_BEFORE = set(takewhile(lambda name: name != "samples", RolloutResult.model_fields))
+"""The fields before the samples."""
 
 
 class ResultItem(BaseModel):

@@ -4,7 +4,8 @@ Records are JSON. Results and journal records of 4 kB and more are compressed wi
 byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.result import RolloutResult, Spans, encode_result
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
 
@@ -32,12 +33,14 @@ __all__ = [
     "Ticket",
     "compress",
     "expand",
+    "finish_fields",
     "merge_fields",
     "merge_spec",
-    "result_counts",
     "unsampled_result",
 ]
 
+LONG_RESULT = 65_536
+"""Ids; to write so many takes 4 ms."""
 COMPRESS_FROM = 4096
 """Bytes."""
 
@@ -253,7 +256,28 @@ def unsampled_result(
     )
 
 
-def result_counts(result: RolloutResult) -> list[str | int]:
+async def finish_fields(
+    result: RolloutResult, row_of: Callable[[RolloutResult], bytes] | None
+) -> list[bytes | str | int]:
+    """Returns what the script `finish` takes of a result. A long one is written in a thread, so the event loop goes on.
+
+    Args:
+        result: The result, as it is stored.
+        row_of: Makes its row in the batch's table; None where it has none.
+
+    Returns:
+        The compressed JSON, the row, then the counts.
+    """
+
+    def write() -> list[bytes | str | int]:
+        row = b"" if row_of is None else row_of(result)
+        return [compress(encode_result(result)), row, *_result_counts(result)]
+
+    ids = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
+    return await asyncio.to_thread(write) if ids > LONG_RESULT else write()
+
+
+def _result_counts(result: RolloutResult) -> list[str | int]:
     """Lists what a result adds to the counters of its batch and of the pool, as a script takes it.
 
     Returns:

@@ -27,7 +27,7 @@ import orjson
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, parse_record
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
@@ -39,9 +39,9 @@ from rolloutpool_common.store.records import (
     ClaimRefused,
     compress,
     expand,
+    finish_fields,
     merge_fields,
     merge_spec,
-    result_counts,
     unsampled_result,
 )
 from rolloutpool_common.store.rows import row_of
@@ -218,16 +218,13 @@ class Rollouts:
 
     async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult, *, v1: bool = False) -> str:
         # Protocol v1's batch of one needs no table.
-        row = b"" if v1 else row_of(result)
         answer = await self._connection.script(
             "finish",
             batch_id,
             index,
             token,
             result.status,
-            compress(result.model_dump_json().encode()),
-            row,
-            *result_counts(result),
+            *await finish_fields(result, None if v1 else row_of),
         )
         return str(answer.decode())
 
@@ -326,7 +323,7 @@ class Rollouts:
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""
         with store_errors():
-            await self._redis.set(keys.rollout(claim.uid, "evidence"), compress(result.model_dump_json().encode()))
+            await self._redis.set(keys.rollout(claim.uid, "evidence"), compress(encode_result(result)))
 
     async def evidence(self, uid: str) -> bytes | None:
         """Returns what was kept of a quarantined rollout, as JSON."""

@@ -11,10 +11,10 @@ A sample is the context up to its last sampled id. The prompt is everything befo
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from pydantic import BaseModel, ConfigDict
 
+from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.segments import Segment, SegmentKind, mask_of
 
 __all__ = ["ClosedSample", "Sample", "SampleSegment", "sample_of"]
@@ -79,10 +79,10 @@ def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
     response = [segment for segment in segments if start <= segment.start < end]
     # Not validated: the ledger has checked every number, and a second look at 100,000 of them takes milliseconds.
     return Sample.model_construct(
-        prompt_ids=ids[:start].tolist(),
-        response_ids=ids[start:end].tolist(),
+        prompt_ids=_listed(ids, 0, start),
+        response_ids=_listed(ids, start, end),
         response_mask=mask_of(response),
-        response_logprobs=list(chain.from_iterable(s.logprobs if s.trained else (0.0,) * s.n for s in response)),
+        response_logprobs=_logprobs_of(response),
         segments=[
             SampleSegment(
                 kind=segment.kind.value,
@@ -94,3 +94,17 @@ def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
             for segment in response
         ],
     )
+
+
+def _listed(ids: "array[int]", start: int, end: int) -> list[int]:
+    found: list[int] = []
+    for part in sliced(ids[start:end]):
+        found += part
+    return found
+
+
+def _logprobs_of(response: Sequence[Segment]) -> list[float]:
+    found: list[float] = []
+    for segment in response:
+        found += segment.logprobs if segment.trained else [0.0] * segment.n
+    return found

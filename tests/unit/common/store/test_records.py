@@ -1,11 +1,16 @@
 """What is stored comes back as it was, and a rollout's own fields win over its batch's."""
 
+import threading
 from typing import Any
 
 import orjson
 import pytest
 
-from rolloutpool_common.store.records import COMPRESS_FROM, compress, expand, merge_spec
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.store import records
+from rolloutpool_common.store.records import COMPRESS_FROM, LONG_RESULT, compress, expand, finish_fields, merge_spec
+from rolloutpool_common.tokens.ledger import TokenLedger
 
 BASE: dict[str, Any] = {
     "server_url": "http://h",
@@ -45,3 +50,36 @@ def test_own_fields_win_and_two_of_them_key_by_key() -> None:
 def test_the_uid_serves_where_there_is_no_name() -> None:
     assert merge_spec(BASE, {}, uid="b-0").rollout_id == "b-0"
     assert BASE["metadata"] == {"a": 1, "b": {"x": 1}}
+
+
+@pytest.mark.parametrize(("ids", "in_thread"), [(10, False), (LONG_RESULT + 1, True)])
+async def test_a_long_result_is_written_off_the_loop(
+    ids: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(data: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return compress(data)
+
+    monkeypatch.setattr(records, "compress", noted)
+    ledger = TokenLedger()
+    ledger.seed([7] * ids)
+    ledger.append_sampled([5, 6], [-0.5, -0.25], turn=1)
+    result = RolloutResult(
+        uid="u",
+        rollout_id="r",
+        batch_id="b",
+        index=0,
+        status=RolloutStatus.COMPLETED,
+        finish_reason=FinishReason.STOP,
+        samples=ledger.samples(),
+        num_llm_calls=1,
+    )
+    data, row, *counts = await finish_fields(result, lambda given: given.uid.encode() * 2)
+    assert row == b"uu"
+    assert (threads[0] is not threading.main_thread()) == in_thread
+    assert isinstance(data, bytes)
+    assert RolloutResult.model_validate_json(expand(data)) == result
+    assert counts == ["sampled", 2, "tokens", ids + 2, "turns", 1]
+    assert (await finish_fields(result, None))[1] == b""

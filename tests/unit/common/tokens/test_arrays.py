@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from rolloutpool_common.tokens.arrays import float_array, id_array, id_bytes, id_digest, pack, unpack
+from rolloutpool_common.tokens.arrays import AT_ONCE, float_array, id_array, id_bytes, id_digest, pack, sliced, unpack
 from rolloutpool_common.tokens.errors import BadLogprob, BadTokenId, LedgerCorrupt
 
 IDS = [0, 1, 128_000, 2**32 - 1]
@@ -43,3 +43,12 @@ def test_what_is_no_number_is_no_log_probability() -> None:
 def test_a_damaged_entry_is_refused(text: str) -> None:
     with pytest.raises(LedgerCorrupt):
         unpack(text, array("I"))
+
+
+@pytest.mark.parametrize("n", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE + 5])
+def test_slices_are_the_whole_in_its_order(n: int) -> None:
+    values = list(range(n))
+    parts = list(sliced(values))
+    assert [value for part in parts for value in part] == values
+    assert max(map(len, parts)) <= AT_ONCE
+    assert [value for part in sliced(array("I", values)) for value in part] == values

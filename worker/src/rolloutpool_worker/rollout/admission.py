@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from rolloutpool_common.errors import ResultQuarantined, TokenizerMismatch
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Sample
-from rolloutpool_common.tokens.arrays import unpack
+from rolloutpool_common.tokens.arrays import sliced, unpack
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
@@ -66,12 +66,13 @@ def _sample_faults(sample: Sample, vocab_size: int) -> Iterator[str]:
     # A trainer pairs the three by position, so one value too few shifts all that follow.
     if not len(sample.response_mask) == len(sample.response_logprobs) == length:
         yield f"{length} ids, {len(sample.response_mask)} mask values, {len(sample.response_logprobs)} logprobs"
-    if not set(sample.response_mask) <= {0, 1}:
+    # In slices, because a worker's thread does this while its event loop goes on.
+    if not all(set(part) <= {0, 1} for part in sliced(sample.response_mask)):
         yield "a mask value is neither 0 nor 1"
-    if not all(map(math.isfinite, sample.response_logprobs)):
+    if not all(all(map(math.isfinite, part)) for part in sliced(sample.response_logprobs)):
         yield "a log-probability is not finite"
     for ids in (sample.prompt_ids, sample.response_ids):
-        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        if ids and not all(0 <= min(part) <= max(part) < vocab_size for part in sliced(ids)):
             yield "an id is outside the vocabulary"
     at = 0
     for segment in sample.segments:

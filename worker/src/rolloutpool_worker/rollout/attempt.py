@@ -36,6 +36,7 @@ from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
@@ -230,9 +231,7 @@ class _Attempt:
         """Runs the agent; returns its result, or a result with one failure for whatever went wrong."""
         try:
             reason = await self._talk_unless_down_too_long()
-            result = self._result(RolloutStatus.COMPLETED, reason)
-            self._admit(result)
-            return result
+            return await off_loop(self._result_size(), self._complete, reason)
         # Before `RolloutError`, which is its base.
         except ResultQuarantined as error:
             return await self._quarantine(error)
@@ -308,6 +307,16 @@ class _Attempt:
         finally:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
             services.kinds.learned(spec, tokens.found_kind)
+
+    def _complete(self, reason: FinishReason) -> RolloutResult:
+        result = self._result(RolloutStatus.COMPLETED, reason)
+        self._admit(result)
+        return result
+
+    def _result_size(self) -> int:
+        """What the result costs, in ids to tokenise; each drift may have made a sample with a prompt of its own."""
+        talk = self._conversation
+        return 0 if talk is None else len(talk.tokens.ledger) * (1 + talk.measures.drift.total()) // 4
 
     def _admit(self, result: RolloutResult) -> None:
         talk, spec = self._conversation, self._claim.spec
