@@ -12,7 +12,7 @@ from benchmarks.conversations import VARIANTS, messages, rollout_id
 from benchmarks.cpu import Usage
 from benchmarks.load import Load, Measured, System
 from benchmarks.processes import serving
-from benchmarks.wire import Client, connect, head
+from benchmarks.wire import connect, head
 
 __all__ = ["V1UnderLoad", "running_founding"]
 
@@ -40,15 +40,18 @@ class V1UnderLoad:
         start_of_head = head(self._port, "/rollout")
         connections = [await connect(self._port) for _ in range(min(load.in_flight, load.rollouts))]
 
-        async def slot(connection: Client, bodies: Iterator[bytes]) -> None:
+        async def slot(number: int, bodies: Iterator[bytes]) -> None:
             for body in bodies:
-                answer = await connection.post(start_of_head, body)
+                # The pool closes a connection on which nothing comes for some seconds, as happens on a busy machine.
+                if connections[number].is_closed:
+                    connections[number] = await connect(self._port)
+                answer = await connections[number].post(start_of_head, body)
                 if b'"finish_reason":"stop"' not in answer:
                     raise AssertionError(f"not a clean rollout: {answer[:500]!r}")
 
         async def run(bodies: list[bytes]) -> None:
             waiting = iter(bodies)
-            await asyncio.gather(*(slot(connection, waiting) for connection in connections))
+            await asyncio.gather(*(slot(number, waiting) for number in range(len(connections))))
 
         bodies = [self._body(load, serial) for serial in range(self._serial, self._serial + load.rollouts)]
         # Each rollout of the pool needs a name of its own.

@@ -59,6 +59,11 @@ class Client(asyncio.Protocol):
         self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
         return await self._answer
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether one of the two has closed the connection."""
+        return self._transport.is_closing()
+
     def close(self) -> None:
         """Closes the connection."""
         self._transport.close()

@@ -5,13 +5,17 @@ import asyncio
 import httpx
 import pytest
 from tests.support.api_requests import v1_request
+from tests.support.durable_redis import durable_redis
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import OWNER, ScriptedWorker
+from tests.support.secrets import SECRETS
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.rollouts import Rollouts
+
+CROWD = 30
 
 
 async def test_the_same_body_joins_while_it_runs_and_after(
@@ -127,3 +131,50 @@ async def test_unknown_rollouts(client: httpx.AsyncClient) -> None:
     for response in (await client.get("/v1/rollouts/nobody"), await client.delete(f"/v1/rollouts/b{'0' * 32}-7")):
         assert response.status_code == 404
         assert "is unknown" in response.json()["error"]["message"]
+
+
+async def test_a_crowd_outlives_callers_that_leave_and_a_redis_that_is_killed() -> None:
+    crowd = CROWD
+    bodies = [v1_request(rollout_id=f"crowd-{n}") for n in range(crowd)]
+    limits = httpx.Limits(max_connections=None)
+    with durable_redis() as server:
+        store = Store.open(server.url, secrets=SECRETS)
+        worker = ScriptedWorker(store)
+        await worker.announce()
+
+        async def named(rollout_id: str) -> str:
+            return await until(lambda: store.rollouts.find(rollout_id, OWNER))
+
+        async with (
+            running_api(server.url, max_concurrent_rollouts=2 * crowd) as api,
+            httpx.AsyncClient(base_url=api.url, timeout=120, trust_env=False, limits=limits) as client,
+        ):
+            # Each body twice: one of the two joins the other.
+            posts = [asyncio.create_task(client.post("/rollout", json=body)) for body in bodies for _ in range(2)]
+            uids = [await named(body["rollout_id"]) for body in bodies]
+            left = posts[::3]
+            for post in left:
+                post.cancel()
+            server.kill()
+            await asyncio.sleep(0.3)
+            server.start()
+            for uid in uids:
+                # It does not beat, and on a busy machine it would be declared dead meanwhile.
+                await worker.announce()
+                await worker.end(uid)
+            answers = await asyncio.gather(*posts, return_exceptions=True)
+            async with client_of(api) as later:
+                again = [await later.post("/rollout", json=body) for body in bodies]
+            stats = await store.totals.read()
+        await store.close()
+    results = [answer.json() for answer in again]
+    assert [(answer["rollout_id"], answer["status"]) for answer in results] == [
+        (body["rollout_id"], "COMPLETED") for body in bodies
+    ]
+    stayed = [(n // 2, answer) for n, answer in enumerate(answers) if posts[n] not in left]
+    # A call that was on its way to Redis when that was killed may be refused, and be repeated by its caller.
+    served = [(n, answer) for n, answer in stayed if isinstance(answer, httpx.Response) and answer.status_code == 200]
+    assert {answer.status_code for _, answer in stayed if isinstance(answer, httpx.Response)} <= {200, 503}
+    assert len(served) > len(stayed) / 2
+    assert all(answer.json() == results[n] for n, answer in served)
+    assert (stats.totals["accepted"], stats.totals["status:completed"], stats.open) == (crowd, crowd, 0)
