@@ -33,7 +33,7 @@ POINTS = (
     Point(3, 100, 1000, 300),
     Point(64, 32, 1000, 32),
 )
-QUICK = (Point(3, 100, 0, 100), Point(64, 32, 0, 32), Point(3, 100, 1000, 100))
+QUICK = (Point(3, 100, 0, 100), Point(64, 16, 0, 16), Point(3, 100, 1000, 100))
 WORKERS = 2
 ROLLOUTS_PER_TICKET = 8
 

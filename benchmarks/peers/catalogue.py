@@ -71,7 +71,7 @@ OURS = (
         name="POST /rollout, renders again",
         system=System.POOL_RERENDER,
         gives_back="messages; each turn's mask goes to the trainer with its request",
-        exact=f"{_PROVED}; where the render has other ids than were sampled, it starts a new sample",
+        exact=f"{_PROVED}; where the render has other ids than were sampled, a new sample begins (a fork)",
         durable=_DURABLE,
     ),
 )
