@@ -6,6 +6,7 @@ each sampled id occurs once, verbatim, and what lies between is what the oracle 
 its seed: the same seed is the same conversation.
 """
 
+import json
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,7 +20,6 @@ from rolloutpool_common.rendering import (
     ContentUnsafe,
     RerenderCounter,
     TemplateRefused,
-    rerender,
 )
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -61,6 +61,7 @@ class Tally:
     forks: int = 0
     tails: int = 0
     sampled_ids: int = 0
+    predictions: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: "Tally") -> None:
@@ -111,6 +112,8 @@ class _Play:
     def __init__(self, tokenizer: ChatTokenizer, oracle: Oracle, random: Random) -> None:
         self.tokenizer, self.oracle, self.random = tokenizer, oracle, random
         self.tally = Tally(examples=1)
+        self.wire: list[Message] = []
+        """The messages so far, as a request has them."""
         self.tools = _TOOLS if random.random() < 0.25 or oracle.needs_tools else None
         self.kwargs = {**_KWARGS, "tools": self.tools} if self.tools else _KWARGS
         """As the oracle takes them."""
@@ -129,7 +132,10 @@ class _Play:
         except ContentUnsafe:  # stricter than the oracle where content and template text add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
-        counter = RerenderCounter(self.tokenizer, tools=self.tools, template_kwargs=_KWARGS)
+        counters = {
+            parsed: RerenderCounter(self.tokenizer, tools=self.tools, template_kwargs=_KWARGS, parsed=parsed)
+            for parsed in (False, True)
+        }
         ledger, truth = TokenLedger(), _Provenance(prompt)
         ledger.seed(prompt)
         for turn in range(1, 2 + self.random.randrange(3)):
@@ -140,7 +146,7 @@ class _Play:
                 break
             self.echo(ledger, truth)
             if chance() < 0.2:
-                self.predict(counter, [*history, turn_before(new), *new])
+                self.predict(counters, [*history, turn_before(new), *new])
             history += [turn_before(new), *new]
         self.check(ledger, truth)
         return self.tally
@@ -267,13 +273,31 @@ class _Play:
             else:
                 self.expect(False, "an edited history", (ids, other))
 
-    def predict(self, counter: RerenderCounter, history: list[Message]) -> None:
-        """What a trainer that renders history again will count."""
-        try:
-            rendered = rerender(self.tokenizer, history, tools=self.tools, template_kwargs=_KWARGS)
-        except TemplateRefused:
-            return
-        self.expect(counter.count(history) == len(rendered), "the predicted count", history)
+    def predict(self, counters: dict[bool, RerenderCounter], history: list[Message]) -> None:
+        """What trainers that render history again will count, with arguments as text and parsed."""
+        # What was sent once stays as it is.
+        self.wire += [self.on_the_wire(message) for message in history[len(self.wire) :]]
+        wire = list(self.wire)
+        for parsed, counter in counters.items():
+            try:
+                rendered = self.oracle.rendered_again(wire, self.kwargs, parsed=parsed)
+            except TemplateRaised:
+                continue
+            form = "parsed" if parsed else "as text"
+            self.expect(counter.count(wire) == len(rendered), f"the predicted count ({form})", wire)
+            self.tally.predictions += 1
+
+    def on_the_wire(self, message: Message) -> Message:
+        """The message with the arguments of its calls as text, in one of the ways in which policies spell JSON."""
+        if "tool_calls" not in message:
+            return message
+        value = {"a": self.content(), "n": [1, 2.50, None]}
+        spelled = (json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(",", ":")))
+        calls = [
+            {**call, "function": {**call["function"], "arguments": self.random.choice(spelled)}}
+            for call in message["tool_calls"]
+        ]
+        return {**message, "tool_calls": calls}
 
     def check(self, ledger: TokenLedger, truth: _Provenance) -> None:
         self.expect(ledger.ids == [row[0] for row in truth.now], "the context", None)

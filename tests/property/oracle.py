@@ -63,6 +63,19 @@ def turn_before(new: Sequence[Message]) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": calls} if calls else {"role": "assistant", "content": "x"}
 
 
+def _parsed(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {
+        **message,
+        "tool_calls": [
+            {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+            for call in calls
+        ],
+    }
+
+
 class Oracle:
     """One tokenizer as an attentive trainer would use it."""
 
@@ -93,6 +106,14 @@ class Oracle:
     def prompt(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
         """Ids of a whole prompt. Raises TemplateRaised."""
         return self._ids(self._text(self._typed(messages), kwargs))
+
+    def rendered_again(self, messages: Sequence[Message], kwargs: Mapping[str, Any], *, parsed: bool) -> list[int]:
+        """Ids of a prompt as a trainer has them that renders everything, and escapes nothing. Raises TemplateRaised.
+
+        With `parsed`, arguments become objects first, as in vLLM.
+        """
+        given = [_parsed(message) for message in messages] if parsed else messages
+        return list(self._whole.encode(self._text(given, kwargs), add_special_tokens=False).ids)
 
     def delta(
         self, history: Sequence[Message], calls: int, new: Sequence[Message], kwargs: Mapping[str, Any]
