@@ -82,6 +82,7 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/rollouts": "integration/api/test_v1_wire",
     "api/annotations": "integration/api/test_annotations",
     "api/routes/annotations": "integration/api/test_annotations",
+    "api/routes/docs": "integration/api/test_docs_page",
     "api/routes/history": "integration/api/test_history",
     "api/routes/rows": "integration/api/test_rows",
     "api/routes/tools": "integration/api/test_pool",

@@ -28,6 +28,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
+from rolloutpool_api.routes.docs import DOCS_PATHS
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
 from rolloutpool_common.security.targets import as_address, is_loopback
@@ -36,7 +37,7 @@ __all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitt
 
 _log = structlog.stdlib.get_logger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/openapi.json", *DOCS_PATHS})
 """Paths whose answers say nothing about anyone's work."""
 V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
 """What protocol v1's trainers call; they have no keys."""

@@ -28,6 +28,7 @@ from rolloutpool_api.routes import (
     annotations,
     batch_list,
     batches,
+    docs,
     health,
     history,
     metrics,
@@ -39,6 +40,7 @@ from rolloutpool_api.routes import (
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
+from rolloutpool_common.protocol.annotations import AnnotationRequest
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import StoreError
 
@@ -56,13 +58,16 @@ Errors of the pool's own API have one shape, `{"error": {"message": ..., ...}}`;
 
 
 class _DescribedApp(FastAPI):
-    """Describes the batch request too, which no route declares, because it is validated rollout by rollout."""
+    """Describes also the requests that no route declares, because their bodies are validated by the route itself."""
 
     def openapi(self) -> dict[str, Any]:
         """Returns the description; it is made once."""
         if self.openapi_schema is None:
             schemas = super().openapi()["components"]["schemas"]
-            _, models = models_json_schema([(BatchRequest, "validation")], ref_template="#/components/schemas/{model}")
+            _, models = models_json_schema(
+                [(BatchRequest, "validation"), (AnnotationRequest, "validation")],
+                ref_template="#/components/schemas/{model}",
+            )
             for name, schema in models["$defs"].items():
                 schemas.setdefault(name, schema)
         return super().openapi()
@@ -98,12 +103,15 @@ def create_reader_app(services: ApiServices) -> FastAPI:
 def _application(
     services: ApiServices, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None
 ) -> FastAPI:
-    app = _DescribedApp(title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan)
+    app = _DescribedApp(
+        title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (batch_list, batches, rows, annotations, history, operations, rollouts, tools, metrics):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
+    app.include_router(docs.router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(SecretUnreadable, _unreadable)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -31,12 +31,12 @@ router = APIRouter()
 
 _log = structlog.stdlib.get_logger(__name__)
 
-_BODY = {
+_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "application/json": {
-                "schema": AnnotationRequest.model_json_schema(),
+                "schema": {"$ref": "#/components/schemas/AnnotationRequest"},
                 "example": {"items": [{"rollout": 0, "scalars": {"reward": 1.0}}]},
             }
         },
