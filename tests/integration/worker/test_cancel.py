@@ -74,7 +74,8 @@ async def test_wherever_a_running_rollout_is_it_stops(redis_url: str, tokenizer:
         async def there() -> bool:
             tool = await pool.store.rollouts.view(uids[1], OWNER)
             assert tool is not None
-            return {r.uid for r in trainer.exchanges} == set(uids) and tool.turns == 1 and "again in" in worker.log()
+            pauses = "rollouts wait for trainer" in worker.log()
+            return {r.uid for r in trainer.exchanges} == set(uids) and tool.turns == 1 and pauses
 
         await until(there)
         began = time.monotonic()

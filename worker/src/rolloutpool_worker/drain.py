@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["Drain", "Drained", "RolloutStop", "StoppedAtBorder", "SuspectCleared"]
+__all__ = ["Drain", "Drained", "RolloutStop", "StoppedAtBorder", "SuspectCleared", "is_cancelled"]
 
 
 class StoppedAtBorder(RolloutPoolError):
@@ -103,3 +103,9 @@ class RolloutStop:
         self._drain.check()
         if self._cleared:
             raise SuspectCleared
+
+
+def is_cancelled() -> bool:
+    """Whether the current task was really cancelled: by the API, by a drain or by a time limit."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

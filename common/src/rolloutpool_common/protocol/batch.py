@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.waiting import Waiting
 
 __all__ = [
     "BatchAccepted",
@@ -199,6 +200,8 @@ class BatchStatus(Answer):
     """How many rollouts per `kind:category` of their failure."""
     warnings: dict[str, int]
     """How many rollouts per warning."""
+    waiting: list[Waiting] = Field(default_factory=list)
+    """What rollouts of it wait for now, by endpoint; empty while nothing waits."""
     sampled_tokens: int
     """Tokens that the policy sampled so far (mask 1)."""
     total_tokens: int

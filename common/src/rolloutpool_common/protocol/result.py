@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 
@@ -99,6 +100,8 @@ class RolloutResult(BaseModel):
     status: RolloutStatus
     finish_reason: FinishReason
     failure: Failure | None = None
+    waited_for: Waiting | None = None
+    """What it waited for when it expired or was cancelled; null where it ended otherwise or did not wait."""
     messages: list[Message] = Field(default_factory=list)
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)

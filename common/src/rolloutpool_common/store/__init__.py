@@ -60,6 +60,7 @@ from rolloutpool_common.store.totals import PoolStats, Totals
 from rolloutpool_common.store.trainers import KnownTrainers
 from rolloutpool_common.store.trials import Trials
 from rolloutpool_common.store.verdicts import STALLED_SECONDS
+from rolloutpool_common.store.waits import Waits
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
@@ -115,6 +116,7 @@ class Store:
         self.pushes = Pushes(connection)
         self.preflights = Preflights(connection)
         self.trainers = KnownTrainers(connection)
+        self.waits = Waits(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)

@@ -34,6 +34,7 @@ from rolloutpool_common.store.records import Capacity, NewBatch, NewRollout, Res
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import stage
+from rolloutpool_common.store.waits import read_waits
 
 __all__ = ["Batches"]
 
@@ -269,6 +270,7 @@ class Batches:
             drift=prefixed("drift:"),
             failures=prefixed("failure:"),
             warnings=prefixed("warning:"),
+            waiting=read_waits(fields, now_s) if finished_s is None else [],
             sampled_tokens=sampled,
             total_tokens=int(fields.get("tokens", 0)),
             turns=int(fields.get("turns", 0)),

@@ -16,12 +16,14 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import compress, merge_fields, unsampled_result
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.waits import read_waits
 
 __all__ = ["cancel_batch", "interrupted"]
 
@@ -54,16 +56,19 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
         pipe.unlink(keys.batch(batch_id, "outbox"))
         pipe.hset(keys.batch(batch_id), "cancelled_ms", now)
         pipe.sadd(keys.CANCELLING, batch_id)
+        pipe.hgetall(keys.batch(batch_id))
         pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
         # Read in the same step as the mark, so that nothing which this call cancels is counted in it.
-        *_, before = await pipe.execute()
+        *_, batch, before = await pipe.execute()
     fields = orjson.loads(shared)
+    waits = read_waits({name.decode(): value for name, value in batch.items()}, now / 1000)
     # One iterator for all lanes: each takes the next rollouts as soon as it is free.
     starts = iter(range(0, int(total), AT_ONCE))
 
     async def cancel_next() -> None:
         for start in starts:
-            await _cancel_some(connection, batch_id, fields, range(start, min(start + AT_ONCE, int(total))))
+            indexes = range(start, min(start + AT_ONCE, int(total)))
+            await _cancel_some(connection, batch_id, fields, indexes, waits)
 
     await asyncio.gather(*(cancel_next() for _ in range(LANES)))
     with store_errors():
@@ -75,7 +80,9 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
     return max(int(after or 0) - int(before or 0), 0)
 
 
-async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range) -> None:
+async def _cancel_some(
+    connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range, waits: list[Waiting]
+) -> None:
     states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
     with store_errors():
         pipe = connection.redis.pipeline(transaction=False)
@@ -98,6 +105,7 @@ async def _cancel_some(connection: Connection, batch_id: str, shared: dict[str, 
                 worker,
                 status=RolloutStatus.CANCELLED,
                 reason=FinishReason.CANCELLED,
+                waits=waits,
             )
             result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
         parts += [index, result, row]

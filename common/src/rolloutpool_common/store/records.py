@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Spans, encode_result
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
 
@@ -225,6 +226,7 @@ def unsampled_result(
     status: RolloutStatus,
     reason: FinishReason,
     failure: Failure | None = None,
+    waits: Sequence[Waiting] = (),
 ) -> RolloutResult:
     """Makes the result of a rollout that is ended from outside, so it has no samples.
 
@@ -238,6 +240,7 @@ def unsampled_result(
         status: The terminal status.
         reason: Why it ends.
         failure: What went wrong, if anything did.
+        waits: What rollouts of its batch wait for.
     """
     return RolloutResult(
         uid=keys.uid_of(batch_id, index),
@@ -250,6 +253,7 @@ def unsampled_result(
         status=status,
         finish_reason=reason,
         failure=failure,
+        waited_for=next((wait for wait in waits if wait.endpoint == fields.get("server_url")), None),
         attempt=int(attempt or 0),
         worker=worker.decode() if worker is not None else None,
         spans=Spans(),

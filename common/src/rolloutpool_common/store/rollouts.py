@@ -18,6 +18,7 @@ up and writes turn 3 with token 11: refused, because Redis has 22.
 """
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -45,6 +46,7 @@ from rolloutpool_common.store.records import (
     unsampled_result,
 )
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.waits import read_waits
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -193,12 +195,13 @@ class Rollouts:
         uid = keys.uid_of(batch_id, index)
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "shared")
+            pipe.hgetall(keys.batch(batch_id))
             pipe.hget(keys.batch(batch_id, "items"), str(index))
             pipe.hmget(keys.rollout(uid), "status", "attempt", "worker")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
-            (shared,), overrides, (state, attempt, worker), group = await pipe.execute()
-        if shared is None or overrides is None:
+            batch, overrides, (state, attempt, worker), group = await pipe.execute()
+        fields = {name.decode(): value for name, value in batch.items()}
+        if (shared := fields.get("shared")) is None or overrides is None:
             return "gone"
         if state is not None and RolloutStatus(state.decode()).terminal:
             return str(state.decode())
@@ -212,6 +215,7 @@ class Rollouts:
             status=status,
             reason=reason,
             failure=failure,
+            waits=read_waits(fields, time.time()) if failure is None else (),
         )
         # The rollout may have ended since the read above. The script looks again, and then changes nothing.
         return await self._end(batch_id, index, "", result)

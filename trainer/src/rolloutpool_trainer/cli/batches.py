@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rolloutpool_common.protocol.batch import BatchStatus
+    from rolloutpool_common.protocol.waiting import Waiting
 
 __all__ = ["results", "status", "submit", "watch"]
 
@@ -154,6 +156,11 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _wait(wait: "Waiting") -> str:
+    seconds = max((wait.next_try - datetime.now(UTC)).total_seconds(), 0.0)
+    return f"{wait.message} ({wait.rollouts:,} rollouts, {wait.tries:,} tries of one; next in {seconds:.0f} s)"
+
+
 def _status_table(state: "BatchStatus") -> "Text":
     from rolloutpool_trainer.cli import console
 
@@ -173,6 +180,7 @@ def _status_table(state: "BatchStatus") -> "Text":
             "drift": joined(state.drift),
             "failures": joined(state.failures),
             "warnings": joined(state.warnings),
+            **{f"waits for {wait.endpoint}": _wait(wait) for wait in state.waiting},
             **({"pushes": joined(state.delivery)} if state.delivery else {}),
             "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",
         }

@@ -29,6 +29,7 @@ from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
 from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.waits import RolloutWaits
 
 __all__ = ["CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous"]
 
@@ -71,6 +72,7 @@ class CallbackChannel:
         pause: Callable[[float], Awaitable[None]],
         breakers: Breakers,
         trainers: IdempotentTrainers | None = None,
+        waits: RolloutWaits | None = None,
     ) -> None:
         """Prepares the parts of a request that are equal in every turn.
 
@@ -84,12 +86,14 @@ class CallbackChannel:
             pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
             breakers: the ports that are taken out.
             trainers: what the process knows of its trainers; None begins with nothing.
+            waits: is told why the rollout waits between two calls.
         """
         self._trainers = trainers or IdempotentTrainers()
         self._endpoint = TrainerEndpoint(
             transport, breakers, spec, max_reply_bytes=max_reply_bytes, trainers=self._trainers
         )
         self._pause = pause
+        self._waits = waits
         self._spec = spec
         self._uid = uid
         self._attempt = attempt
@@ -156,14 +160,19 @@ class CallbackChannel:
         headers = self._headers(call)
         for failures in range(1, self._attempts + 1):
             try:
-                return await self._endpoint.post(call.body.data, headers, where)
+                answer = await self._endpoint.post(call.body.data, headers, where)
+                if self._waits is not None and self._waits.now is not None:
+                    await self._waits.worked()
+                return answer
             except (TrainerUnreachable, TrainerStatusError) as error:
                 if failures == self._attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
-                _log.info("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
+                _log.debug("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
+                if self._waits is not None:
+                    await self._waits.failed(error, failures, wait)
                 # A border: no call is in flight here, so a drain may end the turn.
                 await self._pause(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")

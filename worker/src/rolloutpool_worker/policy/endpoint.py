@@ -15,6 +15,7 @@ from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, 
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
+from rolloutpool_worker.policy.refusal import read_message
 from rolloutpool_worker.policy.reply import as_count
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
@@ -116,7 +117,7 @@ class TrainerEndpoint:
             ):
                 # At the head of the reply, whatever its status: the breaker counts refused connections only.
                 self._breakers.worked(origin)
-                self._check_status(response, where)
+                await self._check_status(response, where)
                 self._trainers.hear(origin, response.headers)
                 return await self._read(response, where), response.headers
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
@@ -133,11 +134,12 @@ class TrainerEndpoint:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
             raise TrainerUnreachable(lost, retryable=self.may_repeat) from error
 
-    def _check_status(self, response: httpx.Response, where: str) -> None:
+    async def _check_status(self, response: httpx.Response, where: str) -> None:
         status = response.status_code
         if status >= httpx.codes.MULTIPLE_CHOICES:
+            said = await read_message(response)
             raise TrainerStatusError(
-                f"{where}: the trainer answered {status}",
+                f"{where}: the trainer answered {status}" + (f": {said}" if said else ""),
                 status=status,
                 retry_after=as_count(response.headers.get("retry-after")),
                 repeatable=self.may_repeat,

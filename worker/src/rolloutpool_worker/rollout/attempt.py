@@ -39,7 +39,7 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
+from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
@@ -121,6 +121,7 @@ class _Attempt:
         self._services = services
         self._claim = claim
         self._stop = RolloutStop(services.drain)
+        self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._fingerprint: dict[str, str] = {}
@@ -156,6 +157,7 @@ class _Attempt:
             )
             try:
                 await self._carry_out(decision, ending)
+                self._waits.left()
                 return decision.outcome
             except (ClaimLost, StoreError, asyncio.CancelledError) as error:
                 ending = error
@@ -200,13 +202,14 @@ class _Attempt:
                 _log.info("rollout %s attempt %d is retried: %s", claim.uid, claim.attempt, result.failure)
             case Action.DEFER, cause:
                 delay_s, why = decision.delay_s, str(cause)
+                if isinstance(cause, TrainerDown):
+                    await self._waits.failed(cause, claim.deferrals + 1, delay_s, port=True)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s, why=why)
                 )
             case Action.RELEASE, _:
                 await self._retry_store(lambda: rollouts.release(claim, clean=clean))
-            # Stopped and lost are ordinary endings. This one leaves a claim that the reconciler has to find, so it is
-            # logged.
+            # The others are ordinary endings. This one leaves a claim that the reconciler has to find.
             case Action.DROP, StoreError() as error if decision.outcome is TicketOutcome.STORE:
                 _log.error("rollout %s attempt %d: the store failed: %s", claim.uid, claim.attempt, error.message)
 
@@ -240,7 +243,7 @@ class _Attempt:
         except (StoppedAtBorder, TrainerDown, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             # A defect in a plug-in or in this code. It ends this rollout and no other, also where it is an exception
             # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
@@ -288,6 +291,7 @@ class _Attempt:
             pause=services.drain.pause,
             breakers=services.breakers,
             trainers=services.trainers,
+            waits=self._waits,
         )
         # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
         # shows, and `FirstPrompt` finds that out.
@@ -375,18 +379,13 @@ class _Attempt:
             status=status,
             finish_reason=reason,
             failure=failure,
+            waited_for=self._waits.now if status is RolloutStatus.EXPIRED else None,
             spans=spans,
             attempt=claim.attempt,
             worker=claim.worker_id,
             tokenizer=self._fingerprint,
             **known,
         )
-
-
-def _is_cancelled() -> bool:
-    """Whether the current task was really cancelled: by the API, by a drain or by a time limit."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _log_end(claim: Claim, result: RolloutResult) -> None:

@@ -1,0 +1,37 @@
+"""Of a trainer's error body only the message counts, in one short line."""
+
+import httpx
+import pytest
+
+from rolloutpool_worker.policy.refusal import LONGEST, message_of, read_message
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"message": "weights are loading"}', "weights are loading"),
+        (b'{"error": {"type": "x", "message": "weights are loading"}}', "weights are loading"),
+        (b'{"error": "weights are loading"}', "weights are loading"),
+        (b'{"message": "two\\n lines\\tof\\u001b[2J text"}', "two lines of?[2J text"),
+        (b'{"message": 7}', ""),
+        (b'{"detail": "the prompt: hello"}', ""),
+        (b'["message"]', ""),
+        (b'"message"', ""),
+        (b"<html>message</html>", ""),
+        (b"", ""),
+        (b"\xff\xfe", ""),
+        (b"[" * 100_000, ""),
+        (b'{"error": null}', ""),
+    ],
+)
+def test_only_the_message_is_taken(body: bytes, said: str) -> None:
+    assert message_of(body) == said
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(message_of(b'{"message": "' + b"x" * 5_000 + b'"}')) == LONGEST
+
+
+async def test_a_large_body_is_left_alone() -> None:
+    assert await read_message(httpx.Response(503, content=b'{"message": "' + b"x" * 10_000_000 + b'"}')) == ""
+    assert await read_message(httpx.Response(503, json={"message": "later"})) == "later"

@@ -1,0 +1,114 @@
+"""Waits are noted once a second, warned of once a minute, and taken away with the first answer."""
+
+import logging
+
+import pytest
+
+from rolloutpool_common.errors import TrainerStatusError
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.store import StoreUnavailable
+from rolloutpool_worker.policy.waits import ProcessWaits
+
+URL = "http://trainer:8081"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Notes:
+    """What the store would get."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, Waiting]] = []
+        self.cleared: list[tuple[str, str]] = []
+        self.down = False
+
+    async def note(self, batch_id: str, waiting: Waiting) -> None:
+        if self.down:
+            raise StoreUnavailable
+        self.noted.append((batch_id, waiting))
+
+    async def clear(self, batch_id: str, endpoint: str) -> None:
+        self.cleared.append((batch_id, endpoint))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def process(notes: Notes, clock: Clock) -> ProcessWaits:
+    return ProcessWaits(notes, clock)  # type: ignore[arg-type]
+
+
+ERROR = TrainerStatusError("turn 1 at http://trainer:8081: the trainer answered 503: loading", status=503)
+
+
+async def test_a_note_says_all_of_it(process: ProcessWaits, notes: Notes) -> None:
+    rollout = process.of("b", "b-0", URL)
+    await rollout.failed(ERROR, 3, 8.0)
+    ((batch, noted),) = notes.noted
+    assert batch == "b"
+    assert (noted.waits_for, noted.endpoint, noted.status) == (WaitsFor.TRAINER, URL, 503)
+    assert (noted.message, noted.tries, noted.rollouts) == (ERROR.message, 3, 1)
+    assert (noted.next_try - noted.last_try).total_seconds() == pytest.approx(8.0)
+    assert rollout.now == noted
+
+
+async def test_many_tries_are_few_notes_and_one_warning(
+    process: ProcessWaits, notes: Notes, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollouts = [process.of("b", f"b-{i}", URL) for i in range(64)]
+    with caplog.at_level(logging.INFO):
+        for second in range(61):
+            for rollout in rollouts:
+                await rollout.failed(ERROR, second + 1, 0.5)
+            clock.now += 1.0
+    assert len(notes.noted) == 61
+    assert notes.noted[-1][1].rollouts == 64
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2
+    assert "the trainer answered 503: loading; 1 tries failed" in warnings[0]
+    assert f"{60 * 64} tries failed since the last warning" in warnings[1]
+
+
+async def test_the_first_answer_does_not_hide_those_that_still_wait(process: ProcessWaits, notes: Notes) -> None:
+    one, other = process.of("b", "b-0", URL), process.of("b", "b-1", URL)
+    await one.failed(ERROR, 1, 0.5)
+    await other.failed(ERROR, 1, 0.5)
+    await one.worked()
+    assert (one.now, notes.cleared) == (None, [])
+    await other.worked()
+    assert notes.cleared == [("b", URL)]
+
+
+async def test_a_rollout_that_leaves_keeps_its_note(process: ProcessWaits, notes: Notes) -> None:
+    rollout = process.of("b", "b-0", URL)
+    await rollout.failed(ERROR, 1, 10.0, port=True)
+    rollout.left()
+    assert notes.cleared == []
+    assert notes.noted[0][1].waits_for is WaitsFor.TRAINER_PORT
+
+
+async def test_a_store_that_fails_costs_only_the_note(process: ProcessWaits, notes: Notes) -> None:
+    notes.down = True
+    rollout = process.of("b", "b-0", URL)
+    await rollout.failed(ERROR, 1, 0.5)
+    assert rollout.now is not None
+
+
+async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits) -> None:
+    for i in range(10_000):
+        await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}").failed(ERROR, 1, 0.5)
+    assert len(process._places) < 5_000
+    assert len(process._warned) < 5_000

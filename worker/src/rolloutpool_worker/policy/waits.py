@@ -1,0 +1,167 @@
+"""Says what rollouts wait for, in the batch's state and in the log, without a line per try.
+
+1. A call fails and will be repeated, or its rollout goes back to the queue: `RolloutWaits.failed`.
+2. The batch's state gets it, at most once a second for each batch and endpoint. A store that fails costs nothing but
+   the note.
+3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
+4. The call succeeds: `RolloutWaits.worked`. When no rollout of the batch waits at that endpoint any more, the note is
+   taken away.
+
+Nothing of this runs where nothing waits: `worked` is called only after `failed`.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.store import StoreError
+from rolloutpool_common.store.waits import Waits
+
+__all__ = ["ProcessWaits", "RolloutWaits"]
+
+_log = logging.getLogger(__name__)
+
+NOTE_SECONDS = 1.0
+WARN_SECONDS = 60.0
+_LONGEST = 500
+"""Characters of a message."""
+_MOST = 4_096
+"""Endpoints, and pairs of batch and endpoint, that are remembered. Beyond that all are forgotten: they are limits of
+frequency, and nothing else depends on them."""
+
+
+@dataclass
+class _Place:
+    """One batch at one endpoint."""
+
+    waiting: set[str] = field(default_factory=set)
+    noted_at: float = float("-inf")
+
+
+@dataclass
+class _Warned:
+    at: float
+    failed: int = 0
+    """Tries since then."""
+
+
+class ProcessWaits:
+    """What the rollouts of one process wait for."""
+
+    def __init__(self, store: Waits, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds; tests pass their own."""
+        self._store = store
+        self._clock = clock
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._warned: dict[str, _Warned] = {}
+
+    def of(self, batch_id: str, uid: str, endpoint: str) -> "RolloutWaits":
+        """Makes what one rollout reports to.
+
+        Args:
+            batch_id: Its batch.
+            uid: Its name.
+            endpoint: Its trainer's address.
+        """
+        return RolloutWaits(self, batch_id, uid, endpoint)
+
+    async def failed(self, batch_id: str, uid: str, waiting: Waiting) -> Waiting:
+        """Takes note of a try that failed; returns the note, with the number of rollouts that wait there."""
+        self._warn(waiting)
+        if len(self._places) > _MOST:
+            self._places.clear()
+        place = self._places.setdefault((batch_id, waiting.endpoint), _Place())
+        place.waiting.add(uid)
+        waiting = waiting.model_copy(update={"rollouts": len(place.waiting)})
+        now = self._clock()
+        if now >= place.noted_at + NOTE_SECONDS:
+            place.noted_at = now
+            with suppress(StoreError):
+                await self._store.note(batch_id, waiting)
+        return waiting
+
+    async def worked(self, batch_id: str, uid: str, endpoint: str) -> None:
+        """Takes note of an answer after a try that failed."""
+        place = self._places.get((batch_id, endpoint))
+        if place is None:
+            return
+        place.waiting.discard(uid)
+        if not place.waiting:
+            del self._places[batch_id, endpoint]
+            with suppress(StoreError):
+                await self._store.clear(batch_id, endpoint)
+
+    def left(self, batch_id: str, uid: str, endpoint: str) -> None:
+        """Forgets a rollout that left this process; its note stays until it is out of date."""
+        place = self._places.get((batch_id, endpoint))
+        if place is not None:
+            place.waiting.discard(uid)
+            if not place.waiting:
+                del self._places[batch_id, endpoint]
+
+    def _warn(self, waiting: Waiting) -> None:
+        now = self._clock()
+        known = self._warned.get(waiting.endpoint)
+        if known is not None:
+            known.failed += 1
+            if now < known.at + WARN_SECONDS:
+                return
+        _log.warning(
+            "rollouts wait for %s at %s: %s; %d tries failed since the last warning",
+            waiting.waits_for,
+            waiting.endpoint,
+            waiting.message,
+            known.failed if known else 1,
+        )
+        if len(self._warned) > _MOST:
+            self._warned.clear()
+        self._warned[waiting.endpoint] = _Warned(now)
+
+
+class RolloutWaits:
+    """What one rollout waits for."""
+
+    def __init__(self, process: ProcessWaits, batch_id: str, uid: str, endpoint: str) -> None:
+        self.now: Waiting | None = None
+        """None while it does not wait."""
+        self._process = process
+        self._where = batch_id, uid, endpoint
+
+    async def failed(self, error: RolloutPoolError, tries: int, wait_s: float, *, port: bool = False) -> None:
+        """Reports that a try failed and that there will be another one.
+
+        Args:
+            error: Of the try.
+            tries: How many have failed.
+            wait_s: Seconds until the next one.
+            port: Whether the trainer's port is taken out, so that the rollout waits in the queue.
+        """
+        batch_id, uid, endpoint = self._where
+        now = time.time()
+        waiting = Waiting(
+            waits_for=WaitsFor.TRAINER_PORT if port else WaitsFor.TRAINER,
+            endpoint=endpoint,
+            status=getattr(error, "http_status", None),
+            message=error.message[:_LONGEST],
+            tries=tries,
+            last_try=datetime.fromtimestamp(now, UTC),
+            next_try=datetime.fromtimestamp(now + wait_s, UTC),
+        )
+        # At once, because the deadline may pass while the note is on its way.
+        self.now = waiting
+        self.now = await self._process.failed(batch_id, uid, waiting)
+
+    async def worked(self) -> None:
+        """Reports an answer after tries that failed."""
+        self.now = None
+        await self._process.worked(*self._where)
+
+    def left(self) -> None:
+        """Reports that the rollout leaves this process."""
+        if self.now is not None:
+            self._process.left(*self._where)
