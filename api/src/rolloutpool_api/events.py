@@ -1,6 +1,7 @@
 """The events of a batch (SSE): `result` per ended rollout, `progress` at most twice a second, `complete` at the end.
 
-1. The stream reads results after a cursor, in chunks, and sends one `result` per item. Its id is the item's cursor.
+1. The stream reads what ended after a cursor, in chunks, and sends one `result` per item. Its id is the item's cursor.
+   It names the rollout; with `view=summary` it has the rollout's row too. No result is read.
 2. When nothing is left to read, it waits: for a signal that a rollout has ended, or until `progress` is due.
 3. After the last result it sends `progress` and `complete`, and ends.
 4. It ends without `complete` when this process stops or Redis does not answer. The reader then reconnects with
@@ -9,15 +10,18 @@
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import orjson
 import structlog
 from fastapi.sse import ServerSentEvent
 
 from rolloutpool_api.errors import ShuttingDown
+from rolloutpool_api.results import CHUNK, View, read_summaries
 from rolloutpool_api.services import ApiServices
 from rolloutpool_common.protocol.batch import BatchStatus
-from rolloutpool_common.store import StoreError
+from rolloutpool_common.store import StoreError, keys
+from rolloutpool_common.store.records import EndedRollout
 
 __all__ = ["PROGRESS_SECONDS", "stream"]
 
@@ -26,12 +30,13 @@ _log = structlog.stdlib.get_logger(__name__)
 PROGRESS_SECONDS = 0.5
 IDLE_SECONDS = 30.0
 """How often to look although nothing happens; the batch may have been deleted."""
-CHUNK = 100
 RECONNECT_MS = 2000
 """Sent with each status: how long a browser waits before it connects again."""
 
 
-async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | None) -> AsyncIterator[ServerSentEvent]:
+async def stream(
+    services: ApiServices, batch_id: str, cursor: str, sees: str | None, view: View
+) -> AsyncIterator[ServerSentEvent]:
     """Yields all events of a batch after a cursor.
 
     Args:
@@ -39,9 +44,10 @@ async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | 
         batch_id: The batch.
         cursor: Of the last result that the reader has; "0" begins at the start.
         sees: Whose batch it must be; None allows any.
+        view: Whether each `result` has the rollout's row.
     """
     try:
-        async for event in _events(services, batch_id, cursor, sees):
+        async for event in _events(services, batch_id, cursor, sees, view):
             yield event
     except ShuttingDown:
         return
@@ -50,16 +56,19 @@ async def stream(services: ApiServices, batch_id: str, cursor: str, sees: str | 
 
 
 async def _events(
-    services: ApiServices, batch_id: str, cursor: str, sees: str | None
+    services: ApiServices, batch_id: str, cursor: str, sees: str | None, view: View
 ) -> AsyncIterator[ServerSentEvent]:
     # `told` is when the last `progress` was sent, `dirty` whether the counts may have changed since. A new reader gets
     # its first `progress` at once.
     told, dirty = -PROGRESS_SECONDS, True
     async with services.store.signals.watch(batch_id) as watch:
         while True:
-            piece = await services.store.batches.results(batch_id, cursor, CHUNK)
-            for at, data in piece.items:
-                yield _result(at, data)
+            piece = await services.store.batches.ended(batch_id, cursor, CHUNK)
+            rows = (
+                [None] * len(piece.items) if view == "full" else await read_summaries(services, batch_id, piece.items)
+            )
+            for item, row in zip(piece.items, rows, strict=True):
+                yield _result(batch_id, item, row)
             cursor, dirty = piece.next_cursor, dirty or bool(piece.items)
             due = told + PROGRESS_SECONDS - time.monotonic()
             if piece.complete or (dirty and due <= 0):
@@ -78,10 +87,11 @@ async def _events(
                 dirty = True
 
 
-def _result(cursor: str, data: bytes) -> ServerSentEvent:
-    result = orjson.loads(data)
-    about = {key: result[key] for key in ("uid", "index", "status")}
-    return ServerSentEvent(event="result", id=cursor, raw_data=orjson.dumps({**about, "cursor": cursor}).decode())
+def _result(batch_id: str, ended: EndedRollout, row: dict[str, Any] | None) -> ServerSentEvent:
+    about = {"uid": keys.uid_of(batch_id, ended.index), "index": ended.index, "status": ended.status}
+    summary = {} if row is None else {"summary": row}
+    data = orjson.dumps({**about, "cursor": ended.cursor, **summary}).decode()
+    return ServerSentEvent(event="result", id=ended.cursor, raw_data=data)
 
 
 def _status(event: str, status: BatchStatus) -> ServerSentEvent:

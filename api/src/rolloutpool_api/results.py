@@ -6,18 +6,28 @@
    a result.
 3. A page is complete when all rollouts have ended and it reaches the last of them. Otherwise `next_cursor` goes on.
 
+With `view=summary` the items carry rows of the table, and no result is read.
+
 A page equals `ResultPage` (or one `ResultItem` per line) byte for byte as the models would write it.
 """
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
 
 from rolloutpool_api.errors import BadCursor
+from rolloutpool_api.rows import summaries
 from rolloutpool_api.services import ApiServices
+from rolloutpool_common.store.records import EndedRollout
 
-__all__ = ["START", "Page", "check_cursor", "read_page"]
+__all__ = ["CHUNK", "START", "Page", "View", "check_cursor", "read_page", "read_summaries"]
 
+View = Literal["full", "summary"]
+"""Whether a reader gets results, or their rows only."""
 START = "0"
 CHUNK = 100
 """Results per read: 100 results of 18 kB come in one round trip, and do not hold up the event loop."""
@@ -64,7 +74,9 @@ class Page:
         return b"".join(item + b"\n" for item in self.items)
 
 
-async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float) -> Page:
+async def read_page(
+    services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float, view: View = "full"
+) -> Page:
     """Reads the results after a cursor.
 
     Args:
@@ -73,6 +85,7 @@ async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit:
         cursor: Of the last result that the caller has.
         limit: Most results in the page.
         wait_s: Seconds to wait for a first result.
+        view: What the items carry.
 
     Returns:
         The page; empty if nothing came within `wait_s` seconds.
@@ -84,26 +97,43 @@ async def read_page(services: ApiServices, batch_id: str, cursor: str, *, limit:
     # Watched before the first look, so that no result comes unnoticed between look and wait.
     async with services.store.signals.watch(batch_id) as watch:
         while True:
-            page = await _read(services, batch_id, Page([], cursor, False), limit)
+            page = await _read(services, batch_id, Page([], cursor, False), limit, view)
             left = end - time.monotonic()
             # A page read with `wait` 0 does not linger, nor does one whose caller's time is nearly over.
             if page.items and left > LINGER and not page.complete and not page.full(limit):
                 await services.pause(LINGER)
-                return await _read(services, batch_id, page, limit)
+                return await _read(services, batch_id, page, limit, view)
             if page.items or page.complete or left <= 0:
                 return page
             await services.wait(watch, left)
 
 
-async def _read(services: ApiServices, batch_id: str, page: Page, limit: int) -> Page:
+async def _read(services: ApiServices, batch_id: str, page: Page, limit: int, view: View) -> Page:
     """Extends the page by what follows it."""
     items, cursor = list(page.items), page.next_cursor
     while True:
-        piece = await services.store.batches.results(batch_id, cursor, min(CHUNK, limit - len(items)))
-        items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
+        chunk = min(CHUNK, limit - len(items))
+        if view == "full":
+            piece = await services.store.batches.results(batch_id, cursor, chunk)
+            items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
+            after, complete = piece.next_cursor, piece.complete
+        else:
+            ended = await services.store.batches.ended(batch_id, cursor, chunk)
+            rows = await read_summaries(services, batch_id, ended.items)
+            items += [
+                orjson.dumps({"cursor": item.cursor, "summary": row})
+                for item, row in zip(ended.items, rows, strict=True)
+            ]
+            after, complete = ended.next_cursor, ended.complete
         # A cursor that did not move means that nothing follows, not even results that have been deleted.
-        moved = piece.next_cursor != cursor
-        cursor = piece.next_cursor
-        page = Page(items, cursor, piece.complete)
+        moved, cursor = after != cursor, after
+        page = Page(items, cursor, complete)
         if not moved or page.complete or page.full(limit):
             return page
+
+
+async def read_summaries(services: ApiServices, batch_id: str, ended: Sequence[EndedRollout]) -> list[dict[str, Any]]:
+    """Reads the rows of at most `CHUNK` rollouts that have ended."""
+    indexes = [item.index for item in ended]
+    rows, groups = await services.store.rows.some(batch_id, indexes)
+    return summaries(batch_id, indexes, rows, groups)

@@ -17,6 +17,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import orjson
@@ -36,6 +37,7 @@ __all__ = [
     "first_index",
     "index_cursor",
     "is_field",
+    "summaries",
 ]
 
 ANNOTATION = "annotations."
@@ -130,6 +132,22 @@ def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequ
             # A row that an older version wrote may be shorter.
             made[name] = [row[place] if place < len(row) else None for row in table.rows]
     return made
+
+
+def summaries(
+    batch_id: str, indexes: Sequence[int], rows: Sequence[Sequence[Any]], groups: Sequence[str | None]
+) -> list[dict[str, Any]]:
+    """Makes of stored rows what `view=summary` shows: all fields of each, without annotations."""
+    return [
+        {
+            "index": index,
+            "uid": f"{batch_id}-{index}",
+            "group": group,
+            # A row that an older version wrote may be shorter.
+            **dict(zip_longest(ENDED_FIELDS, row[: len(ENDED_FIELDS)])),
+        }
+        for index, row, group in zip(indexes, rows, groups, strict=True)
+    ]
 
 
 def choose(

@@ -13,13 +13,14 @@ from rolloutpool_api.body import off_loop, parse, read_json_body, refuse_repeate
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Conflict, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.restrictions import Restrictions
-from rolloutpool_api.results import START, check_cursor, read_page
+from rolloutpool_api.results import START, View, check_cursor, read_page
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
 from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_common.protocol.result import ResultPage
+from rolloutpool_common.protocol.rows import SummaryPage
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
 
@@ -165,7 +166,7 @@ async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader)
 @router.get(
     "/{batch_id}/results",
     summary="Results in the order in which they ended, by cursor",
-    response_model=ResultPage,
+    response_model=ResultPage | SummaryPage,
     responses={
         200: {"content": {_NDJSON: {"schema": {"type": "string"}}}},
         **errors(400, 404, 422),
@@ -179,6 +180,7 @@ async def batch_results(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for a first result")] = 0,
     format: Annotated[Literal["json", "ndjson"] | None, Query(description="Wins over `Accept`")] = None,
+    view: Annotated[View, Query(description="`summary`: rows of the table in place of results")] = "full",
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """A page may be shorter than `limit`; go on with `next_cursor` until `complete`.
@@ -186,7 +188,7 @@ async def batch_results(
     As NDJSON (`Accept: application/x-ndjson`, or `format=ndjson`) each line is one item, and `X-Next-Cursor` and
     `X-Batch-Complete` carry the rest.
     """
-    page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait)
+    page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait, view=view)
     headers = {"X-Next-Cursor": page.next_cursor, "X-Batch-Complete": str(page.complete).lower()}
     if format == "ndjson" or (format is None and _NDJSON in accept):
         return Response(page.ndjson(), headers=headers, media_type=_NDJSON)
@@ -204,13 +206,17 @@ async def _resumed(last_event_id: Annotated[str, Header(description="Resume afte
     responses=errors(400, 404, 422),
 )
 async def batch_events(
-    batch_id: BatchId, services: ServicesDep, caller: Reader, cursor: Annotated[str, Depends(_resumed)]
+    batch_id: BatchId,
+    services: ServicesDep,
+    caller: Reader,
+    cursor: Annotated[str, Depends(_resumed)],
+    view: Annotated[View, Query(description="`summary`: each `result` has the rollout's row")] = "full",
 ) -> AsyncIterator[ServerSentEvent]:
     """`result` per ended rollout (id = cursor), `progress` at most twice a second, `complete` at the end.
 
     Reconnect with `Last-Event-ID` to go on where the stream broke off.
     """
-    async for event in events.stream(services, batch_id, cursor, caller.sees):
+    async for event in events.stream(services, batch_id, cursor, caller.sees, view):
         yield event
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage"]
+__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage", "SummaryItem", "SummaryPage"]
 
 ENDED_FIELDS = {
     "ended_ms": "when it ended, on Redis' clock, ms since 1970",
@@ -67,3 +67,22 @@ class RowPage(Answer):
     """By field; all of one length. A value that a rollout does not have, or not yet, is null."""
     next_cursor: str | None
     """Pass it as `cursor`, with the same filter and order, to get the next rows; null after the last."""
+
+
+class SummaryItem(Answer):
+    """The row of a rollout with its place in the order in which the batch's rollouts ended."""
+
+    cursor: str
+    """Resume after this rollout by passing it as `cursor`."""
+    summary: dict[str, Any]
+    """Its row, by field."""
+
+
+class SummaryPage(Answer):
+    """`GET /v1/batches/{id}/results?view=summary`."""
+
+    items: list[SummaryItem]
+    next_cursor: str
+    """Pass it to get what finished after this page; equals the request's when the page is empty."""
+    complete: bool
+    """All rollouts of the batch have ended and this page reaches the last of them."""

@@ -30,7 +30,16 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
-from rolloutpool_common.store.records import Capacity, NewBatch, NewRollout, ResultSlice, Submitted, expand
+from rolloutpool_common.store.records import (
+    Capacity,
+    EndedRollout,
+    EndedSlice,
+    NewBatch,
+    NewRollout,
+    ResultSlice,
+    Submitted,
+    expand,
+)
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import stage
@@ -281,8 +290,8 @@ class Batches:
             finished_at=None if finished_s is None else datetime.fromtimestamp(finished_s, UTC),
         )
 
-    async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Reads the results that ended after a cursor, in the order of their ends.
+    async def ended(self, batch_id: str, cursor: str, limit: int) -> EndedSlice:
+        """Reads which rollouts ended after a cursor, in the order of their ends, and none of their results.
 
         A cursor from before the last start of Redis counts as the start: Redis may have lost results then, and stored
         others in their place. A reader that gets a result again knows it by its uid.
@@ -290,10 +299,10 @@ class Batches:
         Args:
             batch_id: The batch.
             cursor: Of the slice before; "0" is the start.
-            limit: Most results.
+            limit: Most rollouts.
 
         Returns:
-            The results with the next cursor, and whether nothing can follow them.
+            The rollouts with the next cursor, and whether nothing can follow them.
         """
         known, _, after = cursor.rpartition(".")
         with store_errors():
@@ -308,18 +317,28 @@ class Batches:
                 if after == "0" or known == epoch:
                     break
                 cursor = after = "0"
-            uids = [keys.uid_of(batch_id, int(entry[b"index"])) for _, entry in entries]
-            found = await self._redis.mget([keys.rollout(uid, "result") for uid in uids]) if uids else []
         items = [
-            (f"{epoch}.{at.decode()}", expand(data))
-            for (at, _), data in zip(entries, found, strict=True)
-            # The batch may be deleted between the two reads.
-            if data is not None
+            EndedRollout(f"{epoch}.{at.decode()}", int(entry[b"index"]), RolloutStatus(entry[b"status"].decode()))
+            for at, entry in entries
         ]
         next_cursor = f"{epoch}.{entries[-1][0].decode()}" if entries else cursor
         # `ended` was read before the entries, so a full count with a short page means that nothing follows.
         complete = total is not None and ended is not None and int(ended) >= int(total) and len(entries) < limit
-        return ResultSlice(items, next_cursor, complete)
+        return EndedSlice(items, next_cursor, complete)
+
+    async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
+        """Reads the results that ended after a cursor; like `ended` otherwise."""
+        ended = await self.ended(batch_id, cursor, limit)
+        names = [keys.rollout(keys.uid_of(batch_id, item.index), "result") for item in ended.items]
+        with store_errors():
+            found = await self._redis.mget(names) if names else []
+        items = [
+            (item.cursor, expand(data))
+            for item, data in zip(ended.items, found, strict=True)
+            # The batch may be deleted between the two reads.
+            if data is not None
+        ]
+        return ResultSlice(items, ended.next_cursor, ended.complete)
 
     async def delivery(self, batch_id: str) -> Delivery | None:
         """Reads where a batch's results are pushed, with the secret in plain text; raises `SecretUnreadable`."""

@@ -27,6 +27,8 @@ __all__ = [
     "Claim",
     "ClaimRefused",
     "DuePush",
+    "EndedRollout",
+    "EndedSlice",
     "NewBatch",
     "NewRollout",
     "ResultSlice",
@@ -98,6 +100,26 @@ class Submitted(NamedTuple):
     batch_id: str
     created: bool
     """False: the same request was accepted before, and this is the batch of that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRollout:
+    """One entry of a batch's list of ends."""
+
+    cursor: str
+    """To be read on from."""
+    index: int
+    status: RolloutStatus
+
+
+class EndedSlice(NamedTuple):
+    """Some rollouts of a batch, in the order in which they ended."""
+
+    items: list[EndedRollout]
+    next_cursor: str
+    """Where the next read begins."""
+    complete: bool
+    """Whether the batch has ended and no more ends follow."""
 
 
 class ResultSlice(NamedTuple):

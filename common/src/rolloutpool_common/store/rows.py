@@ -124,7 +124,17 @@ class Rows:
             groups=groups,
         )
 
-    async def _read_slice(self, batch_id: str, indexes: range, rows: list[list[Any]], groups: list[str | None]) -> None:
+    async def some(self, batch_id: str, indexes: Sequence[int]) -> tuple[list[list[Any]], list[str | None]]:
+        """Reads rows and groups of these rollouts; of at most `MAX_MADE` at a time, so that each has its row."""
+        rows: list[list[Any]] = []
+        groups: list[str | None] = []
+        if indexes:
+            await self._read_slice(batch_id, indexes, rows, groups)
+        return rows, groups
+
+    async def _read_slice(
+        self, batch_id: str, indexes: Sequence[int], rows: list[list[Any]], groups: list[str | None]
+    ) -> None:
         names = [str(index) for index in indexes]
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
