@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import redis.exceptions
+from kombu.exceptions import KombuError
 from tests.chaos.cast import Cast
 from tests.chaos.census import Member
 from tests.chaos.leader import leader
@@ -204,7 +205,8 @@ class Faults:
     async def _duplicate_tickets(self) -> None:
         uids = self._rng.sample(self._uids, min(20, len(self._uids)))
         self._note("duplicate tickets", "redis", tickets=len(uids))
-        with suppress(OSError, redis.exceptions.RedisError):
+        # Redis may be away just now.
+        with suppress(OSError, redis.exceptions.RedisError, KombuError):
             await asyncio.to_thread(self._publish, uids)
 
     def _publish(self, uids: list[str]) -> None:
