@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks import demo, loop_delay, memory, neighbours, recovery, results, submit, tokens, waiters
+from benchmarks import demo, loop_delay, memory, neighbours, recovery, results, submit, tokens, turn_cost, waiters
+from benchmarks.load import TrainerManner
 from benchmarks.local_pool import local_pool
 from benchmarks.report import Row
 
@@ -46,6 +47,14 @@ def test_a_turn() -> None:
     short, long = column(rows, "tokens")
     assert 200 <= short < 800 <= long
     assert all(number(row, f"{way}, ms") > 0 for row in rows for way in tokens.WAYS)
+
+
+async def test_what_each_trainer_costs() -> None:
+    rows = await turn_cost.measure(TINY, (2, 3), rounds=1, turns_per_round=6)
+    assert [(row["trainer"], row["turns"]) for row in rows] == [
+        (manner.value, turns) for turns in (2, 3) for manner in TrainerManner
+    ]
+    assert all(ms > 0 for ms in column(rows, "CPU ms"))
 
 
 def test_waiters(idle_pool: LocalPool) -> None:
