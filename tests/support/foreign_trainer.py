@@ -80,6 +80,10 @@ class ForeignTrainer:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._chat: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(directory)
 
+    def become(self, kind: ForeignKind, turns: Sequence[ForeignTurn]) -> None:
+        """Goes on as another trainer, with another policy, at the same address."""
+        self._kind, self._turns = kind, turns
+
     def answer(self, request: dict[str, Any], uid: str) -> tuple[int, dict[str, Any]]:
         """Status and body of the reply to a request."""
         log = self.log[uid]

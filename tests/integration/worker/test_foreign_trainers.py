@@ -14,6 +14,7 @@ from tests.support.inside_worker import REPLAY, InsideWorker
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_worker.conversation import trainer_kinds
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.rollout import attempt as attempts
 from rolloutpool_worker.tools import Tool, ToolContext
@@ -129,3 +130,46 @@ async def test_each_construct_is_exact(
             proved(second, trainer)
             assert before <= 2
             assert trainer.refused == before
+
+
+def plain(*, drifts: bool) -> list[ForeignTurn]:
+    """Five answers; the policy of one that drifts says what is parsed to another text, with fewer ids."""
+    said = [f"It is {n}" for n in range(5)]
+    return [ForeignTurn(f"{text}{'   ?!' * drifts}<|im_end|>", {"role": "assistant", "content": text}) for text in said]
+
+
+@pytest.mark.parametrize("kind", [ForeignKind.RENDERS_TEXT, ForeignKind.RENDERS_PARSED])
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_trainer_that_changes_its_manners_loses_few_rollouts_and_gets_no_wrong_mask(
+    inside: InsideWorker, directories: dict[str, Path], kind: ForeignKind, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_kinds, "ENOUGH_AGREED", 8)
+    directory = directories["family:rounds"]
+    with foreign_trainer(directory, ForeignKind.KEEPS_IDS, plain(drifts=False), strict=strict) as trainer:
+        steps = [{"sample": {}}, *[{"say": [{"role": "user", "content": "And now?"}]}, {"sample": {}}] * 4]
+        spec = {
+            "server_url": trainer.url,
+            "tokenizer_name": str(directory),
+            "messages": [{"role": "user", "content": "15 + 23?"}],
+            "agent": REPLAY,
+            "metadata": {"steps": steps},
+        }
+        for _ in range(3):
+            (result,) = await inside.run(spec)
+            proved(result, trainer)
+        # Nobody has learned a kind: nothing ever differed. And its turns are no longer counted.
+        agreement = next(iter(inside.services.kinds._agreements.values()))
+        assert agreement._left >= 4, vars(agreement)
+        trainer.become(kind, plain(drifts=True))
+        results = [(await inside.run(spec))[0] for _ in range(4)]
+        lost = [one for one in results if one.status is not RolloutStatus.COMPLETED]
+        if strict:
+            # It refuses the first mask that is not its own, and all lengths are counted.
+            assert not lost
+            assert trainer.refused == 1
+        else:
+            assert [one.failure and one.failure.category for one in lost] == ["mask_disproved"]
+            assert lost == results[:1]
+        for one in results[len(lost) :]:
+            proved(one, trainer)
+        assert not agreement.spares_count()

@@ -71,6 +71,8 @@ class _Counted:
     """Ids of the prompt, by our own counts alone."""
     reported: int | None = None
     """What the trainer said of it."""
+    taken: bool = False
+    """Whether `ours` is only what the trainer said. Then it proves nothing about our counts."""
 
 
 class RerenderCounter:
@@ -110,7 +112,7 @@ class RerenderCounter:
         whole = self._count(messages, self._tools, echoed, shared=shared)
         last, shape = self._last, self._shape(messages)
         rounds = _rounds(messages)
-        if last is not None and shape is not None:
+        if last is not None and shape is not None and not last.taken:
             added = self._added(messages[last.messages :])
             agreed = added is not None and last.ours + added == whole
             self._trust.checked(shape, rounds, agreed=agreed)
@@ -136,7 +138,7 @@ class RerenderCounter:
         added = self._added(new)
         if added is None:
             return None
-        self._last = _Counted(len(messages), rounds, last.ours + added)
+        self._last = replace(last, messages=len(messages), rounds=rounds, ours=last.ours + added, reported=None)
         return added + (last.ours if last.reported is None else last.reported)
 
     def begin(self, messages: int, length: int) -> None:
@@ -148,15 +150,21 @@ class RerenderCounter:
         """
         self._last = _Counted(messages, 0, length)
 
-    def report(self, messages: int, length: int) -> None:
+    def report(self, messages: Sequence[Message], length: int) -> None:
         """Notes the length that the trainer reported, so that errors of increments do not add up.
 
         Args:
-            messages: How many messages its prompt has.
+            messages: What its prompt has. Where they were not counted, its word is taken instead.
             length: Its ids, without what our render of the first prompt lacks.
         """
-        if self._last is not None and self._last.messages == messages:
-            self._last = replace(self._last, reported=length)
+        last = self._last
+        if last is None:
+            return
+        if last.messages == len(messages):
+            self._last = replace(last, reported=length)
+        elif last.messages < len(messages):
+            rounds = last.rounds + _rounds(messages[last.messages :])
+            self._last = _Counted(len(messages), rounds, length, length, taken=True)
 
     def restart(self) -> None:
         """Forgets what was counted: the next messages do not begin with those."""

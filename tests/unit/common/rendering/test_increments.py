@@ -82,10 +82,25 @@ def test_what_the_trainer_reported_is_what_increments_are_added_to(make_tokenize
     first = counter.count([QUESTION])
     true_length = counter.count_new(conversation(1))
     assert true_length is not None
-    counter.report(3, true_length + 5)
+    counter.report(conversation(1), true_length + 5)
     # A report of another prompt says nothing of this one.
-    counter.report(2, first)
+    counter.report(conversation(1)[:2], first)
     assert counter.count_new(conversation(2)) == len(rerender(tokenizer, conversation(2))) + 5
+
+
+def test_a_prompt_that_was_not_counted_is_taken_from_the_trainer(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    for _ in range(CHECKS + 1):
+        play(tokenizer, 6)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
+    counter.count([QUESTION])
+    there = len(rerender(tokenizer, conversation(4))) + 5
+    counter.report(conversation(4), there)
+    assert counter.counted == len(conversation(4))
+    assert counter.count_new(conversation(5)) == len(rerender(tokenizer, conversation(5))) + 5
+    # Its sampled ids may be others than ours, so this is no proof against increments.
+    assert counter.count(conversation(6)) == len(rerender(tokenizer, conversation(6)))
+    assert not tokenizer.increment_trust(None, None).broken
 
 
 def test_an_edited_history_is_no_disproof(make_tokenizer: MakeTokenizer) -> None:

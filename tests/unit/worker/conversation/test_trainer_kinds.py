@@ -1,5 +1,7 @@
 """`TrainerKinds`: what one rollout learns of its trainer, another one begins with, in this process and elsewhere."""
 
+from itertools import pairwise
+
 import pytest
 
 from rolloutpool_common.protocol.journal import TrainerKind
@@ -7,7 +9,7 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.trainers import KnownTrainers
 from rolloutpool_worker.conversation import trainer_kinds
-from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
+from rolloutpool_worker.conversation.trainer_kinds import ENOUGH_AGREED, MOST_UNCOUNTED, Agreement, TrainerKinds
 
 UNKNOWN, KEEPS, RERENDERS = TrainerKind.UNKNOWN, TrainerKind.KEEPS_IDS, TrainerKind.RERENDERS
 
@@ -100,3 +102,42 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     shared.known.clear()
     await kinds.share()
     assert shared.known == {}
+
+
+def test_after_turns_that_agree_most_are_not_counted() -> None:
+    agreement, uncounted = Agreement(), []
+    for turn in range(10_000):
+        if agreement.spares_count():
+            uncounted.append(turn)
+        else:
+            agreement.agreed()
+    counted = sorted(set(range(10_000)) - set(uncounted))
+    gaps = [later - earlier - 1 for earlier, later in pairwise(counted)]
+    assert gaps[: ENOUGH_AGREED - 1] == [0] * (ENOUGH_AGREED - 1)
+    assert gaps[ENOUGH_AGREED - 1 :] == [32, 64, 128, 256, 512, *[MOST_UNCOUNTED] * (len(gaps) - ENOUGH_AGREED - 4)]
+
+
+def test_one_turn_that_differs_ends_that_at_once() -> None:
+    agreement = Agreement()
+    for _ in range(ENOUGH_AGREED - 1):
+        agreement.agreed()
+    agreement.differed()
+    for _ in range(ENOUGH_AGREED):
+        assert not agreement.spares_count()
+        agreement.agreed()
+    assert agreement.spares_count()
+    agreement.differed()
+    assert not agreement.spares_count()
+
+
+def test_turns_that_were_planned_together_are_one_reason() -> None:
+    agreement = Agreement()
+    for _ in range(256):
+        agreement.agreed()
+    assert [agreement.spares_count() for _ in range(ENOUGH_AGREED + 1)] == [*[True] * ENOUGH_AGREED, False]
+
+
+def test_an_agreement_is_about_one_trainer() -> None:
+    kinds = TrainerKinds(Shared())
+    assert kinds.agreement(spec()) is kinds.agreement(spec())
+    assert kinds.agreement(spec()) is not kinds.agreement(spec("there"))

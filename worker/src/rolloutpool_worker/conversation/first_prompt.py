@@ -96,8 +96,8 @@ class FirstPrompt:
         """How many messages the last count had."""
         return self._form(parsed).counted
 
-    def report(self, messages: int, length: int, *, parsed: bool = False) -> None:
-        """Notes the length of the prompt that the trainer reported for so many messages."""
+    def report(self, messages: Sequence[dict[str, Any]], length: int, *, parsed: bool = False) -> None:
+        """Notes the length of the prompt that the trainer reported for these messages, counted before or not."""
         self._form(parsed).report(messages, length)
 
     def _form(self, parsed: bool) -> "_Form":
@@ -163,7 +163,7 @@ class _Form:
         length = None if counter is None else counter.count_new(messages)
         return None if length is None else length + offset
 
-    def report(self, messages: int, length: int) -> None:
+    def report(self, messages: Sequence[dict[str, Any]], length: int) -> None:
         counter, offset = self._now
         if counter is not None:
             counter.report(messages, length - offset)

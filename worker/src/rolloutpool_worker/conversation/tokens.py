@@ -21,6 +21,7 @@ from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import off_loop, rendering_size
+from rolloutpool_worker.conversation.trainer_kinds import Agreement
 from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
 
@@ -36,7 +37,13 @@ class TokenTrack:
     """One rollout's ledger, with everything that writes it."""
 
     def __init__(
-        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], kind: TrainerKind, uid: str
+        self,
+        spec: RolloutSpec,
+        tokenizer: ChatTokenizer,
+        tools: list[dict[str, Any]],
+        kind: TrainerKind,
+        uid: str,
+        agreement: Agreement | None = None,
     ) -> None:
         """Tokens of a rollout that has none yet.
 
@@ -46,12 +53,14 @@ class TokenTrack:
             tools: The definitions that the first prompt may show.
             kind: What other rollouts have learned of the trainer: a first guess.
             uid: For the log.
+            agreement: How far the turns of this trainer have agreed; None begins with nothing.
         """
         self.ledger = TokenLedger(tokenizer.fingerprint)
         self.kind = kind
         self._spec = spec
         self._tokenizer = tokenizer
         self._tools = tools
+        self._agreement = agreement or Agreement()
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
         self.found_kind = TrainerKind.UNKNOWN
@@ -84,7 +93,7 @@ class TokenTrack:
             return MaskPlan((exact,), exact, None)
         # With an unknown trainer both lengths are guesses. One of them costs nothing, and after a 422 `replan` counts.
         unknown = self.kind is TrainerKind.UNKNOWN and spec.mask_mode is MaskMode.AUTO and not edited
-        if unknown and size_of(list(messages[self._opened.counted() :]), at_most=MOST_COUNTED) > MOST_COUNTED:
+        if unknown and (self._agreement.spares_count() or self._is_too_much(messages)):
             return MaskPlan((exact,), exact, None)
         parses = self.kind is TrainerKind.RERENDERS_PARSED
         rerender, parsed = None, None
@@ -96,6 +105,9 @@ class TokenTrack:
                 # No mask can say that, but the other form may have a length that one can.
                 parsed = await self._count(messages, edited=edited, parsed=True)
         return masks.plan(spec.mask_mode, self.kind, exact, rerender, turn, parsed=parsed)
+
+    def _is_too_much(self, messages: Sequence[dict[str, Any]]) -> bool:
+        return size_of(list(messages[self._opened.counted() :]), at_most=MOST_COUNTED) > MOST_COUNTED
 
     async def _count(
         self, messages: Sequence[dict[str, Any]], *, edited: bool, parsed: bool = False, anew: bool = False
@@ -134,6 +146,7 @@ class TokenTrack:
         keeps = mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS and self._declared and not edited
         if mode is MaskMode.EXACT or keeps:
             return MaskPlan((), plan.exact, plan.rerender)
+        self._agreement.differed()
         rerender = await self._count(messages, edited=edited, anew=True)
         parsed = await self._count(messages, edited=edited, parsed=True, anew=True)
         # A trainer that was taken to keep ids has given back ids that text would not have given.
@@ -221,20 +234,31 @@ class TokenTrack:
         if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
             new = reply.skipped + len(echo) - self._known(asked.edited)
             forked = verified.comparison.kind is EchoKind.FORK and not asked.edited
+            if forked and plan.rerender is None and self.kind is TrainerKind.UNKNOWN:
+                # It was not counted (`Agreement`), and without it the two forms of rendering again look alike.
+                plan = replace(plan, rerender=await self._count(messages, edited=False))
             if forked and new != plan.rerender and plan.parsed is None:
                 plan = replace(plan, parsed=await self._count(messages, edited=False, parsed=True))
             # Both kinds of trainer render an edited history whole, so its echo tells nothing. Before the check, so that
             # other rollouts learn of a wrong guess even where this one ends by it.
             if not asked.edited:
+                self._note_agreement(plan, verified.comparison.kind, new)
                 self.kind = self.found_kind = masks.infer_kind(self.kind, plan, verified.comparison.kind, new)
             if self._spec.mask_mode is MaskMode.AUTO:
                 masks.check_accepted(plan, sent, new, asked.turn)
         if self.kind is not TrainerKind.KEEPS_IDS:
             parses = self.kind is TrainerKind.RERENDERS_PARSED
-            self._opened.report(len(messages), reply.skipped + len(echo), parsed=parses)
+            self._opened.report(messages, reply.skipped + len(echo), parsed=parses)
         self.ledger.accept_echo(echo, prefix=reply.skipped)
         self._remember(reply)
         return verified.label
+
+    def _note_agreement(self, plan: MaskPlan, echo: EchoKind, new: int) -> None:
+        """Notes whether a turn leaves it open what the trainer does with history."""
+        if echo is not EchoKind.EQUAL or plan.rerender not in (None, plan.exact) or new != plan.exact:
+            self._agreement.differed()
+        elif plan.rerender is not None:
+            self._agreement.agreed()
 
     def _remember(self, reply: Reply) -> None:
         """Keeps the text of an echo that the ledger has just accepted; nothing is sampled after it yet."""

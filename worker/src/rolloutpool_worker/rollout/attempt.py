@@ -297,7 +297,7 @@ class _Attempt:
         # shows, and `FirstPrompt` finds that out.
         shown = [tool.shown for tool in TOOLS.values()]
         kind = await self._retry_store(lambda: services.kinds.of(spec))
-        tokens = TokenTrack(spec, tokenizer, shown, kind, claim.uid)
+        tokens = TokenTrack(spec, tokenizer, shown, kind, claim.uid, services.kinds.agreement(spec))
         self._conversation = Conversation(
             claim,
             journal=journal,
