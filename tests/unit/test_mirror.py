@@ -86,6 +86,7 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/history": "integration/api/test_history",
     "api/routes/rows": "integration/api/test_rows",
     "api/routes/tools": "integration/api/test_pool",
+    "api/routes/ui": "integration/api/test_ui",
     "api/services": "integration/api/test_process",
     "api/synchronous": "integration/api/test_synchronous",
     "common/process/launch": "acceptance/test_local_pool",

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
 from rolloutpool_api.routes.docs import DOCS_PATHS
+from rolloutpool_api.routes.ui import UI_PATHS
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
 from rolloutpool_common.security.targets import as_address, is_loopback
@@ -37,7 +38,7 @@ __all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitt
 
 _log = structlog.stdlib.get_logger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/openapi.json", *DOCS_PATHS})
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/openapi.json", *DOCS_PATHS, *UI_PATHS})
 """Paths whose answers say nothing about anyone's work."""
 V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
 """What protocol v1's trainers call; they have no keys."""

@@ -36,6 +36,7 @@ from rolloutpool_api.routes import (
     rollouts,
     rows,
     tools,
+    ui,
 )
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
@@ -112,6 +113,7 @@ def _application(
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
     app.include_router(docs.router)
+    app.include_router(ui.router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(SecretUnreadable, _unreadable)

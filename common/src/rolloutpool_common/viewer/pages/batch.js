@@ -1,0 +1,92 @@
+// One batch: what it waits for, and its rollouts as a table that can be filtered and sorted at once.
+import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
+import { address, setParams } from "./address.js";
+import { useAnswer } from "./api.js";
+import { Grid } from "./grid.js";
+import { Failure, Tabs, useKeys } from "./parts.js";
+import { choose } from "./rows.js";
+import { cell, duration, figure, state, visible } from "./text.js";
+
+const NONE = { index: [] };
+const LARGE = 1000;
+
+/** Fetches a batch's state and rows; again every few seconds while it runs. */
+export const useBatch = (id) => {
+  const [running, setRunning] = useState(true);
+  const batch = useAnswer(`/v1/batches/${encodeURIComponent(id)}`, running ? 5000 : 0);
+  const total = batch.data?.total ?? 0;
+  const rows = useAnswer(`/v1/batches/${encodeURIComponent(id)}/rollouts?limit=10000`, running ? (total > LARGE ? 20_000 : 5000) : 0);
+  const now = !batch.data || batch.data.state === "running";
+  if (now !== running) setRunning(now);
+  return { batch: batch.data, page: rows.data, columns: rows.data?.columns ?? NONE, error: batch.error ?? rows.error };
+};
+
+// Views have one element at their root: lists of elements side by side would be moved when a state changes, and lose focus.
+/** The head that all views of a batch have. */
+export const BatchHead = ({ id, batch, error, current }) => {
+  const tabs = [["rollouts", address(["batch", id])]];
+  const counts = Object.entries(batch?.counts ?? {}).filter(([, count]) => count);
+  return html`<div><h1>Batch <code>${visible(id)}</code></h1>
+    <${Failure} error=${error} />
+    <p class="chips">${counts.map(([name, count]) => html`<span key=${name} class="chip ${name === "failed" ? "bad" : ""}">${state(name)} ${figure(count)}</span>`)}
+      ${Object.entries(batch?.labels ?? {}).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}</p>
+    ${(batch?.waiting ?? []).map((entry, at) => html`<${Waiting} key=${at} entry=${entry} />`)}
+    ${tabs.length > 1 && html`<${Tabs} tabs=${tabs} current=${current} />`}</div>`;
+};
+
+const Waiting = ({ entry }) =>
+  html`<p class="alert mild"><strong>Waits for ${visible(entry.waits_for)}</strong> ${visible(entry.endpoint)}:
+    ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${figure(entry.tries)} tries, ${figure(entry.rollouts)} rollouts</p>`;
+
+const COLUMNS = [
+  { name: "index", title: "#", width: "64px", number: true },
+  { name: "rollout_id", title: "rollout", width: "minmax(120px, 2fr)" },
+  { name: "group", title: "group", width: "minmax(70px, 1fr)" },
+  { name: "status", title: "status", width: "110px", show: state },
+  { name: "why", title: "ended by", width: "minmax(100px, 1.2fr)" },
+  { name: "drift", title: "drift", width: "minmax(70px, 1fr)", show: (value) => (value?.length ? `≠ ${cell(value)}` : "") },
+  { name: "turns", title: "turns", width: "64px", number: true },
+  { name: "sampled_tokens", title: "sampled", width: "84px", number: true },
+  { name: "queued_ms", title: "queued", width: "84px", number: true, show: duration },
+  { name: "total_ms", title: "ran", width: "84px", number: true, show: duration },
+];
+
+/** Rows of a batch with what they ended by, which is the failure's category or else the reason. */
+const withReasons = (columns) => ({
+  ...columns,
+  why: columns.index.map((_, place) => columns.category?.[place] ?? columns.finish_reason?.[place] ?? null),
+});
+
+export const Batch = ({ id, params }) => {
+  const { batch, page, columns, error } = useBatch(id);
+  const [selected, setSelected] = useState(-1);
+  const search = useRef(null);
+  const where = params.where ?? "";
+  const sort = params.sort ?? "index";
+  const all = useMemo(() => withReasons(columns), [columns]);
+  const [order, fault] = useMemo(() => {
+    try {
+      return [choose(all, where, sort), null];
+    } catch (wrong) {
+      return [[], wrong];
+    }
+  }, [all, where, sort]);
+  const open = (place) => {
+    location.hash = address(["rollout", columns.uid[place]]);
+  };
+  useKeys({ "/": () => search.current.focus() });
+  const annotated = Object.keys(columns).filter((name) => name.startsWith("annotations."));
+  const shown = COLUMNS.concat(
+    annotated.slice(0, 2).map((name) => ({ name, title: name.slice("annotations.".length), width: "84px", number: true })),
+  ).map((column) => ({ ...column, show: (place) => (column.show ?? cell)(all[column.name]?.[place]) }));
+  return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />
+    <div class="bar">
+      <input type="search" ref=${search} value=${where} aria-label="filter" spellcheck="false"
+        placeholder="filter: words, status=failed, turns>3, drift~edited, annotations.reward<0.5"
+        onInput=${(event) => { setSelected(-1); setParams({ where: event.target.value }); }} />
+      <span aria-live="polite">${figure(order.length)} of ${figure(page?.total ?? 0)} rollouts</span>
+    </div>
+    <${Failure} error=${fault} />
+    <${Grid} label="rollouts" columns=${shown} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
+      onSelect=${setSelected} onOpen=${open} onSort=${(by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
+};

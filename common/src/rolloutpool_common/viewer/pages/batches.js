@@ -1,0 +1,57 @@
+// The list of batches, newest first.
+import { html, useState } from "./vendor/htm_preact.js";
+import { address, setParams } from "./address.js";
+import { ask, useAnswer } from "./api.js";
+import { Failure } from "./parts.js";
+import { duration, figure, state, visible } from "./text.js";
+
+const OPEN = ["queued", "running"];
+
+export const Batches = ({ params }) => {
+  const query = new URLSearchParams({ limit: "200" });
+  for (const name of ["state", "run", "owner", "label"]) if (params[name]) query.set(name, params[name]);
+  const first = useAnswer(`/v1/batches?${query}`, 5000);
+  const [older, setOlder] = useState({ query: "", batches: [], cursor: null, error: null });
+  const mine = older.query === String(query) ? older : { batches: [], cursor: null, error: null };
+  const cursor = mine.batches.length ? mine.cursor : first.data?.next_cursor;
+  const more = async () => {
+    const asked = String(query);
+    try {
+      const page = await ask(`/v1/batches?${query}&cursor=${encodeURIComponent(cursor)}`);
+      setOlder({ query: asked, batches: mine.batches.concat(page.batches), cursor: page.next_cursor, error: null });
+    } catch (error) {
+      setOlder({ ...mine, query: asked, error });
+    }
+  };
+  const shown = new Map((first.data?.batches ?? []).concat(mine.batches).map((batch) => [batch.batch_id, batch]));
+  const choice = (name) => (event) => setParams({ [name]: event.target.value });
+  return html`<div><h1>Batches</h1>
+    <div class="bar">
+      <label>state <select value=${params.state ?? ""} onChange=${choice("state")}>
+        <option value="">all</option><option value="running">running</option><option value="complete">complete</option></select></label>
+      <label>run <input value=${params.run ?? ""} onChange=${choice("run")} /></label>
+      <label>label <input placeholder="name=value" value=${params.label ?? ""} onChange=${choice("label")} /></label>
+    </div>
+    <${Failure} error=${first.error ?? mine.error} />
+    ${first.data && !shown.size && html`<p>There are none${query.size > 1 ? " that pass this filter" : " yet"}.</p>`}
+    ${shown.size > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="list of batches"><table class="list">
+      <thead><tr><th>batch</th><th>state</th><th class="number">ended</th><th>not completed</th><th>run</th><th>labels</th><th>owner</th>
+        <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled tokens</th></tr></thead>
+      <tbody>${[...shown.values()].map((batch) => html`<${Line} key=${batch.batch_id} batch=${batch} />`)}</tbody></table></div>`}
+    ${cursor && html`<p><button onClick=${more}>older ones</button></p>`}</div>`;
+};
+
+const Line = ({ batch }) => {
+  const open = OPEN.reduce((sum, name) => sum + (batch.counts[name] ?? 0), 0);
+  const failures = Object.entries(batch.failures).map(([name, count]) => `${figure(count)} ${visible(name)}`).join(", ");
+  const lost = ["expired", "cancelled"].filter((name) => batch.counts[name]).map((name) => `${figure(batch.counts[name])} ${name}`);
+  const labels = Object.entries(batch.labels).map(([name, value]) => `${visible(name)}=${visible(value)}`).join(" ");
+  return html`<tr>
+    <td><a href=${address(["batch", batch.batch_id])}><code>${visible(batch.batch_id)}</code></a></td>
+    <td>${state(batch.state)}${batch.cancelled ? ", cancelled" : ""}</td>
+    <td class="number">${figure(batch.total - open)} of ${figure(batch.total)}</td>
+    <td class=${failures || lost.length ? "wrap bad" : ""}>${[failures, ...lost].filter(Boolean).join(", ")}</td>
+    <td class="wrap">${visible(batch.run)}</td><td class="wrap">${labels}</td><td>${visible(batch.owner)}</td>
+    <td class="number">${duration(batch.age_s * 1000)}</td><td class="number">${duration(batch.seconds * 1000)}</td>
+    <td class="number">${figure(batch.turns)}</td><td class="number">${figure(batch.sampled_tokens)}</td></tr>`;
+};
