@@ -1,5 +1,6 @@
 """Journal records as small as they can be, told apart by a number, and the ledger's entries read from JSON."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,7 +15,7 @@ from rolloutpool_common.protocol.journal import (
 from rolloutpool_common.protocol.result import StopToken, TurnSummary
 from rolloutpool_common.tokens.entries import Entry
 
-__all__ = ["observation_record", "parse_entry", "turn_record"]
+__all__ = ["observation_record", "parse_entry", "turn_record", "untimed"]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
@@ -55,3 +56,11 @@ def observation_record(n: int | str) -> ObservationRecord:
         tools_ms=0.0,
         tool_calls=0,
     )
+
+
+def untimed(turns: Iterable[TurnSummary]) -> list[dict[str, Any]]:
+    """What is reported of turns, without their times, which no two runs have in common."""
+    return [
+        {**turn.model_dump(exclude={"start_ms", "llm_ms"}), "tools": [(tool.name, tool.ok) for tool in turn.tools]}
+        for turn in turns
+    ]

@@ -47,6 +47,23 @@ async def test_results_keep_call_order_and_ids_whatever_finishes_first(pool: Poo
     # Concurrently: one after the other would take three seconds.
     assert 900 < result.spans.tools_ms < 2800
     assert result.num_tool_calls == 6
+    called_at, ended_at = result.turns
+    assert [(made.name, made.ok) for made in called_at.tools] == [
+        ("hang", False),
+        ("add", True),
+        *[(name, False) for name in ("refuse", "crash", "hang", "hang")],
+    ]
+    assert all(made.ms >= 900 for made in called_at.tools if made.name == "hang")
+    assert max(made.ms for made in called_at.tools) <= result.spans.tools_ms + 0.1
+    assert called_at.start_ms is not None
+    assert called_at.llm_ms is not None
+    assert ended_at.start_ms is not None
+    assert result.spans.queued_ms <= called_at.start_ms
+    # 0.1: each figure is rounded.
+    assert called_at.start_ms + called_at.llm_ms + result.spans.tools_ms <= ended_at.start_ms + 0.2
+    assert result.spans.llm_ms == pytest.approx(sum(turn.llm_ms or 0 for turn in result.turns), abs=0.2)
+    assert ended_at.start_ms <= result.spans.queued_ms + result.spans.total_ms + 0.1
+    assert ended_at.tools == []
 
 
 async def test_a_tool_knows_for_whom_it_runs(pool: Pool, tokenizer: ChatTokenizer) -> None:

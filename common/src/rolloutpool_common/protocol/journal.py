@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.result import TurnSummary
+from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.tokens.entries import Entry
 
 __all__ = [
@@ -149,6 +149,8 @@ class ObservationRecord:
     """How many calls were run."""
     warnings: tuple[str, ...] = ()
     """What the result is to say of these tools: `tool_blocked:NAME`, `tool_memory:NAME`."""
+    times: tuple[ToolTime, ...] = ()
+    """Of each of these calls; empty in records of older versions."""
     kind: Literal["observation"] = "observation"
     v: Literal[1] = 1
 

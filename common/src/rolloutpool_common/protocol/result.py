@@ -5,6 +5,7 @@
 delivers the turns whose masks were proved before the failure. Field meanings are the same for every way of delivery.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, Literal
@@ -26,6 +27,7 @@ __all__ = [
     "Sample",
     "SampleSegment",
     "Spans",
+    "ToolTime",
     "TurnSummary",
     "encode_result",
 ]
@@ -57,6 +59,18 @@ class StopToken(StrEnum):
     """The turn was cut by length; nothing ended it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolTime:
+    """One call of a tool, as its turn reports it."""
+
+    name: str
+    """As the policy called it, at most 64 characters; there need not be such a tool."""
+    ms: float
+    """Wall time, waiting for an isolated tool's place included."""
+    ok: bool
+    """Whether the policy got a result; false where what it reads begins with `Error:`."""
+
+
 class TurnSummary(BaseModel):
     """What happened in one model call."""
 
@@ -73,6 +87,13 @@ class TurnSummary(BaseModel):
     tool_calls: int
     stop: StopToken
     policy_version: str | None = None
+    start_ms: float | None = None
+    """From the rollout's acceptance to the start of the call, wall milliseconds. Null in results of older versions, as
+    is `llm_ms`."""
+    llm_ms: float | None = None
+    """Wall time of the call, with all its repetitions."""
+    tools: list[ToolTime] = Field(default_factory=list)
+    """The tools that ran after it, in the order of its calls. They run at the same time."""
 
 
 class Spans(BaseModel):

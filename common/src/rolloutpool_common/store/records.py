@@ -5,6 +5,7 @@ byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -184,6 +185,12 @@ class Claim:
     spec: RolloutSpec
     more_waiting: bool
     """Whether outboxes of this priority class have rollouts to publish."""
+    claimed_at: float = field(default_factory=time.perf_counter, compare=False)
+    """When this process got it, on its `time.perf_counter`."""
+
+    def accepted_ms(self, at: float) -> float:
+        """Returns the milliseconds from the rollout's acceptance to a point of time on `time.perf_counter`."""
+        return self.queued_ms + (at - self.claimed_at) * 1000
 
 
 class ClaimRefused(StrEnum):

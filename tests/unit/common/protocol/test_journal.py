@@ -23,6 +23,7 @@ from rolloutpool_common.protocol.journal import (
     parse_record,
     zeros,
 )
+from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 from rolloutpool_common.tokens.ledger import TokenLedger
 
@@ -39,12 +40,25 @@ def entries() -> TokenLedger:
 
 
 TURN = replace(turn_record(1), entries=entries().entries, trainer=TrainerKind.KEEPS_IDS, llm_ms=math.pi)
-OBSERVATION = observation_record("38")
+OBSERVATION = replace(observation_record("38"), times=(ToolTime("add", 0.1, ok=True),))
 EDIT = EditRecord(
     messages=[{"role": "user", "content": "\u2028 ünïcode", "tool_calls": None, "tool_call_id": None, "name": "x"}],
     entries=(),
     planned=PlannedTurn(MaskPlan((20, 26), 26, 20), "ab" * 16, edited=True),
 )
+
+
+def test_records_and_results_of_older_versions_have_no_times() -> None:
+    turn, seen = orjson.loads(encode_record(TURN)), orjson.loads(encode_record(OBSERVATION))
+    for name in ("start_ms", "llm_ms", "tools"):
+        del turn["summary"][name]
+    del seen["times"]
+    old = parse_record(orjson.dumps(turn))
+    assert isinstance(old, TurnRecord)
+    assert (old.summary.start_ms, old.summary.llm_ms, old.summary.tools) == (None, None, [])
+    older = parse_record(orjson.dumps(seen))
+    assert isinstance(older, ObservationRecord)
+    assert older.times == ()
 
 
 @pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT], ids=lambda record: record.kind)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.conversations import QUESTION, InsideConversation, MemoryRollouts, claim_of
+from tests.support.journals import untimed
 
 from rolloutpool_common.errors import AmbiguousTurn, RequestChanged, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.protocol.result import Alignment
@@ -60,7 +61,13 @@ def state(inside: InsideConversation) -> tuple[Any, ...]:
         conversation.messages,
         conversation.tokens.ledger.entries,
         conversation.tokens.kind,
-        (measures.turns, measures.tool_calls, measures.sampled_tokens, measures.forked, measures.zero_logprobs),
+        (
+            untimed(measures.turns),
+            measures.tool_calls,
+            measures.sampled_tokens,
+            measures.forked,
+            measures.zero_logprobs,
+        ),
         (conversation.alignment, conversation.turns, conversation.context_tokens),
     )
 

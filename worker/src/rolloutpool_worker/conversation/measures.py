@@ -41,7 +41,8 @@ class Measures:
         Args:
             record: Of the turn, replayed or new.
         """
-        summary = record.summary
+        # A copy: what follows the turn is added to it, and the record stays as it was written.
+        summary = record.summary.model_copy(update={"llm_ms": round(record.llm_ms, 1)})
         self.turns.append(summary)
         self.sampled_tokens += summary.sampled_tokens
         self.llm_ms += record.llm_ms
@@ -71,6 +72,8 @@ class Measures:
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
         self.tool_warnings.update(record.warnings)
+        if record.times:
+            self.turns[-1].tools = [*record.times]
         # Messages that an agent appends without tools are no results.
         if self.trace and record.tool_calls:
             self.trace[-1]["tool_results"] = record.messages

@@ -11,7 +11,7 @@ from typing import Any
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import ToolCall
-from rolloutpool_common.protocol.result import TurnSummary
+from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.entries import Entry
 from rolloutpool_worker.conversation.history import History
@@ -95,6 +95,7 @@ class Recorder:
             tool_calls=len(reply.message.get("tool_calls") or ()),
             stop=self._tokens.stop_of(reply),
             policy_version=reply.policy_version,
+            start_ms=round(self._claim.accepted_ms(start), 1),
         )
         record = TurnRecord(
             message=reply.message,
@@ -150,6 +151,7 @@ class Recorder:
             tools_ms=elapsed,
             tool_calls=len(results),
             warnings=self._tools.take_warnings(),
+            times=self._tools.take_times(),
         )
 
     async def append(
@@ -160,6 +162,7 @@ class Recorder:
         tools_ms: float = 0.0,
         tool_calls: int = 0,
         warnings: tuple[str, ...] = (),
+        times: tuple[ToolTime, ...] = (),
     ) -> ObservationRecord:
         """Records messages that follow a turn, and how the next one is asked.
 
@@ -169,6 +172,7 @@ class Recorder:
             tools_ms: Wall time of the tools among them.
             tool_calls: How many of them are results of tools.
             warnings: What the result is to say of these tools.
+            times: How long each of them took.
         """
         history = self._history
         # `Conversation` appends the messages to the history when it applies the record, replayed or new. Until then
@@ -183,6 +187,7 @@ class Recorder:
             tools_ms=tools_ms,
             tool_calls=tool_calls,
             warnings=warnings,
+            times=times,
         )
         await self._journal.write(record, turns=turn)
         return record

@@ -20,11 +20,13 @@ tool can neither end the rollout nor keep it waiting for ever, whatever it raise
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.errors import TooManyToolCalls
 from rolloutpool_common.protocol.messages import ToolCall
+from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_worker.tools.base import FAILED, Tool, ToolContext, answer_call, timed_out
 from rolloutpool_worker.tools.host import ToolHost
 from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
@@ -33,6 +35,8 @@ __all__ = ["ToolRunner"]
 
 _log = logging.getLogger(__name__)
 
+LONGEST_NAME = 64
+"""Characters of a called name that the times of tools show."""
 CHECKED_ON_LOOP = 16_000
 """Size of arguments; checking larger ones against a schema can take seconds, so a thread does it."""
 
@@ -53,11 +57,18 @@ class ToolRunner:
         self._host = host
         self._limits = host.limits
         self._warnings: set[str] = set()
+        self._times: list[ToolTime] = []
 
     def take_warnings(self) -> tuple[str, ...]:
         """Returns what the result should say of the tools that ran since the last time: who blocked, who was greedy."""
         taken = tuple(sorted(self._warnings))
         self._warnings.clear()
+        return taken
+
+    def take_times(self) -> tuple[ToolTime, ...]:
+        """Returns how long each call took that ran since the last time, in call order."""
+        taken = tuple(self._times)
+        self._times.clear()
         return taken
 
     async def run(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[dict[str, Any]]:
@@ -79,7 +90,11 @@ class ToolRunner:
                 "are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them was run"
             )
         messages = []
-        for call, text in zip(calls, await self._texts(calls, contexts), strict=True):
+        spent = [0.0] * len(calls)
+        for call, text, seconds in zip(calls, await self._texts(calls, contexts, spent), spent, strict=True):
+            # The name is the policy's, so it may be anything.
+            name = call.function.name[:LONGEST_NAME]
+            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=not text.startswith("Error:")))
             message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
@@ -87,13 +102,23 @@ class ToolRunner:
             messages.append(message)
         return messages
 
-    async def _texts(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[str]:
+    async def _texts(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], spent: list[float]) -> list[str]:
         # Each call has a task, a single one too. A tool that cancels the task in which it runs then ends its own call;
         # in the rollout's task that would look like a cancelled rollout. If the rollout is cancelled, `gather` raises
         # in any case, also where a tool caught the cancellation and returned something.
-        running = (self._text(call, context) for call, context in zip(calls, contexts, strict=True))
+        running = (
+            self._timed(call, context, spent, place)
+            for place, (call, context) in enumerate(zip(calls, contexts, strict=True))
+        )
         texts = await asyncio.gather(*running, return_exceptions=True)
         return [FAILED if isinstance(text, BaseException) else text for text in texts]
+
+    async def _timed(self, call: ToolCall, context: ToolContext, spent: list[float], place: int) -> str:
+        start = time.perf_counter()
+        try:
+            return await self._text(call, context)
+        finally:
+            spent[place] = time.perf_counter() - start
 
     async def _text(self, call: ToolCall, context: ToolContext) -> str:
         checked = await self._checked(call)
