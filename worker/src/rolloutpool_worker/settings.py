@@ -32,6 +32,8 @@ class WorkerSettings(ActorSettings):
     """How long a worker that starts loads the tokenizers of live batches before it takes work without the rest."""
     tokenizer_cache_size: int = Field(default=5, ge=1, validation_alias="TOKENIZER_CACHE_SIZE")
     tokenizer_trust_remote_code: bool = Field(default=False, validation_alias="TOKENIZER_TRUST_REMOTE_CODE")
+    template_cpu_seconds: float = Field(default=1.0, gt=0)
+    """CPU time that one render of a chat template may take, and 0.5 s more for each million characters."""
     http_client_timeout: float = Field(default=300.0, gt=0, validation_alias="HTTP_CLIENT_TIMEOUT")
     """Longest wait for one model call, seconds."""
     max_reply_mb: float = Field(default=64.0, gt=0)

@@ -18,6 +18,7 @@ from cachetools import TTLCache
 
 from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
 from rolloutpool_common.rendering.loading import load_tokenizer
+from rolloutpool_common.rendering.render_budget import SECONDS
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 __all__ = ["TokenizerCache"]
@@ -33,7 +34,12 @@ class TokenizerCache:
     """Least recently used tokenizers, thread-safe."""
 
     def __init__(
-        self, size: int, *, allow: Sequence[str] | None = None, trust_remote_code_for: Sequence[str] = ()
+        self,
+        size: int,
+        *,
+        allow: Sequence[str] | None = None,
+        trust_remote_code_for: Sequence[str] = (),
+        render_seconds: float = SECONDS,
     ) -> None:
         """Makes an empty cache.
 
@@ -41,11 +47,13 @@ class TokenizerCache:
             size: How many tokenizers to keep.
             allow: Shell patterns of the names that may be loaded; None allows any.
             trust_remote_code_for: Exact names whose repositories may run their own code in this process.
+            render_seconds: CPU time that one render may take (`render_budget`).
         """
         if size < 1:
             raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
         self._size = size
         self._allow = allow
+        self._render_seconds = render_seconds
         self._trusted = frozenset(trust_remote_code_for)
         # Guards the three maps below; cachetools is not thread-safe.
         self._lock = Lock()
@@ -85,7 +93,9 @@ class TokenizerCache:
         if pending is not None:
             return pending.result()
         try:
-            tokenizer = load_tokenizer(name, revision, trust_remote_code=name in self._trusted)
+            tokenizer = load_tokenizer(
+                name, revision, trust_remote_code=name in self._trusted, render_seconds=self._render_seconds
+            )
         # Even an interrupt: other threads wait for this future, and would wait for ever.
         except BaseException as error:
             with self._lock:

@@ -5,6 +5,8 @@
     │   └── TokenizerLoadError        this tokenizer cannot be used, with the reason
     │       ├── TokenizerNotAllowed
     │       └── TemplateMissing
+    ├── TemplateUnusable
+    │   └── RenderTooCostly           the template takes too much time; no other form of the messages would help
     └── TemplateRefused               this conversation cannot be rendered exactly, with the reason
         ├── RenderFailed
         ├── HistoryRewritten
@@ -16,13 +18,14 @@ A refusal is a result: ids that cannot be proved are not guessed. Only the calle
 policy is at fault. Reasons hold no text of a prompt: what a template's error quotes of it is taken out (`quotes`).
 """
 
-from rolloutpool_common.errors import RolloutPoolError, TokenizerLoadFailed
+from rolloutpool_common.errors import RolloutPoolError, TemplateUnusable, TokenizerLoadFailed
 
 __all__ = [
     "AssistantAppended",
     "ContentUnsafe",
     "HistoryRewritten",
     "RenderFailed",
+    "RenderTooCostly",
     "TemplateMissing",
     "TemplateRefused",
     "TokenizerLoadError",
@@ -62,6 +65,10 @@ class TemplateRefused(RolloutPoolError):
 
 class RenderFailed(TemplateRefused):
     """The template raised an error."""
+
+
+class RenderTooCostly(TemplateUnusable):
+    """The template took more CPU time than a render may take. Not a TemplateRefused, so that nobody tries it again."""
 
 
 class HistoryRewritten(TemplateRefused):

@@ -20,7 +20,8 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rolloutpool_common.rendering.errors import TemplateMissing, TokenizerLoadError
+from rolloutpool_common.rendering.errors import RenderTooCostly, TemplateMissing, TokenizerLoadError
+from rolloutpool_common.rendering.render_budget import SECONDS
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.rendering.transformers_compat import backend_of, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -54,6 +55,7 @@ def load_tokenizer(
     *,
     trust_remote_code: bool = False,
     missing_template: str | None = None,
+    render_seconds: float = SECONDS,
 ) -> ChatTokenizer:
     """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded.
 
@@ -62,6 +64,7 @@ def load_tokenizer(
         revision: Commit, branch or tag of a hub repository.
         trust_remote_code: Whether the repository's own code may run.
         missing_template: Jinja source to render with if the tokenizer has no chat template.
+        render_seconds: CPU time that one render may take (`render_budget`).
 
     Raises:
         TemplateMissing: There is no chat template.
@@ -93,7 +96,10 @@ def load_tokenizer(
         template_sha256=hashlib.sha256(text.encode()).hexdigest(),
         transformers_version=transformers.__version__,
     )
-    return ChatTokenizer(name, revision, fingerprint, backend, chat, _stop_ids(where, revision))
+    try:
+        return ChatTokenizer(name, revision, fingerprint, backend, chat, _stop_ids(where, revision), render_seconds)
+    except RenderTooCostly as error:
+        raise TokenizerLoadError(name, error.message) from None
 
 
 def _stop_ids(where: str, revision: str | None) -> tuple[int, ...]:

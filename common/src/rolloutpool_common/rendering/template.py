@@ -15,8 +15,10 @@ from typing import Any
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
-from rolloutpool_common.rendering.errors import RenderFailed
+from rolloutpool_common.rendering.errors import RenderFailed, RenderTooCostly
 from rolloutpool_common.rendering.quotes import without_quotes
+from rolloutpool_common.rendering.render_budget import RenderBudget
+from rolloutpool_common.rendering.transformers_compat import prepare_sandbox
 
 __all__ = ["Message", "Template", "normalise", "parse_arguments"]
 
@@ -30,8 +32,9 @@ _ROLES_SHOWN = 12
 class Template:
     """One chat template of a tokenizer. Thread-safe."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str, budget: RenderBudget) -> None:
         """Takes the Jinja text `source`; the tokenizer supplies the special tokens and the filters."""
+        self._budget = budget
         self.source = source
         self._tokenizer = tokenizer
 
@@ -58,18 +61,23 @@ class Template:
 
         Raises:
             RenderFailed: The template raised an error; the message holds its reason.
+            RenderTooCostly: It took too much CPU time.
         """
+        prepare_sandbox(self.source)
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tools=[dict(tool) for tool in tools] if tools else None,
-                    chat_template=self.source,
-                    add_generation_prompt=generation_prompt,
-                    tokenize=False,
-                    **(template_kwargs or {}),
+            with self._budget.limit(messages):
+                return str(
+                    self._tokenizer.apply_chat_template(
+                        [dict(message) for message in messages],
+                        tools=[dict(tool) for tool in tools] if tools else None,
+                        chat_template=self.source,
+                        add_generation_prompt=generation_prompt,
+                        tokenize=False,
+                        **(template_kwargs or {}),
+                    )
                 )
-            )
+        except RenderTooCostly:
+            raise
         except Exception as error:  # a template is foreign code and may raise anything
             roles = ", ".join(str(message.get("role"))[:_REASON_LIMIT] for message in messages[-_ROLES_SHOWN:])
             earlier = "… " if len(messages) > _ROLES_SHOWN else ""

@@ -27,9 +27,9 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
+from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.shape import Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
-from rolloutpool_common.rendering.transformers_compat import quicken_sandbox
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -75,17 +75,18 @@ class ChatTokenizer:
         backend: Tokenizer,
         chat: PreTrainedTokenizerBase,
         stop_ids: Iterable[int] = (),
+        render_seconds: float = SECONDS,
     ) -> None:
         """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes; `stop_ids` are the model's own."""
         self.name = name
         self.revision = revision
         self.fingerprint = fingerprint
         self._chat = chat
-        templates = chat.chat_template
-        sources = list(templates.values()) if isinstance(templates, dict) else [templates]
-        for source in sources:
-            quicken_sandbox(source)
-        written = "\n".join(text for source in sources for text in (source, *written_texts(Template(chat, source))))
+        self._budget = budget = RenderBudget(name, render_seconds)
+        sources = list(t.values()) if isinstance(t := chat.chat_template, dict) else [t]
+        written = "\n".join(
+            text for source in sources for text in (source, *written_texts(Template(chat, source, budget)))
+        )
         self._codec = Codec(backend, written)
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
@@ -102,7 +103,7 @@ class ChatTokenizer:
         self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
-        self._deltas = {source: DeltaRenderer(Template(chat, source), self._codec, stops) for source in sources}
+        self._deltas = {source: DeltaRenderer(Template(chat, source, budget), self._codec, stops) for source in sources}
 
     @property
     def reference(self) -> PreTrainedTokenizerBase:
@@ -395,4 +396,5 @@ class ChatTokenizer:
         return rendered
 
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
-        return Template(self._chat, self._chat.get_chat_template(tools=[dict(tool) for tool in tools or ()] or None))
+        shown = [dict(tool) for tool in tools or ()] or None
+        return Template(self._chat, self._chat.get_chat_template(tools=shown), self._budget)

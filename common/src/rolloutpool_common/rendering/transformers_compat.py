@@ -4,22 +4,39 @@
   directory or the hub, by the same rules as transformers itself, and returns None where the repository lacks it.
 - `tokenizer.backend_tokenizer`: the `tokenizers.Tokenizer` inside; a tokenizer in pure Python has none.
 - `_compile_jinja_template(source)`: the compiled template that `apply_chat_template` will use, whose sandbox
-  `quicken_sandbox` makes cheaper.
+  `prepare_sandbox` makes cheaper and limits. Its `root_render_func` and `blocks` are replaced by the guarded
+  template's.
+- `ImmutableSandboxedEnvironment.intercepted_binops` and jinja2's `FILTERS`, changed for the process, because
+  transformers makes the environment.
 
 `test_transformers_compat.py` runs all of them against the installed transformers.
 """
 
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from jinja2 import Environment
+from jinja2.filters import FILTERS
 from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import chat_template_utils
 from transformers.utils.hub import cached_file
 
-__all__ = ["backend_of", "quicken_sandbox", "repository_file"]
+from rolloutpool_common.rendering.render_budget import INTERCEPTED, LIMITED, guard, limited
+
+__all__ = ["backend_of", "prepare_sandbox", "repository_file"]
+
+# Before any template is compiled: what is not intercepted is computed by the compiler already.
+ImmutableSandboxedEnvironment.intercepted_binops = INTERCEPTED
+FILTERS.update({name: limited(FILTERS[name]) for name in LIMITED})
+
+_prepared: WeakSet[Environment] = WeakSet()
+"""Templates are remembered by their text, so two tokenizers may share one."""
+_preparing = Lock()
 
 _DICT = frozenset(dir(dict))
 """Names that are attributes of every dict: the sandbox must judge these itself."""
@@ -56,8 +73,8 @@ def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     return getattr(tokenizer, "backend_tokenizer", None)
 
 
-def quicken_sandbox(source: str) -> None:
-    """Makes attribute look-ups cheaper in the sandbox of a chat template; what they give stays the same.
+def prepare_sandbox(source: str) -> None:
+    """Makes attribute look-ups cheaper in a chat template, and limits its renders; what they give stays the same.
 
     The sandbox first asks a message for an attribute `role`, catches the AttributeError, and then reads the key. That
     is half of the time of a render. For exact dicts, strings and loops the outcome is known before; all else is left
@@ -68,9 +85,23 @@ def quicken_sandbox(source: str) -> None:
             then says why.
     """
     try:
-        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
+        # At each render, because transformers forgets compiled templates when there are many.
+        compiled = chat_template_utils._compile_jinja_template(source)  # noqa: SLF001
     except Exception:  # a template is foreign code, and compiling it may raise anything
         return
+    environment: Environment = compiled.environment
+    if environment in _prepared:
+        return
+    with _preparing:
+        if environment in _prepared:
+            return
+        guarded = guard(environment, source)
+        compiled.root_render_func, compiled.blocks = guarded.root_render_func, guarded.blocks
+        _quicken(environment)
+        _prepared.add(environment)
+
+
+def _quicken(environment: Environment) -> None:
     careful = environment.getattr
 
     def quick(obj: Any, attribute: str) -> Any:

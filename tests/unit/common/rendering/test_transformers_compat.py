@@ -8,7 +8,7 @@ from jinja2 import Environment
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rolloutpool_common.rendering.transformers_compat import backend_of, quicken_sandbox, repository_file
+from rolloutpool_common.rendering.transformers_compat import backend_of, prepare_sandbox, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 
@@ -67,7 +67,7 @@ def test_a_quick_sandbox_gives_what_the_careful_one_gives(expression: str) -> No
     careful = _evaluate(tokenizer, source)
     # Another text, because the compiled template is remembered by its text.
     quick_source = source + "{# quick #}"
-    quicken_sandbox(quick_source)
+    prepare_sandbox(quick_source)
     assert _evaluate(tokenizer, quick_source) == careful
     expected = EXPRESSIONS[expression]
     if expected == "forbidden":
@@ -87,10 +87,10 @@ def test_the_sandbox_of_apply_chat_template_is_the_one_that_is_quickened(monkeyp
         return careful(self, obj, attribute)
 
     monkeypatch.setattr("jinja2.sandbox.SandboxedEnvironment.getattr", counted)
-    quicken_sandbox(source)
+    prepare_sandbox(source)
     assert _evaluate(tokenizer, source) == "user"
     assert asked == []
 
 
 def test_a_template_with_a_fault_is_left_to_its_render() -> None:
-    quicken_sandbox("{% for %}")
+    prepare_sandbox("{% for %}")

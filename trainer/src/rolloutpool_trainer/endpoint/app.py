@@ -32,6 +32,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from rolloutpool_common.errors import TemplateUnusable
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.turn_headers import (
@@ -256,7 +257,7 @@ class CallbackApp:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
             # Safe in a thread: the ledger changes only in `commit`, and this turn is the only one that runs.
             return await asyncio.to_thread(self._prompter.prompt, messages, tools, session.ledger, appended)
-        except TemplateRefused as error:
+        except (TemplateRefused, TemplateUnusable) as error:
             raise EndpointError(
                 400,
                 "template_refused",

@@ -159,6 +159,7 @@ class Services:
             settings.tokenizer_cache_size,
             allow=settings.allowed_tokenizers or None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
+            render_seconds=settings.template_cpu_seconds,
         )
         self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
