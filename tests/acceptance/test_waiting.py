@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchStatus
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -77,14 +79,24 @@ def status(client: RolloutClient, batch_id: str) -> BatchStatus:
     return client.batch(batch_id).status()
 
 
+def at_trainers(client: RolloutClient, batch_id: str) -> list[Waiting]:
+    """What the batch's rollouts wait for, without what the pool lacks while it is busy."""
+    return [waiting for waiting in status(client, batch_id).waiting if waiting.endpoint]
+
+
+def all_wait(client: RolloutClient, batch_id: str, url: str) -> bool:
+    views = [client.get_rollout(f"{batch_id}-{i}") for i in range(len(ITEMS))]
+    return all(view.waiting is not None and view.waiting.endpoint == url for view in views)
+
+
 def test_a_busy_trainer_is_named_while_it_is_busy(logged: tuple[LocalPool, Path], tokenizer: ChatTokenizer) -> None:
     pool, state = logged
     with pool.client() as client:
         with busy_trainer() as server:
             port = port_of(server)
             batch = client.submit(ITEMS, defaults=DEFAULTS, trainer=f"http://127.0.0.1:{port}")
-            eventually(lambda: status(client, batch.batch_id).waiting, seconds=30)
-            (waiting,) = status(client, batch.batch_id).waiting
+            eventually(lambda: at_trainers(client, batch.batch_id), seconds=30)
+            (waiting,) = at_trainers(client, batch.batch_id)
             command = [sys.executable, "-c", "from rolloutpool_trainer.cli import app; app()", "status", batch.batch_id]
             told = subprocess.run([*command, "--url", pool.url], capture_output=True, text=True, check=True)
         assert (waiting.waits_for, waiting.status) == ("trainer", 503)
@@ -109,9 +121,10 @@ def test_what_expires_and_what_is_cancelled_says_what_it_waited_for(logged: tupl
     pool, _ = logged
     with pool.client() as client, busy_trainer() as server:
         url = f"http://127.0.0.1:{port_of(server)}"
-        expiring = client.submit(ITEMS, defaults={**DEFAULTS, "deadline_seconds": 4}, trainer=url)
+        expiring = client.submit(ITEMS, defaults={**DEFAULTS, "deadline_seconds": 20}, trainer=url)
         cancelled = client.submit(ITEMS, defaults=DEFAULTS, trainer=url)
-        eventually(lambda: status(client, cancelled.batch_id).waiting, seconds=30)
+        for batch in (expiring, cancelled):
+            eventually(partial(all_wait, client, batch.batch_id, url), seconds=30)
         cancelled.cancel()
         for batch, ended in ((expiring, RolloutStatus.EXPIRED), (cancelled, RolloutStatus.CANCELLED)):
             results = list(batch.results())
@@ -134,5 +147,7 @@ def test_a_closed_port_is_named(logged: tuple[LocalPool, Path]) -> None:
             )
             batch.cancel()
             results = list(batch.results())
-    assert {result.waited_for.endpoint for result in results if result.waited_for} == {url}
-    assert all("refused" in result.waited_for.message for result in results if result.waited_for)
+    waited = [result.waited_for for result in results if result.waited_for is not None and result.waited_for.endpoint]
+    assert {waiting.endpoint for waiting in waited} == {url}
+    # Those that met it before it was taken out say what their own call met.
+    assert all("refused" in waiting.message for waiting in waited if waiting.waits_for == "trainer_port")

@@ -201,7 +201,7 @@ class BatchStatus(Answer):
     warnings: dict[str, int]
     """How many rollouts per warning."""
     waiting: list[Waiting] = Field(default_factory=list)
-    """What rollouts of it wait for now, by endpoint; empty while nothing waits."""
+    """What rollouts of it wait for now: by endpoint, then what the pool lacks; empty while nothing waits."""
     sampled_tokens: int
     """Tokens that the policy sampled so far (mask 1)."""
     total_tokens: int

@@ -4,6 +4,7 @@ from typing import Any
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
+from rolloutpool_common.protocol.waiting import Waiting
 
 __all__ = ["RolloutCancelled", "RolloutView"]
 
@@ -26,6 +27,8 @@ class RolloutView(Answer):
     """The worker that runs it."""
     turns: int
     """Turns journaled so far."""
+    waiting: Waiting | None = None
+    """What it waits for now; null while it does not wait, and at its end (its result has `waited_for`)."""
     result: dict[str, Any] | None
     """A `RolloutResult` as JSON; null until the rollout has ended."""
 

@@ -1,4 +1,4 @@
-"""What rollouts wait for: the record that a batch's state shows now, and a result carries at its end."""
+"""What rollouts wait for: the record that batches and rollouts show now, and a result carries at its end."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -17,23 +17,30 @@ class WaitsFor(StrEnum):
     """The trainer answered with an error, or not at all; the same turn is asked again."""
     TRAINER_PORT = "trainer_port"
     """The trainer's port refuses connections; the rollout is in the queue until it is tried again."""
+    WORKER = "worker"
+    """No worker takes rollouts: there is none, or all of them shut down."""
+    TOKENIZER = "tokenizer"
+    """Workers are loading the tokenizer; rollouts that need it are queued until then."""
+    SLOT = "slot"
+    """Each worker runs as many rollouts as it has slots."""
 
 
 class Waiting(Answer):
-    """Why work waits at one endpoint. It holds no text of prompts: what a trainer said is its JSON's `message` only."""
+    """Why work waits. It holds no text of prompts: what a trainer said is its JSON's `message` only."""
 
     model_config = ConfigDict(frozen=True)
 
     waits_for: WaitsFor
-    endpoint: str
-    """The trainer's address."""
+    endpoint: str | None = None
+    """The trainer's address; null where the wait is for the pool."""
     status: int | None = None
     """The HTTP status of the last try; null where there was no answer."""
     message: str = Field(max_length=1_000)
-    """What happened at the last try, in one line."""
-    tries: int
-    """Tries of the rollout that reported this, at its present turn."""
+    """What happened at the last try, or what is missing, in one line."""
+    tries: int = 0
+    """Tries of the rollout that reported this, at its present turn; 0 where the wait is for the pool."""
     rollouts: int = 1
-    """Rollouts that waited there in the process that reported this."""
-    last_try: datetime
-    next_try: datetime
+    """Rollouts that waited for the trainer in the process that reported this; all that are queued, for the pool."""
+    last_try: datetime | None = None
+    """Null where the wait is for the pool, like the next."""
+    next_try: datetime | None = None

@@ -30,6 +30,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
     Capacity,
     EndedRollout,
@@ -60,6 +61,7 @@ class Batches:
     def __init__(self, connection: Connection, rollouts: Rollouts, secrets: SecretStore) -> None:
         self._connection = connection
         self._redis = connection.redis
+        self._pool = PoolWaits(connection)
         self._rollouts = rollouts
         self._secrets = secrets
 
@@ -266,20 +268,23 @@ class Batches:
         # A batch may end in the millisecond of its commit, where all of it was cancelled before.
         seconds = max((finished_s or now_s) - created_s, 1e-3)
         sampled = int(fields.get("sampled", 0))
+        queued = total - running - ended
+        needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
+        lacking = (await self._pool.look()).waits(needed, queued) if queued else []
         return BatchStatus(
             batch_id=batch_id,
             state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
             cancelled="cancelled_ms" in fields,
             total=total,
             # What is queued has no counter of its own, so these numbers always add up to the total.
-            counts={RolloutStatus.QUEUED: total - running - ended, RolloutStatus.RUNNING: running, **counts},
+            counts={RolloutStatus.QUEUED: queued, RolloutStatus.RUNNING: running, **counts},
             progress=ended / total,
             rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
             alignment=prefixed("alignment:"),
             drift=prefixed("drift:"),
             failures=prefixed("failure:"),
             warnings=prefixed("warning:"),
-            waiting=read_waits(fields, now_s) if finished_s is None else [],
+            waiting=[*read_waits(fields, now_s), *lacking] if finished_s is None else [],
             sampled_tokens=sampled,
             total_tokens=int(fields.get("tokens", 0)),
             turns=int(fields.get("turns", 0)),

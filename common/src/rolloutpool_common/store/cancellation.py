@@ -11,19 +11,20 @@ the reconciler may cancel a part of the same batch.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.records import compress, merge_fields, unsampled_result
+from rolloutpool_common.store.outside_ends import unsampled_result, wait_of
+from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
+from rolloutpool_common.store.records import compress, merge_fields
 from rolloutpool_common.store.rows import row_of
-from rolloutpool_common.store.waits import read_waits
 
 __all__ = ["cancel_batch", "interrupted"]
 
@@ -56,19 +57,18 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
         pipe.unlink(keys.batch(batch_id, "outbox"))
         pipe.hset(keys.batch(batch_id), "cancelled_ms", now)
         pipe.sadd(keys.CANCELLING, batch_id)
-        pipe.hgetall(keys.batch(batch_id))
         pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
         # Read in the same step as the mark, so that nothing which this call cancels is counted in it.
-        *_, batch, before = await pipe.execute()
+        *_, before = await pipe.execute()
     fields = orjson.loads(shared)
-    waits = read_waits({name.decode(): value for name, value in batch.items()}, now / 1000)
+    pool = await PoolWaits(connection).look()
     # One iterator for all lanes: each takes the next rollouts as soon as it is free.
     starts = iter(range(0, int(total), AT_ONCE))
 
     async def cancel_next() -> None:
         for start in starts:
             indexes = range(start, min(start + AT_ONCE, int(total)))
-            await _cancel_some(connection, batch_id, fields, indexes, waits)
+            await _cancel_some(connection, batch_id, fields, indexes, pool)
 
     await asyncio.gather(*(cancel_next() for _ in range(LANES)))
     with store_errors():
@@ -81,7 +81,7 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
 
 
 async def _cancel_some(
-    connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range, waits: list[Waiting]
+    connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range, pool: PoolState
 ) -> None:
     states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
     with store_errors():
@@ -90,7 +90,7 @@ async def _cancel_some(
             pipe.hmget(keys.batch(batch_id, part), [str(index) for index in indexes])
         items, groups = await pipe.execute()
     parts: list[int | bytes] = []
-    for index, (status, attempt, worker), own, group in zip(indexes, states, items, groups, strict=True):
+    for index, (status, attempt, worker, note), own, group in zip(indexes, states, items, groups, strict=True):
         ended = status is not None and RolloutStatus(status.decode()).terminal
         result = row = b""
         # A batch that was deleted meanwhile has no items any more.
@@ -105,7 +105,7 @@ async def _cancel_some(
                 worker,
                 status=RolloutStatus.CANCELLED,
                 reason=FinishReason.CANCELLED,
-                waits=waits,
+                waited_for=wait_of(fields, status, attempt, note, pool, time.time()),
             )
             result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
         parts += [index, result, row]

@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.result import RolloutResult, Spans, encode_result
-from rolloutpool_common.protocol.waiting import Waiting
+from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import keys
 
 __all__ = [
     "Capacity",
@@ -40,7 +37,6 @@ __all__ = [
     "finish_fields",
     "merge_fields",
     "merge_spec",
-    "unsampled_result",
 ]
 
 LONG_RESULT = 65_536
@@ -242,51 +238,6 @@ def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, An
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
     """Makes the spec of one rollout out of the batch's shared fields and its own, as `merge_fields` does."""
     return RolloutSpec.model_validate(merge_fields(shared, overrides, uid=uid))
-
-
-def unsampled_result(
-    batch_id: str,
-    index: int,
-    fields: dict[str, Any],
-    group: bytes | None,
-    attempt: bytes | None,
-    worker: bytes | None,
-    *,
-    status: RolloutStatus,
-    reason: FinishReason,
-    failure: Failure | None = None,
-    waits: Sequence[Waiting] = (),
-) -> RolloutResult:
-    """Makes the result of a rollout that is ended from outside, so it has no samples.
-
-    Args:
-        batch_id: Its batch.
-        index: Its place in the batch.
-        fields: What `merge_fields` returns for it.
-        group: Its group, as Redis returns it; so are the next two.
-        attempt: Number of its last attempt; None before the first.
-        worker: The worker of that attempt.
-        status: The terminal status.
-        reason: Why it ends.
-        failure: What went wrong, if anything did.
-        waits: What rollouts of its batch wait for.
-    """
-    return RolloutResult(
-        uid=keys.uid_of(batch_id, index),
-        rollout_id=fields["rollout_id"],
-        batch_id=batch_id,
-        index=index,
-        group=group.decode() if group is not None else None,
-        labels=fields.get("labels", {}),
-        metadata=fields["metadata"],
-        status=status,
-        finish_reason=reason,
-        failure=failure,
-        waited_for=next((wait for wait in waits if wait.endpoint == fields.get("server_url")), None),
-        attempt=int(attempt or 0),
-        worker=worker.decode() if worker is not None else None,
-        spans=Spans(),
-    )
 
 
 async def finish_fields(

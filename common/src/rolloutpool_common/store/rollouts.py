@@ -35,6 +35,8 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
+from rolloutpool_common.store.outside_ends import outside_result, wait_of
+from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
@@ -43,10 +45,9 @@ from rolloutpool_common.store.records import (
     finish_fields,
     merge_fields,
     merge_spec,
-    unsampled_result,
 )
 from rolloutpool_common.store.rows import row_of
-from rolloutpool_common.store.waits import read_waits
+from rolloutpool_common.store.waits import is_queued
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -69,6 +70,7 @@ class Rollouts:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
+        self._pool = PoolWaits(connection)
 
     async def claim(
         self, uid: str, worker_id: str, role: WorkerRole = WorkerRole.SHARED, *, token: str | None = None
@@ -192,31 +194,9 @@ class Rollouts:
         Returns:
             "ok", "gone" where there is no such rollout, or the terminal status that it had already.
         """
-        uid = keys.uid_of(batch_id, index)
-        with store_errors():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.hgetall(keys.batch(batch_id))
-            pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker")
-            pipe.hget(keys.batch(batch_id, "groups"), str(index))
-            batch, overrides, (state, attempt, worker), group = await pipe.execute()
-        fields = {name.decode(): value for name, value in batch.items()}
-        if (shared := fields.get("shared")) is None or overrides is None:
-            return "gone"
-        if state is not None and RolloutStatus(state.decode()).terminal:
-            return str(state.decode())
-        result = unsampled_result(
-            batch_id,
-            index,
-            merge_fields(shared, overrides, uid=uid),
-            group,
-            attempt,
-            worker,
-            status=status,
-            reason=reason,
-            failure=failure,
-            waits=read_waits(fields, time.time()) if failure is None else (),
-        )
+        result = await outside_result(self._connection, self._pool, batch_id, index, status, reason, failure)
+        if isinstance(result, str):
+            return result
         # The rollout may have ended since the read above. The script looks again, and then changes nothing.
         return await self._end(batch_id, index, "", result)
 
@@ -359,12 +339,17 @@ class Rollouts:
             pipe = self._redis.pipeline(transaction=False)
             pipe.hmget(keys.batch(batch_id), "owner", "shared")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns")
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             pipe.get(keys.rollout(uid, "result"))
-            (owned_by, _), overrides, (state, attempt, worker, turns), group, result = await pipe.execute()
+            (owned_by, shared), overrides, (state, attempt, worker, turns, note), group, result = await pipe.execute()
         if owned_by is None or owner not in (None, owned_by.decode()) or overrides is None:
             return None
+        waiting = None
+        if result is None:
+            fields = merge_fields(shared, overrides, uid=uid)
+            pool = await self._pool.look() if is_queued(state) else None
+            waiting = wait_of(fields, state, attempt, note, pool, time.time())
         return RolloutView(
             uid=uid,
             rollout_id=orjson.loads(overrides).get("rollout_id", uid),
@@ -376,6 +361,7 @@ class Rollouts:
             attempt=int(attempt or 0),
             worker=worker.decode() if worker is not None else None,
             turns=int(turns or 0),
+            waiting=waiting,
             result=orjson.loads(expand(result)) if result is not None else None,
         )
 

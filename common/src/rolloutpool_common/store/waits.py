@@ -1,20 +1,25 @@
-"""What the rollouts of a batch wait for, by endpoint, as fields of the batch: readers of the batch get it for nothing.
+"""What rollouts wait for: noted by their workers while they wait, and read with the batch or the rollout.
 
-1. A worker whose rollout waits notes why (`note`), at most once a second for each batch and endpoint.
-2. When it got an answer, and nothing else waits there, it takes the note away (`clear`).
-3. A note whose next try is long over counts no more: whoever wrote it has ended.
+1. A worker whose rollout waits notes why, in the rollout's hash (`note`). At most once a second for each batch and
+   endpoint it notes it for the batch too, as a field of the batch: readers of the batch get it for nothing.
+2. With the first answer it takes the rollout's note away; the batch's, when nothing else waits there (`clear`).
+3. A note whose next try is long over counts no more: whoever wrote it has ended. A rollout's note is of one
+   attempt.
 
-Nothing is written for a batch that has ended or was deleted (`waiting.lua`).
+Nothing is written for a batch that has ended or was deleted, nor by an attempt that is over (`waiting.lua`). What the
+pool itself lacks is noted nowhere (`pool_waits`).
 """
 
 from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.waiting import Waiting
+from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["FIELD", "Waits", "read_waits"]
+__all__ = ["FIELD", "Waits", "is_queued", "own_wait", "read_waits"]
 
 FIELD = "waits:"
 """What these fields of a batch begin with; the endpoint follows."""
@@ -28,17 +33,30 @@ class Waits:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def note(self, batch_id: str, waiting: Waiting) -> None:
-        """Says what rollouts of a batch wait for; replaces what was said of this endpoint before."""
-        await self._connection.script("waiting", batch_id, FIELD + waiting.endpoint, waiting.model_dump_json())
+    async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool) -> None:
+        """Says what a rollout waits for; replaces what was said of it before.
 
-    async def clear(self, batch_id: str, endpoint: str) -> None:
-        """Says that nothing waits at an endpoint any more."""
-        await self._connection.script("waiting", batch_id, FIELD + endpoint, "")
+        Args:
+            uid: The rollout.
+            attempt: Its attempt that waits.
+            waiting: What it waits for.
+            batch: Whether the batch's state shows it too, in place of what it said of this endpoint.
+        """
+        await self._write(uid, attempt, waiting.endpoint if batch else None, waiting.model_dump_json())
+
+    async def clear(self, uid: str, attempt: int, endpoint: str | None) -> None:
+        """Says that a rollout waits no more; and, with `endpoint`, that nothing of its batch waits there."""
+        await self._write(uid, attempt, endpoint, "")
+
+    async def _write(self, uid: str, attempt: int, endpoint: str | None, note: str) -> None:
+        split = keys.split_uid(uid)
+        if split is not None:
+            field = "" if endpoint is None else FIELD + endpoint
+            await self._connection.script("waiting", *split, attempt, field, note)
 
 
 def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
-    """Reads the notes that count now.
+    """Reads the notes of a batch that count now.
 
     Args:
         fields: Of the batch.
@@ -47,13 +65,33 @@ def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
     Returns:
         They, ordered by endpoint.
     """
-    found = []
-    for name, value in sorted(fields.items()):
-        if name.startswith(FIELD):
-            try:
-                waiting = Waiting.model_validate_json(value)
-            except ValidationError:  # another version has written it
-                continue
-            if waiting.next_try.timestamp() + STALE_SECONDS > now_s:
-                found.append(waiting)
-    return found
+    notes = (_read(value, now_s) for name, value in sorted(fields.items()) if name.startswith(FIELD))
+    return [waiting for waiting in notes if waiting is not None]
+
+
+def own_wait(note: bytes | None, attempt: bytes | None, now_s: float) -> Waiting | None:
+    """Reads what a rollout that has not ended itself waits for.
+
+    Args:
+        note: The field `waits` of its hash.
+        attempt: The number of its last attempt; a note of an earlier one does not count.
+        now_s: Unix time.
+    """
+    if note is None or attempt is None:
+        return None
+    of, _, data = note.partition(b" ")
+    return _read(data, now_s) if of == attempt else None
+
+
+def is_queued(status: bytes | None) -> bool:
+    """Whether the status of a rollout in Redis says that no worker has it; before its first claim it has none."""
+    return status is None or status.decode() == RolloutStatus.QUEUED
+
+
+def _read(data: bytes, now_s: float) -> Waiting | None:
+    try:
+        waiting = Waiting.model_validate_json(data)
+    except ValidationError:  # another version has written it
+        return None
+    next_s = 0.0 if waiting.next_try is None else waiting.next_try.timestamp()
+    return waiting if next_s + STALE_SECONDS > now_s else None

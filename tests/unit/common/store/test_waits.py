@@ -6,6 +6,7 @@ import orjson
 from fakeredis import FakeAsyncRedis, FakeServer
 from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
 
+from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Store, keys
@@ -28,65 +29,127 @@ def waiting(endpoint: str = URL, *, next_in_s: float = 5.0) -> Waiting:
 
 
 async def read(store: Store, batch_id: str) -> list[Waiting]:
+    """What the trainers' part of a batch's state says; the rest is in `test_pool_waits`."""
     status = await store.batches.status(batch_id, OWNER)
     assert status is not None
-    return status.waiting
+    return [found for found in status.waiting if found.endpoint]
+
+
+async def own(store: Store, uid: str) -> Waiting | None:
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    return view.waiting
 
 
 async def test_a_note_is_read_with_the_batch_until_it_is_taken_away(store: Store) -> None:
     batch = new_batch(2)
     await store.batches.submit(batch)
+    uid, _ = uids_of(batch)
     assert await read(store, batch.batch_id) == []
     noted, other = waiting(), waiting("http://trainer:8082")
-    await store.waits.note(batch.batch_id, other)
-    await store.waits.note(batch.batch_id, waiting())
-    await store.waits.note(batch.batch_id, noted)
+    await store.waits.note(uid, 1, other, batch=True)
+    await store.waits.note(uid, 1, waiting(), batch=True)
+    await store.waits.note(uid, 1, noted, batch=True)
     assert await read(store, batch.batch_id) == [noted, other]
-    await store.waits.clear(batch.batch_id, URL)
+    await store.waits.clear(uid, 1, URL)
     assert await read(store, batch.batch_id) == [other]
+
+
+async def test_a_note_is_read_with_the_rollout_that_waits_and_no_other(store: Store) -> None:
+    uid, beside = await submit(store, 2)
+    held = await claim(store, uid)
+    await claim(store, beside)
+    noted = waiting()
+    await store.waits.note(uid, held.attempt, noted, batch=False)
+    assert (await own(store, uid), await own(store, beside)) == (noted, None)
+    assert await read(store, held.batch_id) == []
+    await store.waits.clear(uid, held.attempt, None)
+    assert await own(store, uid) is None
+
+
+async def test_an_attempt_that_is_over_says_nothing(store: Store) -> None:
+    uid = (await submit(store))[0]
+    first = await claim(store, uid)
+    await store.waits.note(uid, first.attempt, waiting(), batch=False)
+    await store.rollouts.release(first, clean=True)
+    second = await claim(store, uid)
+    assert await own(store, uid) is None
+    await store.waits.note(uid, first.attempt, waiting(), batch=False)
+    assert await own(store, uid) is None
+    noted = waiting()
+    await store.waits.note(uid, second.attempt, noted, batch=False)
+    await store.waits.clear(uid, first.attempt, None)
+    assert await own(store, uid) == noted
+
+
+async def test_a_rollout_in_the_queue_goes_on_saying_that_its_port_is_closed(store: Store) -> None:
+    uid = (await submit(store))[0]
+    held = await claim(store, uid)
+    noted = waiting()
+    await store.waits.note(uid, held.attempt, noted, batch=True)
+    await store.rollouts.give_back(held, clean=True, counter="deferrals", delay_s=5.0, why="closed")
+    assert await own(store, uid) == noted
 
 
 async def test_a_note_that_is_out_of_date_or_foreign_does_not_count(store: Store, server: FakeServer) -> None:
     batch = new_batch(1)
     await store.batches.submit(batch)
-    await store.waits.note(batch.batch_id, waiting(next_in_s=-STALE_SECONDS - 1))
-    await FakeAsyncRedis(server=server).hset(keys.batch(batch.batch_id), f"{FIELD}http://other", '{"later": "version"}')
+    uid = uids_of(batch)[0]
+    held = await claim(store, uid)
+    await store.waits.note(uid, held.attempt, waiting(next_in_s=-STALE_SECONDS - 1), batch=True)
+    redis = FakeAsyncRedis(server=server)
+    await redis.hset(keys.batch(batch.batch_id), f"{FIELD}http://other", '{"later": "version"}')
     assert await read(store, batch.batch_id) == []
+    assert await own(store, uid) is None
+    await redis.hset(keys.rollout(uid), "waits", "1 nonsense")
+    assert await own(store, uid) is None
 
 
 async def test_nothing_is_written_for_a_batch_that_is_gone_or_over(store: Store, server: FakeServer) -> None:
-    await store.waits.note("no-such-batch", waiting())
-    assert not await FakeAsyncRedis(server=server).exists(keys.batch("no-such-batch"))
+    redis = FakeAsyncRedis(server=server)
+    gone = new_batch(1)
+    await store.waits.note(uids_of(gone)[0], 1, waiting(), batch=True)
+    assert not await redis.exists(keys.batch(gone.batch_id), keys.rollout(uids_of(gone)[0]))
     uid = (await submit(store))[0]
-    batch_id = uid.rpartition("-")[0]
-    await store.waits.note(batch_id, waiting())
     claimed = await claim(store, uid)
+    await store.waits.note(uid, 1, waiting(), batch=True)
     await store.rollouts.finish(claimed, result_of(claimed))
-    await store.waits.note(batch_id, waiting())
-    assert await read(store, batch_id) == []
+    await store.waits.note(uid, 1, waiting(), batch=True)
+    assert await read(store, claimed.batch_id) == []
+    assert not await redis.hexists(keys.rollout(uid), "waits")
 
 
-async def test_rollouts_that_end_from_outside_say_what_they_waited_for(store: Store) -> None:
-    batch = new_batch(3, shared={"server_url": URL})
+async def waited(store: Store, uid: str) -> Waiting | None:
+    data = await store.rollouts.result(uid)
+    assert data is not None
+    found = orjson.loads(data)["waited_for"]
+    return None if found is None else Waiting.model_validate(found)
+
+
+async def test_rollouts_that_end_from_outside_say_what_they_waited_for_themselves(store: Store) -> None:
+    batch = new_batch(5, shared={"server_url": URL})
     await store.batches.submit(batch)
     noted = waiting()
-    await store.waits.note(batch.batch_id, noted)
-    await store.waits.note(batch.batch_id, waiting("http://elsewhere"))
-    first, second, third = uids_of(batch)
+    uids = uids_of(batch)
+    for number, uid in enumerate(uids[:4]):
+        held = await claim(store, uid)
+        # The batch waits at this endpoint, and the fourth rollout does not.
+        if number < 3:
+            await store.waits.note(uid, held.attempt, noted, batch=True)
     await store.rollouts.settle(batch.batch_id, 0, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
-    await store.rollouts.cancel(second)
+    await store.rollouts.cancel(uids[1])
     await store.batches.cancel(batch.batch_id)
-    for uid in (first, second, third):
-        data = await store.rollouts.result(uid)
-        assert data is not None
-        assert Waiting.model_validate(orjson.loads(data)["waited_for"]) == noted
+    assert [await waited(store, uid) for uid in uids[:4]] == [noted, noted, noted, None]
+    # No worker has announced itself, and the last one was never claimed.
+    queued = await waited(store, uids[4])
+    assert queued is not None
+    assert queued.waits_for is WaitsFor.WORKER
 
 
-async def test_a_rollout_that_did_not_wait_says_nothing(store: Store) -> None:
-    batch = new_batch(1, shared={"server_url": "http://another"})
-    await store.batches.submit(batch)
-    await store.waits.note(batch.batch_id, waiting())
-    await store.batches.cancel(batch.batch_id)
-    data = await store.rollouts.result(uids_of(batch)[0])
-    assert data is not None
-    assert orjson.loads(data)["waited_for"] is None
+async def test_a_rollout_that_fails_has_not_waited(store: Store) -> None:
+    uid = (await submit(store))[0]
+    held = await claim(store, uid)
+    await store.waits.note(uid, held.attempt, waiting(), batch=True)
+    failure = WorkerFault("lost").failure(None)
+    await store.rollouts.settle(held.batch_id, held.index, RolloutStatus.FAILED, FinishReason.ERROR, failure)
+    assert await waited(store, uid) is None

@@ -24,16 +24,21 @@ class Notes:
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, Waiting]] = []
-        self.cleared: list[tuple[str, str]] = []
+        """For the batch."""
+        self.own: list[tuple[str, int]] = []
+        """For the rollout."""
+        self.cleared: list[tuple[str, str | None]] = []
         self.down = False
 
-    async def note(self, batch_id: str, waiting: Waiting) -> None:
+    async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool) -> None:
         if self.down:
             raise StoreUnavailable
-        self.noted.append((batch_id, waiting))
+        self.own.append((uid, attempt))
+        if batch:
+            self.noted.append((uid, waiting))
 
-    async def clear(self, batch_id: str, endpoint: str) -> None:
-        self.cleared.append((batch_id, endpoint))
+    async def clear(self, uid: str, attempt: int, endpoint: str | None) -> None:
+        self.cleared.append((uid, endpoint))
 
 
 @pytest.fixture
@@ -55,12 +60,14 @@ ERROR = TrainerStatusError("turn 1 at http://trainer:8081: the trainer answered 
 
 
 async def test_a_note_says_all_of_it(process: ProcessWaits, notes: Notes) -> None:
-    rollout = process.of("b", "b-0", URL)
+    rollout = process.of("b", "b-0", URL, 1)
     await rollout.failed(ERROR, 3, 8.0)
-    ((batch, noted),) = notes.noted
-    assert batch == "b"
+    ((uid, noted),) = notes.noted
+    assert (uid, notes.own) == ("b-0", [("b-0", 1)])
     assert (noted.waits_for, noted.endpoint, noted.status) == (WaitsFor.TRAINER, URL, 503)
     assert (noted.message, noted.tries, noted.rollouts) == (ERROR.message, 3, 1)
+    assert noted.next_try is not None
+    assert noted.last_try is not None
     assert (noted.next_try - noted.last_try).total_seconds() == pytest.approx(8.0)
     assert rollout.now == noted
 
@@ -68,7 +75,7 @@ async def test_a_note_says_all_of_it(process: ProcessWaits, notes: Notes) -> Non
 async def test_many_tries_are_few_notes_and_one_warning(
     process: ProcessWaits, notes: Notes, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rollouts = [process.of("b", f"b-{i}", URL) for i in range(64)]
+    rollouts = [process.of("b", f"b-{i}", URL, 1) for i in range(64)]
     with caplog.at_level(logging.INFO):
         for second in range(61):
             for rollout in rollouts:
@@ -83,17 +90,17 @@ async def test_many_tries_are_few_notes_and_one_warning(
 
 
 async def test_the_first_answer_does_not_hide_those_that_still_wait(process: ProcessWaits, notes: Notes) -> None:
-    one, other = process.of("b", "b-0", URL), process.of("b", "b-1", URL)
+    one, other = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
     await one.failed(ERROR, 1, 0.5)
     await other.failed(ERROR, 1, 0.5)
     await one.worked()
-    assert (one.now, notes.cleared) == (None, [])
+    assert (one.now, notes.cleared) == (None, [("b-0", None)])
     await other.worked()
-    assert notes.cleared == [("b", URL)]
+    assert notes.cleared == [("b-0", None), ("b-1", URL)]
 
 
 async def test_a_rollout_that_leaves_keeps_its_note(process: ProcessWaits, notes: Notes) -> None:
-    rollout = process.of("b", "b-0", URL)
+    rollout = process.of("b", "b-0", URL, 1)
     await rollout.failed(ERROR, 1, 10.0, port=True)
     rollout.left()
     assert notes.cleared == []
@@ -102,13 +109,13 @@ async def test_a_rollout_that_leaves_keeps_its_note(process: ProcessWaits, notes
 
 async def test_a_store_that_fails_costs_only_the_note(process: ProcessWaits, notes: Notes) -> None:
     notes.down = True
-    rollout = process.of("b", "b-0", URL)
+    rollout = process.of("b", "b-0", URL, 1)
     await rollout.failed(ERROR, 1, 0.5)
     assert rollout.now is not None
 
 
 async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits) -> None:
     for i in range(10_000):
-        await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}").failed(ERROR, 1, 0.5)
+        await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}", 1).failed(ERROR, 1, 0.5)
     assert len(process._places) < 5_000
     assert len(process._warned) < 5_000

@@ -157,6 +157,8 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _wait(wait: "Waiting") -> str:
+    if wait.next_try is None:
+        return f"{wait.message} ({wait.rollouts:,} rollouts)"
     seconds = max((wait.next_try - datetime.now(UTC)).total_seconds(), 0.0)
     return f"{wait.message} ({wait.rollouts:,} rollouts, {wait.tries:,} tries of one; next in {seconds:.0f} s)"
 
@@ -180,7 +182,7 @@ def _status_table(state: "BatchStatus") -> "Text":
             "drift": joined(state.drift),
             "failures": joined(state.failures),
             "warnings": joined(state.warnings),
-            **{f"waits for {wait.endpoint}": _wait(wait) for wait in state.waiting},
+            **{f"waits for {wait.endpoint or f'a {wait.waits_for}'}": _wait(wait) for wait in state.waiting},
             **({"pushes": joined(state.delivery)} if state.delivery else {}),
             "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",
         }

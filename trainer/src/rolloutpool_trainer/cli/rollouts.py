@@ -49,6 +49,7 @@ def show(
             "attempt": view.attempt,
             "worker": view.worker or "none",
             "turns": view.turns,
+            **({} if view.waiting is None else {"waits for": view.waiting.message}),
         }
     )
     if result is not None:

@@ -1,11 +1,11 @@
 """Says what rollouts wait for, in the batch's state and in the log, without a line per try.
 
 1. A call fails and will be repeated, or its rollout goes back to the queue: `RolloutWaits.failed`.
-2. The batch's state gets it, at most once a second for each batch and endpoint. A store that fails costs nothing but
-   the note.
+2. The rollout's state gets it, and the batch's at most once a second for each batch and endpoint. A store that fails
+   costs nothing but the note.
 3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
-4. The call succeeds: `RolloutWaits.worked`. When no rollout of the batch waits at that endpoint any more, the note is
-   taken away.
+4. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
+   that endpoint any more.
 
 Nothing of this runs where nothing waits: `worked` is called only after `failed`.
 """
@@ -60,41 +60,44 @@ class ProcessWaits:
         self._places: dict[tuple[str, str], _Place] = {}
         self._warned: dict[str, _Warned] = {}
 
-    def of(self, batch_id: str, uid: str, endpoint: str) -> "RolloutWaits":
+    def of(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> "RolloutWaits":
         """Makes what one rollout reports to.
 
         Args:
             batch_id: Its batch.
             uid: Its name.
             endpoint: Its trainer's address.
+            attempt: The number of its attempt.
         """
-        return RolloutWaits(self, batch_id, uid, endpoint)
+        return RolloutWaits(self, batch_id, uid, endpoint, attempt)
 
-    async def failed(self, batch_id: str, uid: str, waiting: Waiting) -> Waiting:
+    async def failed(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> Waiting:
         """Takes note of a try that failed; returns the note, with the number of rollouts that wait there."""
-        self._warn(waiting)
+        self._warn(endpoint, waiting)
         if len(self._places) > _MOST:
             self._places.clear()
-        place = self._places.setdefault((batch_id, waiting.endpoint), _Place())
+        place = self._places.setdefault((batch_id, endpoint), _Place())
         place.waiting.add(uid)
         waiting = waiting.model_copy(update={"rollouts": len(place.waiting)})
         now = self._clock()
-        if now >= place.noted_at + NOTE_SECONDS:
+        due = now >= place.noted_at + NOTE_SECONDS
+        if due:
             place.noted_at = now
-            with suppress(StoreError):
-                await self._store.note(batch_id, waiting)
+        with suppress(StoreError):
+            await self._store.note(uid, attempt, waiting, batch=due)
         return waiting
 
-    async def worked(self, batch_id: str, uid: str, endpoint: str) -> None:
+    async def worked(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         """Takes note of an answer after a try that failed."""
         place = self._places.get((batch_id, endpoint))
-        if place is None:
-            return
-        place.waiting.discard(uid)
-        if not place.waiting:
+        last = False
+        if place is not None:
+            place.waiting.discard(uid)
+            last = not place.waiting
+        if last:
             del self._places[batch_id, endpoint]
-            with suppress(StoreError):
-                await self._store.clear(batch_id, endpoint)
+        with suppress(StoreError):
+            await self._store.clear(uid, attempt, endpoint if last else None)
 
     def left(self, batch_id: str, uid: str, endpoint: str) -> None:
         """Forgets a rollout that left this process; its note stays until it is out of date."""
@@ -104,9 +107,9 @@ class ProcessWaits:
             if not place.waiting:
                 del self._places[batch_id, endpoint]
 
-    def _warn(self, waiting: Waiting) -> None:
+    def _warn(self, endpoint: str, waiting: Waiting) -> None:
         now = self._clock()
-        known = self._warned.get(waiting.endpoint)
+        known = self._warned.get(endpoint)
         if known is not None:
             known.failed += 1
             if now < known.at + WARN_SECONDS:
@@ -114,23 +117,23 @@ class ProcessWaits:
         _log.warning(
             "rollouts wait for %s at %s: %s; %d tries failed since the last warning",
             waiting.waits_for,
-            waiting.endpoint,
+            endpoint,
             waiting.message,
             known.failed if known else 1,
         )
         if len(self._warned) > _MOST:
             self._warned.clear()
-        self._warned[waiting.endpoint] = _Warned(now)
+        self._warned[endpoint] = _Warned(now)
 
 
 class RolloutWaits:
     """What one rollout waits for."""
 
-    def __init__(self, process: ProcessWaits, batch_id: str, uid: str, endpoint: str) -> None:
+    def __init__(self, process: ProcessWaits, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         self.now: Waiting | None = None
         """None while it does not wait."""
         self._process = process
-        self._where = batch_id, uid, endpoint
+        self._where = batch_id, uid, endpoint, attempt
 
     async def failed(self, error: RolloutPoolError, tries: int, wait_s: float, *, port: bool = False) -> None:
         """Reports that a try failed and that there will be another one.
@@ -141,7 +144,7 @@ class RolloutWaits:
             wait_s: Seconds until the next one.
             port: Whether the trainer's port is taken out, so that the rollout waits in the queue.
         """
-        batch_id, uid, endpoint = self._where
+        _, _, endpoint, _ = self._where
         now = time.time()
         waiting = Waiting(
             waits_for=WaitsFor.TRAINER_PORT if port else WaitsFor.TRAINER,
@@ -154,7 +157,7 @@ class RolloutWaits:
         )
         # At once, because the deadline may pass while the note is on its way.
         self.now = waiting
-        self.now = await self._process.failed(batch_id, uid, waiting)
+        self.now = await self._process.failed(*self._where, waiting)
 
     async def worked(self) -> None:
         """Reports an answer after tries that failed."""
@@ -164,4 +167,4 @@ class RolloutWaits:
     def left(self) -> None:
         """Reports that the rollout leaves this process."""
         if self.now is not None:
-            self._process.left(*self._where)
+            self._process.left(*self._where[:3])

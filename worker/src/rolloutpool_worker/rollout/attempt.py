@@ -121,7 +121,7 @@ class _Attempt:
         self._services = services
         self._claim = claim
         self._stop = RolloutStop(services.drain)
-        self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url)
+        self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._fingerprint: dict[str, str] = {}

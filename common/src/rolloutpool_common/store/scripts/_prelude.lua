@@ -181,7 +181,7 @@ local function end_rollout(batch, index, status, result, row, counts)
   redis.call('ZREM', P .. 'suspects', uid)
   -- 2. Its result takes the place of its journal.
   redis.call('HSET', k_rollout(uid), 'status', status, 'ended', str(now))
-  redis.call('HDEL', k_rollout(uid), 'token')
+  redis.call('HDEL', k_rollout(uid), 'token', 'waits')
   redis.call('SET', k_rollout(uid, 'result'), result)
   redis.call('DEL', k_rollout(uid, 'journal'))
   if row ~= '' then

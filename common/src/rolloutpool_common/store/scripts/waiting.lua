@@ -1,12 +1,20 @@
--- Note what rollouts of a batch wait for at an endpoint, or that nothing waits there any more.
--- ARGV: batch, field of the batch, note ('' takes it away).
+-- Note what a rollout waits for, or that it waits no more.
+-- ARGV: batch, index, attempt, field of the batch that gets the note too ('' for none), note ('' takes it away).
 -- Answer: 1, or 0: the batch has ended or is gone, and nothing was written.
-local batch, field, note = ARGV[1], ARGV[2], ARGV[3]
+local batch, index, attempt, field, note = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local uid = batch .. '-' .. index
 local total, finished = unpack(redis.call('HMGET', k_batch(batch), 'total', 'finished_ms'))
 if not total then return 0 end
-if finished or note == '' then
+if field ~= '' and (finished or note == '') then
   redis.call('HDEL', k_batch(batch), field)
-  return note == '' and 1 or 0
+elseif field ~= '' then
+  redis.call('HSET', k_batch(batch), field, note)
 end
-redis.call('HSET', k_batch(batch), field, note)
-return 1
+-- A worker that was declared dead by mistake still waits, and another attempt runs: its note would not be true.
+local status, present = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'attempt'))
+if note ~= '' and status == 'running' and present == attempt then
+  redis.call('HSET', k_rollout(uid), 'waits', attempt .. ' ' .. note)
+elseif note == '' and present == attempt then
+  redis.call('HDEL', k_rollout(uid), 'waits')
+end
+return (finished and note ~= '') and 0 or 1

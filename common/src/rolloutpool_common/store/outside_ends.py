@@ -1,0 +1,146 @@
+"""Results of rollouts that are ended from outside: cancelled by their caller, expired in the queue, or failed for good.
+
+No worker makes such a result, so it has no samples. It says what the rollout itself waited for at that moment.
+"""
+
+import time
+from typing import Any
+
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.waiting import Waiting
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
+from rolloutpool_common.store.records import merge_fields
+from rolloutpool_common.store.waits import is_queued, own_wait
+
+__all__ = ["outside_result", "unsampled_result", "wait_of"]
+
+
+async def outside_result(
+    connection: Connection,
+    pool: PoolWaits,
+    batch_id: str,
+    index: int,
+    status: RolloutStatus,
+    reason: FinishReason,
+    failure: Failure | None,
+) -> RolloutResult | str:
+    """Reads what is known of a rollout, and makes its result.
+
+    Args:
+        connection: To Redis.
+        pool: Says what the pool lacks.
+        batch_id: Its batch.
+        index: Its place in the batch.
+        status: The terminal status.
+        reason: Why it ends.
+        failure: What went wrong; a rollout that fails has not waited.
+
+    Returns:
+        The result; "gone" where there is no such rollout, or the terminal status that it has already.
+    """
+    uid = keys.uid_of(batch_id, index)
+    with store_errors():
+        pipe = connection.redis.pipeline(transaction=False)
+        pipe.hmget(keys.batch(batch_id), "shared")
+        pipe.hget(keys.batch(batch_id, "items"), str(index))
+        pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "waits")
+        pipe.hget(keys.batch(batch_id, "groups"), str(index))
+        (shared,), overrides, (state, attempt, worker, note), group = await pipe.execute()
+    if shared is None or overrides is None:
+        return "gone"
+    if state is not None and RolloutStatus(state.decode()).terminal:
+        return str(state.decode())
+    fields = merge_fields(shared, overrides, uid=uid)
+    waited = None
+    if failure is None:
+        found = await pool.look() if is_queued(state) else None
+        waited = wait_of(fields, state, attempt, note, found, time.time())
+    return unsampled_result(
+        batch_id,
+        index,
+        fields,
+        group,
+        attempt,
+        worker,
+        status=status,
+        reason=reason,
+        failure=failure,
+        waited_for=waited,
+    )
+
+
+def wait_of(
+    fields: dict[str, Any],
+    state: bytes | None,
+    attempt: bytes | None,
+    note: bytes | None,
+    pool: PoolState | None,
+    now_s: float,
+) -> Waiting | None:
+    """Says what a rollout that has not ended waits for.
+
+    Args:
+        fields: What `merge_fields` returns for it.
+        state: Its status, as Redis returns it; so are the next two.
+        attempt: Number of its last attempt.
+        note: What its worker has noted (`waits`).
+        pool: The workers; it is asked for queued rollouts alone.
+        now_s: Unix time.
+
+    Returns:
+        The first cause; None where it does not wait.
+    """
+    noted = own_wait(note, attempt, now_s)
+    if noted is not None or pool is None or not is_queued(state):
+        return noted
+    name = fields.get("tokenizer_name")
+    return next(iter(pool.waits([name] if name else [])), None)
+
+
+def unsampled_result(
+    batch_id: str,
+    index: int,
+    fields: dict[str, Any],
+    group: bytes | None,
+    attempt: bytes | None,
+    worker: bytes | None,
+    *,
+    status: RolloutStatus,
+    reason: FinishReason,
+    failure: Failure | None = None,
+    waited_for: Waiting | None = None,
+) -> RolloutResult:
+    """Makes the result of a rollout that is ended from outside, so it has no samples.
+
+    Args:
+        batch_id: Its batch.
+        index: Its place in the batch.
+        fields: What `merge_fields` returns for it.
+        group: Its group, as Redis returns it; so are the next two.
+        attempt: Number of its last attempt; None before the first.
+        worker: The worker of that attempt.
+        status: The terminal status.
+        reason: Why it ends.
+        failure: What went wrong, if anything did.
+        waited_for: What it waited for.
+    """
+    return RolloutResult(
+        uid=keys.uid_of(batch_id, index),
+        rollout_id=fields["rollout_id"],
+        batch_id=batch_id,
+        index=index,
+        group=group.decode() if group is not None else None,
+        labels=fields.get("labels", {}),
+        metadata=fields["metadata"],
+        status=status,
+        finish_reason=reason,
+        failure=failure,
+        waited_for=waited_for,
+        attempt=int(attempt or 0),
+        worker=worker.decode() if worker is not None else None,
+        spans=Spans(),
+    )
