@@ -1,6 +1,7 @@
 """Where the tools in the prompts come from."""
 
 import httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,7 +21,9 @@ from tests.support.endpoint_client import (
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer.endpoint.tool_source import ToolSource
 
 
 async def test_tools_are_read_from_the_pool_once(tokenizer: ChatTokenizer) -> None:
@@ -60,3 +63,36 @@ async def test_tools_are_read_at_start(tokenizer: ChatTokenizer) -> None:
     with serve_callback(app, [0]) as trainer:
         async with httpx.AsyncClient(base_url=trainer.url, trust_env=False) as client:
             assert (await client.get("/health")).json() == {"status": "healthy", "sessions": 0}
+
+
+CALCULATOR, CLOCK = (
+    {"type": "function", "function": {"name": name, "description": name, "parameters": {"type": "object"}}}
+    for name in ("calculator", "clock")
+)
+
+
+async def test_only_some_tools_are_shown() -> None:
+    assert await ToolSource([CALCULATOR, CLOCK], only=["clock"]).get() == [CLOCK]
+    assert await ToolSource([CALCULATOR, CLOCK], only=["clock", "calculator"]).get() == [CALCULATOR, CLOCK]
+    assert await ToolSource([CALCULATOR, CLOCK], only=[]).get() is None
+    assert await ToolSource(None, only=[]).get() is None
+
+
+def test_a_tool_that_is_shown_must_be_there() -> None:
+    with pytest.raises(ValueError, match=r"there is no tool clok; there are calculator, clock"):
+        ToolSource([CALCULATOR, CLOCK], only=["clok"])
+    with pytest.raises(ValueError, match="there are none"):
+        ToolSource(None, only=["clock"])
+
+
+async def test_a_pool_that_lacks_a_shown_tool_is_asked_again(tokenizer: ChatTokenizer) -> None:
+    answers = [[CALCULATOR], [CALCULATOR, CLOCK]]
+
+    async def tools(_: Request) -> JSONResponse:
+        return JSONResponse({"tools": answers.pop(0)})
+
+    with serve_callback(Starlette(routes=[Route("/tools", tools)]), [0]) as pool:
+        source = ToolSource(pool.url, only=["clock"])
+        with pytest.raises(EndpointError, match="there is no tool clock; there are calculator"):
+            await source.get()
+        assert [await source.get() for _ in range(2)] == [[CLOCK]] * 2

@@ -6,15 +6,21 @@ environment.
 
 import os
 import sys
-from typing import Annotated, NoReturn
+import time
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from rolloutpool_trainer.cli import options
 
+if TYPE_CHECKING:
+    from rolloutpool_trainer.endpoint.app import CallbackApp
+
 __all__ = ["api", "flower", "mock_trainer", "worker"]
 
 DEFAULT_PORTS = "8081-8084"
+TOOLS_EVERY_SECONDS = 5.0
+"""How often a scripted trainer asks for the tools that it could not read."""
 
 
 def api(
@@ -57,7 +63,10 @@ def mock_trainer(
     ports: Annotated[str, typer.Option(help="Such as 8081-8084 or 8081,8090.")] = DEFAULT_PORTS,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     tokenizer: Annotated[str, typer.Option(help="The tokenizer of its tokens.")] = "rolloutpool/tiny",
-    pool: Annotated[str, typer.Option(help="The pool whose tools its prompts describe.")] = "http://127.0.0.1:9000",
+    pool: Annotated[
+        str, typer.Option("--pool", envvar="ROLLOUTPOOL_URL", help="The pool whose tools its prompts describe.")
+    ] = options.DEFAULT_URL,
+    only: Annotated[list[str] | None, typer.Option(help="Describe this tool only; may be repeated.")] = None,
     latency: Annotated[float, typer.Option(min=0, help="Seconds per model call.")] = 0.0,
     api_key: options.ApiKey = None,
 ) -> None:
@@ -74,10 +83,35 @@ def mock_trainer(
     from rolloutpool_trainer.endpoint.server import serve_callback
     from rolloutpool_trainer.testing import ScriptedPolicy
 
-    app = callback_app(ScriptedPolicy(loaded, latency=latency), tokenizer=loaded, tools=pool, pool_api_key=api_key)
+    policy = ScriptedPolicy(loaded, latency=latency)
+    app = callback_app(policy, tokenizer=loaded, tools=pool, only=only, pool_api_key=api_key)
     with stop_on_signals(lambda: os._exit(1), lambda: None), serve_callback(app, numbers, host) as served:
         console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")
+        # In a thread, because a signal ends the main thread wherever it is, and that must not be an event loop.
+        threading.Thread(target=_read_tools, args=(app,), daemon=True).start()
         threading.Event().wait()
+
+
+def _read_tools(app: "CallbackApp") -> None:
+    """Asks the pool until it has said its tools; says each new reason why it has not."""
+    import asyncio
+
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.endpoint.errors import EndpointError
+
+    told = ""
+    while True:
+        try:
+            asyncio.run(app.read_tools())
+        except EndpointError as error:
+            if error.message != told:
+                told = error.message
+                console.note(f"{told} Turns are refused until then; asking again every {TOOLS_EVERY_SECONDS:.0f} s")
+        else:
+            if told:
+                console.note("the pool's tools are read; turns are answered now")
+            return
+        time.sleep(TOOLS_EVERY_SECONDS)
 
 
 def _ports(text: str) -> list[int]:

@@ -69,6 +69,7 @@ def callback_app(
     *,
     tokenizer: ChatTokenizer | str,
     tools: Sequence[dict[str, Any] | ToolDefinition] | str | None = None,
+    only: Sequence[str] | None = None,
     strict: bool = True,
     keeps_ids: bool = True,
     check_every: int = 64,
@@ -86,6 +87,8 @@ def callback_app(
         generate: The policy, `(prompt_ids, GenerateParams) -> Generation`. Async, or plain (then it runs in a thread).
         tokenizer: The one that the rollouts name: loaded, or as name or directory.
         tools: What goes into the prompts: definitions, or the pool's base URL, whose `GET /tools` is read once.
+        only: Names of the tools that the prompts show, in the order of `tools`; None shows all. Give it where the
+            rollouts' `tools` name the same.
         strict: Answer 422 to a wrong `response_mask`; otherwise it is only counted in `Session.mismatches`.
         keeps_ids: Continue the ids that were sampled; otherwise the whole history is rendered again each turn.
         check_every: With `keeps_ids`, compare the prompt of every so many turns with a full render of the conversation,
@@ -101,13 +104,14 @@ def callback_app(
 
     Raises:
         TokenizerLoadFailed: The tokenizer cannot be loaded.
+        ValueError: `only` names a tool that `tools` does not define.
     """
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     kwargs = dict(template_kwargs or {})
     return CallbackApp(
         generate,
         prompter=Prompter(loaded, keeps_ids, kwargs, PromptCheck(loaded, kwargs, check_every)),
-        tools=ToolSource(tools, pool_api_key or key_from_environment()),
+        tools=ToolSource(tools, pool_api_key or key_from_environment(), only),
         strict=strict,
         api_key=api_key,
         parse=parse,
@@ -157,6 +161,10 @@ class CallbackApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, as ASGI defines it."""
         await self._starlette(scope, receive, send)
+
+    async def read_tools(self) -> None:
+        """Reads the tools of the prompts now, which the first turn would do otherwise; raises `EndpointError`."""
+        await self._tools.get()
 
     def get_session(self, rollout_id: str, uid: str | None = None) -> Session:
         """Returns what this endpoint knows of a rollout.

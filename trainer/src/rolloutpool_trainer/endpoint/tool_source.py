@@ -23,17 +23,29 @@ class ToolSource:
     """The tools in the prompts."""
 
     def __init__(
-        self, tools: Sequence[dict[str, Any] | ToolDefinition] | str | None, api_key: str | None = None
+        self,
+        tools: Sequence[dict[str, Any] | ToolDefinition] | str | None,
+        api_key: str | None = None,
+        only: Sequence[str] | None = None,
     ) -> None:
         """Keeps where the tools come from; nothing is read yet.
 
         Args:
             tools: Definitions in OpenAI's form, or the pool's base URL, or None for no tools.
             api_key: The pool's key, where `tools` is its URL.
+            only: Names of the tools that are shown, in the order of `tools`; None shows all.
+
+        Raises:
+            ValueError: `only` names a tool that is not among the definitions, or there are no tools at all.
         """
         self._api_key = api_key
+        self._only = None if only is None else frozenset(only)
         self._url = tools.rstrip("/") + "/tools" if isinstance(tools, str) else None
-        self._tools = None if tools is None or isinstance(tools, str) else [_document(tool) for tool in tools]
+        self._tools: list[dict[str, Any]] | None = None
+        if not isinstance(tools, str) and (tools is not None or only):
+            self._tools, missing = self._shown([_document(tool) for tool in tools or ()])
+            if missing:
+                raise ValueError(f"only={sorted(self._only or ())}: {missing}")
 
     async def get(self) -> list[dict[str, Any]] | None:
         """Reads the tools at the first call. Two first calls at once may both ask the pool; both get the same.
@@ -42,11 +54,25 @@ class ToolSource:
             The definitions; None if there are none.
 
         Raises:
-            EndpointError: 503, because the pool did not answer with its tools. The next call asks again.
+            EndpointError: 503, because the pool did not answer with its tools, or lacks one that is to be shown. The
+                next call asks again.
         """
         if self._url is not None and self._tools is None:
-            self._tools = await _fetch(self._url, self._api_key)
+            tools, missing = self._shown(await _fetch(self._url, self._api_key))
+            if missing:
+                raise EndpointError(503, "tools_unavailable", f"{self._url}: {missing}")
+            self._tools = tools
         return self._tools or None
+
+    def _shown(self, tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+        """Returns those that are shown, and what is wrong with their names in words."""
+        if self._only is None:
+            return tools, ""
+        names = [str(tool.get("function", {}).get("name")) for tool in tools]
+        missing = sorted(self._only.difference(names))
+        shown = [tool for tool, name in zip(tools, names, strict=True) if name in self._only]
+        wrong = f"there is no tool {', '.join(missing)}; there are {', '.join(names) or 'none'}"
+        return shown, wrong if missing else ""
 
 
 async def _fetch(url: str, api_key: str | None) -> list[dict[str, Any]]:
