@@ -113,7 +113,8 @@ def test_a_busy_trainer_is_named_while_it_is_busy(logged: tuple[LocalPool, Path]
         assert {result.waited_for for result in results} == {None}
         assert status(client, batch.batch_id).waiting == []
     lines = [line for log in state.rglob("*.log") for line in log.read_text().splitlines() if REASON in line]
-    assert 1 <= len(lines) <= 2
+    # Besides these, each return of a rollout to the queue has a line, which a slow machine makes happen here.
+    assert 1 <= len([line for line in lines if '"level": "warning"' in line]) <= 2
     assert not any("Calculate" in line for line in lines)
 
 
