@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.options import RolloutSpec
