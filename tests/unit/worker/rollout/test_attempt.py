@@ -1,7 +1,10 @@
 """What becomes of a ticket, from the claim to what the store has of the rollout afterwards."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.support.batches import OWNER, claim, new_batch, uids_of
@@ -11,11 +14,16 @@ from tests.support.trainer_script import Step, call, hang, say, status, wait
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation import off_loop
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.policy.breaker import FAILURES
+from rolloutpool_worker.rollout import attempt
+from rolloutpool_worker.rollout.admission import check_result
+from rolloutpool_worker.rollout.outcome import make_result
 
 
 async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
@@ -91,6 +99,58 @@ async def test_the_deadline_ends_a_call_that_hangs(inside: InsideWorker, tokeniz
         (uid,) = uids_of(batch)
         assert await inside.take(uid) == "expired"
         assert (await inside.result(uid)).finish_reason is FinishReason.DEADLINE
+
+
+async def test_a_rollout_that_ended_in_time_has_completed_although_its_result_is_made_after_the_deadline(
+    inside: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 2.0
+    passed = time.monotonic() + seconds + 0.2
+
+    def check_late(*args: Any, **named: Any) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        time.sleep(max(0.0, passed - time.monotonic()))
+        check_result(*args, **named)
+
+    monkeypatch.setattr(attempt, "check_result", check_late)
+    # What is long is made in a thread, where the deadline could interrupt the wait for it.
+    monkeypatch.setattr(off_loop, "OFF_LOOP", -1)
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=seconds)
+        await inside.services.store.batches.submit(batch)
+        (uid,) = uids_of(batch)
+        assert await inside.take(uid) == "completed"
+        result = await inside.result(uid)
+    assert time.monotonic() > passed
+    assert (result.status, result.alignment, len(result.samples)) == (RolloutStatus.COMPLETED, "exact", 1)
+
+
+@pytest.mark.parametrize(("script", "outcome"), [([hang()], "expired"), ([status(400)], "failed")])
+async def test_the_result_of_a_rollout_that_did_not_complete_is_made_in_a_thread_too(
+    inside: InsideWorker,
+    tokenizer: ChatTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[Step],
+    outcome: str,
+) -> None:
+    threads = []
+
+    def make(*args: Any, **named: Any) -> RolloutResult:
+        threads.append(threading.current_thread())
+        return make_result(*args, **named)
+
+    monkeypatch.setattr(attempt, "make_result", make)
+    monkeypatch.setattr(off_loop, "OFF_LOOP", -1)
+    answers = say(calls=[call("add", {"a": 5, "b": 3})])
+    async with scripted_trainer(tokenizer, answers, *script) as trainer:
+        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=3.0)
+        await inside.services.store.batches.submit(batch)
+        (uid,) = uids_of(batch)
+        assert await inside.take(uid) == outcome
+        # What was proved before is delivered.
+        assert len((await inside.result(uid)).samples) == 1
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_port_that_is_down_defers_without_asking(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:

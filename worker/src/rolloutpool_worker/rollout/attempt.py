@@ -7,7 +7,8 @@
 2. **Run.** The agent talks to the policy and calls tools; each step is in the journal before the next one begins. The
    rollout's deadline bounds this part, and the API can cancel it.
 3. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
-   (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation).
+   (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation). A long result is made in a thread. The
+   deadline does not bound that: a rollout whose agent has ended in time has completed.
 4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
    the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
 5. **Abandon.** If the claim is still this worker's after all that, because of a defect or an unexpected cancellation,
@@ -18,7 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -27,10 +28,10 @@ from rolloutpool_common.errors import (
     TrainerUnreachable,
     WorkerFault,
 )
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.journal import JournalRecord
-from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
@@ -44,6 +45,7 @@ from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
+from rolloutpool_worker.rollout.outcome import Outcome, failed, make_result
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
@@ -167,15 +169,7 @@ class _Attempt:
         try:
             await self._restart_if_ambiguous()
             with self._services.claims.running(self._claim, self._verify):
-                async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
-                    try:
-                        return await self._to_result()
-                    except asyncio.CancelledError:
-                        # The deadline cancels this task in the same way as the API and a drain do; `expired` tells
-                        # which it was. What was sampled until the deadline is delivered.
-                        if not deadline.expired():
-                            raise
-                        return self._result(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+                return await self._to_result(await self._to_outcome())
         except (StoppedAtBorder, TrainerDown, ClaimLost, StoreError, asyncio.CancelledError) as ending:
             return ending
 
@@ -230,16 +224,20 @@ class _Attempt:
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
-    async def _to_result(self) -> RolloutResult:
-        """Runs the agent; returns its result, or a result with one failure for whatever went wrong."""
+    async def _to_outcome(self) -> Outcome:
+        """Runs the agent within the deadline; returns how it ended, with one failure for whatever went wrong."""
         try:
-            reason = await self._talk_unless_down_too_long()
-            return await off_loop(self._result_size(), self._complete, reason)
-        # Before `RolloutError`, which is its base.
-        except ResultQuarantined as error:
-            return await self._quarantine(error)
+            async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
+                try:
+                    return Outcome(RolloutStatus.COMPLETED, await self._talk_unless_down_too_long())
+                except asyncio.CancelledError:
+                    # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
+                    # it was. What was sampled until the deadline is delivered.
+                    if not deadline.expired():
+                        raise
+                    return Outcome(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except RolloutError as error:
-            return self._result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+            return failed(error.failure(self._turn()))
         except (StoppedAtBorder, TrainerDown, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -247,9 +245,22 @@ class _Attempt:
                 raise
             # A defect in a plug-in or in this code. It ends this rollout and no other, also where it is an exception
             # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
-            _log.exception("rollout %s: unexpected error", self._claim.uid)
-            fault = WorkerFault.of(error)
-            return self._result(RolloutStatus.FAILED, FinishReason.ERROR, fault.failure(self._turn()))
+            return self._defect(error)
+
+    async def _to_result(self, outcome: Outcome) -> RolloutResult:
+        """Makes the result, in a thread where it is long; one that contradicts itself is quarantined."""
+        try:
+            return await self._off_loop(self._admitted, outcome)
+        except ResultQuarantined as error:
+            return await self._quarantine(error)
+        except RolloutError as error:
+            return await self._off_loop(self._result, failed(error.failure(self._turn())))
+        except Exception as error:
+            return await self._off_loop(self._result, self._defect(error))
+
+    def _defect(self, error: BaseException) -> Outcome:
+        _log.error("rollout %s: unexpected error", self._claim.uid, exc_info=error)
+        return failed(WorkerFault.of(error).failure(self._turn()))
 
     async def _talk_unless_down_too_long(self) -> FinishReason:
         """Runs the agent; a trainer's port that has been down for longer than the setting allows is a failure."""
@@ -312,26 +323,23 @@ class _Attempt:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
             services.kinds.learned(spec, tokens.found_kind)
 
-    def _complete(self, reason: FinishReason) -> RolloutResult:
-        result = self._result(RolloutStatus.COMPLETED, reason)
-        self._admit(result)
-        return result
-
-    def _result_size(self) -> int:
-        """What the result costs, in ids to tokenise; each drift may have made a sample with a prompt of its own."""
+    async def _off_loop(self, make: Callable[[Outcome], RolloutResult], outcome: Outcome) -> RolloutResult:
         talk = self._conversation
-        return 0 if talk is None else len(talk.tokens.ledger) * (1 + talk.measures.drift.total()) // 4
+        # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
+        size = 0 if talk is None else len(talk.tokens.ledger) * (1 + talk.measures.drift.total()) // 4
+        return await off_loop(size, make, outcome)
 
-    def _admit(self, result: RolloutResult) -> None:
-        talk, spec = self._conversation, self._claim.spec
-        if talk is not None:
+    def _admitted(self, outcome: Outcome) -> RolloutResult:
+        result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
+        if talk is not None and outcome.status is RolloutStatus.COMPLETED:
             check_result(
                 result, talk.tokens.ledger, vocab_size=self._vocab_size, allow_untrained=spec.allow_untrained or spec.v1
             )
+        return result
 
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:
         """Keeps a result that contradicts itself as evidence; returns a failed result without any data."""
-        kept = self._result(RolloutStatus.FAILED, FinishReason.ERROR, error.failure(self._turn()))
+        kept = await self._off_loop(self._result, failed(error.failure(self._turn())))
         _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
@@ -342,49 +350,15 @@ class _Attempt:
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turn
 
-    def _result(self, status: RolloutStatus, reason: FinishReason, failure: Failure | None = None) -> RolloutResult:
-        """Makes the record of what has happened so far, under this outcome."""
-        claim, spec, talk = self._claim, self._claim.spec, self._conversation
-        known: dict[str, Any] = {}
-        spans = Spans(
-            queued_ms=claim.queued_ms,
+    def _result(self, outcome: Outcome) -> RolloutResult:
+        return make_result(
+            self._claim,
+            outcome,
+            self._conversation,
+            tokenizer=self._fingerprint,
             tokenizer_ms=self._tokenizer_ms,
             total_ms=(time.perf_counter() - self._start) * 1000,
-        )
-        if talk is not None:
-            measures = talk.measures
-            spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
-            known = {
-                "messages": talk.messages,
-                "samples": talk.tokens.ledger.samples(),
-                "alignment": talk.alignment,
-                "drift": dict(measures.drift),
-                "warnings": measures.warnings(),
-                "turns": measures.turns,
-                "num_llm_calls": talk.turns,
-                "num_tool_calls": measures.tool_calls,
-                "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),
-                "response_tokens": talk.sampled_tokens,
-                "max_context_tokens": measures.max_context,
-                "trace": measures.trace if spec.metadata.get("debug_trace") else None,
-            }
-        return RolloutResult(
-            uid=claim.uid,
-            rollout_id=spec.rollout_id,
-            batch_id=claim.batch_id,
-            index=claim.index,
-            group=claim.group,
-            labels=spec.labels,
-            metadata=spec.metadata,
-            status=status,
-            finish_reason=reason,
-            failure=failure,
-            waited_for=self._waits.now if status is RolloutStatus.EXPIRED else None,
-            spans=spans,
-            attempt=claim.attempt,
-            worker=claim.worker_id,
-            tokenizer=self._fingerprint,
-            **known,
+            waited_for=self._waits.now if outcome.status is RolloutStatus.EXPIRED else None,
         )
 
 
