@@ -3,8 +3,9 @@
     python -m benchmarks.loop_delay [--quick]
 
 Several rollouts with four such results each run at once in one worker, and then the same rollouts with results of 100
-characters. For comparison, the same run measures how long the founding pattern stops its loop, because it renders the
-whole history there before each call, for the same conversation and tokenizer.
+characters. The CPU time of the longest steps on the loop is the figure that a busy machine does not change; the run
+prints where they are. For comparison, the same run measures how long the founding pattern stops its loop, because it
+renders the whole history there before each call, for the same conversation and tokenizer.
 """
 
 import json
@@ -14,7 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.local_pool import local_pool
-from benchmarks.loop_probe import FILE_VARIABLE, TOOL, text
+from benchmarks.loop_probe import FILE_VARIABLE, STEPS_VARIABLE, TOOL, text
+from benchmarks.loop_steps import LONG_MS, read_steps
 from benchmarks.loop_ticks import read_delays
 from benchmarks.report import Plot, Row, emit, parser, spread
 
@@ -27,6 +29,8 @@ __all__ = ["environment", "main", "measure"]
 
 LARGE, SMALL = 128 * 1024, 100
 RESULTS = 4
+LONGEST = 12
+"""Steps that are printed."""
 ROLLOUTS, AT_ONCE = 32, 8
 
 
@@ -36,7 +40,12 @@ def environment(file: Path) -> dict[str, str]:
         "ROLLOUTPOOL_PLUGINS": "benchmarks.loop_probe",
         "ROLLOUTPOOL_WORKER_SLOTS": str(AT_ONCE),
         FILE_VARIABLE: str(file),
+        STEPS_VARIABLE: str(_steps(file)),
     }
+
+
+def _steps(file: Path) -> Path:
+    return file.with_suffix(".steps")
 
 
 class _Reader:
@@ -59,18 +68,23 @@ def _ids(tokenizer: ChatTokenizer, said: str) -> list[int]:
 def measure(pool: LocalPool, file: Path, rollouts: int, large: int = LARGE) -> list[Row]:
     """Measures the pool's one worker with small and with large results, then the stall of rendering again."""
     tokenizer = load_tokenizer(TINY)
-    rows = [
-        _row(f"worker, results of {size:,} characters", rollouts, _delays(pool, file, tokenizer, rollouts, size))
-        for size in (SMALL, large)
-    ]
+    rows = []
+    for size in (SMALL, large):
+        start, stop = _run(pool, tokenizer, rollouts, size)
+        # The delays first: their notes end after the run, and then those of the steps are written too.
+        rows.append(_row(f"worker, results of {size:,} characters", rollouts, read_delays(file, start, stop)))
+        steps = sorted(read_steps(_steps(file), start, stop), key=lambda step: -step.ms)
+        for step in steps[:LONGEST]:
+            print(f"{step.ms:6.1f} ms of CPU: {step.begun or 'its start'} to {step.ended or 'its end'}")
+        rows.append(_row(f"its steps of {LONG_MS:g} ms of CPU and more", rollouts, [step.ms for step in steps]))
     for results in (1, RESULTS):
         stalls = [_stall(tokenizer, results, large) for _ in range(5)]
         rows.append(_row(f"rendered again on the loop, {results} x {large:,} characters", None, stalls))
     return rows
 
 
-def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int, size: int) -> list[float]:
-    """Runs rollouts; returns by how many milliseconds the worker's timers were late meanwhile."""
+def _run(pool: LocalPool, tokenizer: ChatTokenizer, rollouts: int, size: int) -> tuple[float, float]:
+    """Runs rollouts; returns when they began and ended, by `time.perf_counter`."""
     app = callback_app(_Reader(tokenizer, size), tokenizer=tokenizer, tools=pool.url)
     asks = [{"messages": [{"role": "user", "content": f"Look into the log of day {day}."}]} for day in range(rollouts)]
     defaults = {"tokenizer_name": TINY, "max_tokens_total": 1_000_000, "tools": [TOOL]}
@@ -81,7 +95,7 @@ def _delays(pool: LocalPool, file: Path, tokenizer: ChatTokenizer, rollouts: int
     clean = [result for result in results if result.num_tool_calls == RESULTS and result.alignment == "exact"]
     if len(clean) != rollouts:
         raise AssertionError(f"{len(clean)} of {rollouts} rollouts read {RESULTS} logs and were proved")
-    return read_delays(file, start, stop)
+    return start, stop
 
 
 def _stall(tokenizer: ChatTokenizer, results: int, characters: int) -> float:
@@ -102,7 +116,7 @@ def _row(what: str, rollouts: int | None, times: Sequence[float]) -> Row:
     return {
         "what": what,
         "rollouts": rollouts,
-        **spread(times),
+        **(spread(times) if times else {"times": 0}),
     }
 
 
@@ -121,7 +135,8 @@ def main() -> None:
         measures=(
             "Milliseconds by which a 5 ms timer on the worker's loop fires late, over all of a run of rollouts with "
             f"{RESULTS} tool results each, {AT_ONCE} at once; and the time for which the founding pattern's loop "
-            "stands still before each call of the same conversation, for as long as rendering and tokenising take."
+            "stands still before each call of the same conversation, for as long as rendering and tokenising take. "
+            "A step is what one task does on the loop before it waits again; its time is the CPU time of the thread."
         ),
         leaves_out=(
             "The tools' own work, and models: the next result arrives as soon as the last one is dealt with, which no "

@@ -17,6 +17,7 @@ import zstandard
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
+from rolloutpool_common.protocol.journal import JournalRecord, encode_record, record_length
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -36,12 +37,15 @@ __all__ = [
     "compress",
     "expand",
     "finish_fields",
+    "journal_texts",
     "merge_fields",
     "merge_spec",
 ]
 
 LONG_RESULT = 65_536
 """Ids; to write so many takes 4 ms."""
+LONG_RECORD = 200_000
+"""Characters; to write and compress so many takes a millisecond."""
 COMPRESS_FROM = 4096
 """Bytes."""
 
@@ -260,6 +264,15 @@ async def finish_fields(
 
     ids = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
     return await asyncio.to_thread(write) if ids > LONG_RESULT else write()
+
+
+async def journal_texts(records: Sequence[JournalRecord]) -> list[bytes]:
+    """Returns records of a journal as they are stored. Long ones are written in a thread, so the event loop goes on."""
+
+    def write() -> list[bytes]:
+        return [compress(encode_record(record)) for record in records]
+
+    return await asyncio.to_thread(write) if sum(map(record_length, records)) > LONG_RECORD else write()
 
 
 def _result_counts(result: RolloutResult) -> list[str | int]:

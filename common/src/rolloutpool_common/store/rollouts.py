@@ -27,7 +27,7 @@ import orjson
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.journal import JournalRecord, encode_record, parse_record
+from rolloutpool_common.protocol.journal import JournalRecord, parse_record
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -43,6 +43,7 @@ from rolloutpool_common.store.records import (
     compress,
     expand,
     finish_fields,
+    journal_texts,
     merge_fields,
     merge_spec,
 )
@@ -129,9 +130,11 @@ class Rollouts:
             ClaimLost: If the rollout is no longer this worker's.
         """
         # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
+        # As it is now: records that follow meanwhile are sent by the calls that are made for them.
+        records = tuple(records)
         index = len(records) - 1
         while index < len(records):
-            record = compress(encode_record(records[index]))
+            (record,) = await journal_texts(records[index : index + 1])
             answer = named(await self._connection.script("journal", claim.uid, claim.token, index, turns, record))
             if answer["outcome"] == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
@@ -161,7 +164,7 @@ class Rollouts:
             claim.attempt,
             int(records is not None),
             turns,
-            *(compress(encode_record(record)) for record in records or ()),
+            *await journal_texts(records or ()),
         )
         return bool(answer)
 

@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.journal import (
     TurnRecord,
     encode_record,
     parse_record,
+    record_length,
     zeros,
 )
 from rolloutpool_common.protocol.result import ToolTime
@@ -147,6 +148,22 @@ def test_what_is_no_record_is_refused_without_its_text(data: bytes) -> None:
     with pytest.raises(JournalUnreadable) as caught:
         parse_record(data)
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT], ids=lambda record: record.kind)
+def test_the_length_follows_texts_and_ids(record: JournalRecord) -> None:
+    assert 0 < record_length(record) < len(encode_record(record))
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "y" * 2000}}
+    parts = [{"type": "text", "text": "z" * 3000}]
+    messages = [{"role": "tool", "content": "x" * 1000}, {"content": None, "tool_calls": [call]}, {"content": parts}]
+    longer = sum(
+        record_length(replace(record, message=message))
+        if isinstance(record, TurnRecord)
+        else record_length(replace(record, messages=[message]))
+        for message in messages
+    )
+    entries = record_length(replace(record, **({"message": {}} if record is TURN else {"messages": []})))
+    assert longer == 6000 + 3 * entries
 
 
 def test_a_mask_is_zeros_or_null() -> None:

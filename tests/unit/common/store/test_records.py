@@ -5,11 +5,22 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.journals import observation_record
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.journal import encode_record
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import records
-from rolloutpool_common.store.records import COMPRESS_FROM, LONG_RESULT, compress, expand, finish_fields, merge_spec
+from rolloutpool_common.store.records import (
+    COMPRESS_FROM,
+    LONG_RECORD,
+    LONG_RESULT,
+    compress,
+    expand,
+    finish_fields,
+    journal_texts,
+    merge_spec,
+)
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 BASE: dict[str, Any] = {
@@ -83,3 +94,20 @@ async def test_a_long_result_is_written_off_the_loop(
     assert RolloutResult.model_validate_json(expand(data)) == result
     assert counts == ["sampled", 2, "tokens", ids + 2, "turns", 1]
     assert (await finish_fields(result, None))[1] == b""
+
+
+@pytest.mark.parametrize(("characters", "in_thread"), [(10, False), (LONG_RECORD, True)])
+async def test_a_long_record_is_written_off_the_loop_and_the_same(
+    characters: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(data: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return compress(data)
+
+    monkeypatch.setattr(records, "compress", noted)
+    journal = [observation_record("a"), observation_record("x" * characters)]
+    assert await journal_texts(journal) == [compress(encode_record(record)) for record in journal]
+    assert (threads[0] is not threading.main_thread()) == in_thread
+    assert await journal_texts([]) == []

@@ -1,11 +1,18 @@
 """Short computations stay on the loop's thread, long ones leave it."""
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
-from rolloutpool_worker.conversation.off_loop import MESSAGE, OFF_LOOP, off_loop, rendering_size
+from rolloutpool_worker.conversation.off_loop import (
+    MESSAGE,
+    OFF_LOOP,
+    change_off_loop,
+    off_loop,
+    rendering_size,
+)
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(0, True), (OFF_LOOP, True), (OFF_LOOP + 1, False)])
@@ -25,6 +32,38 @@ async def test_an_error_passes() -> None:
     for size in (0, OFF_LOOP + 1):
         with pytest.raises(KeyError):
             await off_loop(size, fail)
+
+
+async def test_a_cancellation_waits_for_the_end_of_a_change() -> None:
+    begun, go_on, changed = threading.Event(), threading.Event(), []
+
+    def change() -> None:
+        begun.set()
+        assert go_on.wait(20)
+        changed.append(threading.current_thread())
+
+    task = asyncio.create_task(change_off_loop(OFF_LOOP + 1, change))
+    await asyncio.to_thread(begun.wait, 20)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(changed) == 1
+    assert changed[0] is not threading.current_thread()
+    # What is short stays here, and returns what the function returns.
+    assert await change_off_loop(OFF_LOOP, threading.current_thread) is threading.current_thread()
+
+
+async def test_an_error_of_a_change_passes() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    for size in (0, OFF_LOOP + 1):
+        with pytest.raises(KeyError):
+            await change_off_loop(size, fail)
 
 
 def test_texts_count_and_so_does_each_message() -> None:

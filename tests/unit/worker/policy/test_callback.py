@@ -80,6 +80,7 @@ async def test_the_mask_is_part_of_the_body_and_of_its_digest(
         asking = await channel.to(store, trainer)
         none, two = turn_of(asking).body, turn_of(asking, [0, 0]).body
     assert orjson.loads(two.data)["response_mask"] == [0, 0]
+    assert b',"response_mask":[0,0]' in two.data
     assert none.digest != two.digest
 
 

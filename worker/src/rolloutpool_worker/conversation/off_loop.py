@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rolloutpool_worker.tools.limits import size_of
 
-__all__ = ["MESSAGE", "OFF_LOOP", "off_loop", "rendering_size"]
+__all__ = ["MESSAGE", "OFF_LOOP", "change_off_loop", "off_loop", "rendering_size"]
 
 T = TypeVar("T")
 
@@ -29,6 +30,23 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
         What it returns.
     """
     return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)
+
+
+async def change_off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
+    """As `off_loop`, for a function that changes what others read: a cancellation waits for its end.
+
+    Without that, a cancelled rollout's result would be made while a thread still writes its ledger.
+    """
+    if size <= OFF_LOOP:
+        return function(*args)
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(work)
+    finally:
+        # Only after a cancellation is it not done here. A second one must not end the wait either.
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
 
 
 def rendering_size(messages: Sequence[dict[str, Any]]) -> int:

@@ -20,7 +20,7 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
-from rolloutpool_worker.conversation.off_loop import off_loop, rendering_size
+from rolloutpool_worker.conversation.off_loop import change_off_loop, off_loop, rendering_size
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
 from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
@@ -306,6 +306,9 @@ class TokenTrack:
         tools = await self._shown_tools() if self._reads_tools else None
         size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
         delta = await off_loop(size, self._render, messages, past, turn, tools)
+        await change_off_loop(len(delta.glue_ids), self._write_delta, delta, turn)
+
+    def _write_delta(self, delta: Delta, turn: int) -> None:
         # Messages after this turn were rendered before, and `delta` has them too. It replaces that render; appended, it
         # would say them twice.
         if self.ledger.pending_glue:
