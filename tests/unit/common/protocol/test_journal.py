@@ -155,13 +155,15 @@ def test_the_length_follows_texts_and_ids(record: JournalRecord) -> None:
     assert 0 < record_length(record) < len(encode_record(record))
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "y" * 2000}}
     parts = [{"type": "text", "text": "z" * 3000}]
-    messages = [{"role": "tool", "content": "x" * 1000}, {"content": None, "tool_calls": [call]}, {"content": parts}]
-    longer = sum(
-        record_length(replace(record, message=message))
-        if isinstance(record, TurnRecord)
-        else record_length(replace(record, messages=[message]))
-        for message in messages
-    )
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", "content": "x" * 1000},
+        {"content": None, "tool_calls": [call]},
+        {"content": parts},
+    ]
+    longer = 0
+    for message in messages:
+        turn = isinstance(record, TurnRecord)
+        longer += record_length(replace(record, **({"message": message} if turn else {"messages": [message]})))
     entries = record_length(replace(record, **({"message": {}} if record is TURN else {"messages": []})))
     assert longer == 6000 + 3 * entries
 
