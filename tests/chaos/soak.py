@@ -44,8 +44,12 @@ GAP = (5.0, 15.0)
 END_SECONDS = 300.0
 """How long what is in flight at the end may take."""
 EMPTY_SECONDS = RETENTION_SECONDS + 60.0
-STANDING = ("rp:finished", "rp:totals", "rp:epoch", "rp:leader", "rp:schema", "rp:open", "rp:workers", "rp:worker:")
-"""What Redis holds once, or for each worker; the rest of what it holds belongs to work."""
+STANDING = (
+    *("rp:finished", "rp:totals", "rp:epoch", "rp:leader", "rp:schema", "rp:open", "rp:workers", "rp:worker:"),
+    # What was learned of an endpoint is for its next rollouts too; it expires (`store/trainers.py`).
+    "rp:trainer:",
+)
+"""What Redis holds once, for each worker or for each endpoint; the rest of what it holds belongs to work."""
 
 
 async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
