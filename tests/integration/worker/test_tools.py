@@ -204,7 +204,7 @@ async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_p
     assert set(names[4:]) == {
         *("block_the_loop", "hang", "doze", "refuse", "crash", "end_as", "repeat", "whoami", "run_code")
     }
-    assert {"task_completion", "after_first_call", "ask_again"} == set(info.termination_strategies)
+    assert {"task_completion", "after_first_call", "ask_again", "stumbling"} == set(info.termination_strategies)
 
 
 @pytest.fixture

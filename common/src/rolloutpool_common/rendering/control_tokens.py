@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.rendering.errors import ContentUnsafe
+from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed
 
 __all__ = ["NONCE", "ControlTokenEscaper", "split_marks"]
 
@@ -80,18 +80,20 @@ class ControlTokenEscaper:
 
         Raises:
             ContentUnsafe: A string contains the nonce.
+            RenderFailed: The value is nested too deeply. A policy can sample such arguments.
         """
+        try:
+            return self._copy(value, edges, special_only)
+        except RecursionError:
+            raise RenderFailed("a message or a tool is nested too deeply to be rendered") from None
+
+    def _copy(self, value: Any, edges: bool, special_only: bool) -> Any:
         if isinstance(value, str):
             return self._text(value, edges=edges, special_only=special_only)
         if isinstance(value, Mapping):
-            return {
-                self.value(k, edges=edges, special_only=special_only): self.value(
-                    v, edges=edges, special_only=special_only
-                )
-                for k, v in value.items()
-            }
+            return {self._copy(k, edges, special_only): self._copy(v, edges, special_only) for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(item, edges=edges, special_only=special_only) for item in value]
+            return [self._copy(item, edges, special_only) for item in value]
         return value
 
     def has_edges(self, value: Any) -> bool:
