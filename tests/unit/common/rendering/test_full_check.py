@@ -1,5 +1,6 @@
 """A delta that a full render contradicts is found out, and one that is only spelled otherwise is not."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from tests.property.families import FAMILIES, lay_out
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
+from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.full_check import DeltaFault, check_delta
 
 Message = dict[str, Any]
@@ -155,3 +157,18 @@ def test_a_conversation_that_cannot_be_rendered_proves_nothing(make_tokenizer: M
     history = [USER, ANSWER, USER, ANSWER, USER, ANSWER]
     sampled = tokenizer.encode("I said<|im_end|>")
     assert check(tokenizer, history, [USER], sampled, Delta((), (1, 2, 3))) is None
+
+
+def test_what_is_nested_too_deeply_is_refused_and_not_compared(families: dict[str, ChatTokenizer]) -> None:
+    """A policy can sample arguments that Python parses and nothing that walks through them can follow."""
+    nested = '{"a":' + "[" * 900 + "]" * 900 + "}"
+    call = {**CALL["tool_calls"][0], "function": {"name": "add", "arguments": nested}}
+    history: list[Message] = [USER, {**CALL, "tool_calls": [call]}]
+    for tokenizer in families.values():
+        try:
+            delta = tokenizer.render_delta([RESULT], tools=TOOLS, sampled=[], history=history)
+        except TemplateRefused:
+            continue
+        assert check(tokenizer, history, [RESULT], [], delta, tools=TOOLS) is None
+    with pytest.raises(TemplateRefused, match="nested too deeply"):
+        next(iter(families.values())).codec.escaper.value([json.loads(nested)])
