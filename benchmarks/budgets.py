@@ -74,8 +74,6 @@ class Budget:
 
 FOUNDING_MS = 7.0
 """CPU milliseconds of the founding pattern's tuned form for the same 3 turns, where the budgets were set."""
-UNDECLARED_MS = 4.0
-"""What a 3-turn rollout may cost with a trainer that declares nothing, in the same milliseconds."""
 _SHORT: dict[str, Cell] = {"system": "pool", "turns": 3, "in flight": 100, "latency, ms": 0}
 _LONG: dict[str, Cell] = {"system": "pool", "turns": 64, "in flight": 32}
 
@@ -94,35 +92,9 @@ def _cpu(what: str, varied: str, *, most_ms: float, most_yet: float) -> tuple[Bu
     )
 
 
-def _undeclared(what: str, system: str, *, most_yet: float) -> tuple[Budget, Budget]:
-    """What 3 turns cost with a trainer that declares nothing, as a part of what they cost the founding pattern."""
-    row = _SHORT | {"varied": "in flight", "system": system}
-    ratio = f"CPU of 3 turns, {what}, over the founding pattern's"
-    return (
-        Budget(
-            what=f"{ratio} ({UNDECLARED_MS:g} ms where that took {FOUNDING_MS:g})",
-            benchmark="throughput",
-            row=row,
-            figure="CPU / founding",
-            most=UNDECLARED_MS / FOUNDING_MS,
-            known=True,
-        ),
-        Budget(
-            what=f"{ratio}, no more than it was",
-            benchmark="throughput",
-            row=row,
-            figure="CPU / founding",
-            most=most_yet,
-        ),
-    )
-
-
 BUDGETS = (
     *_cpu("CPU of a 3-turn rollout", "in flight", most_ms=3.5, most_yet=0.7),
     *_cpu("CPU of a 3-turn rollout in tickets of one", "tickets", most_ms=5.0, most_yet=0.95),
-    *_undeclared("batches with a trainer that declares nothing", "pool-silent", most_yet=0.95),
-    *_undeclared("POST /rollout", "pool-v1", most_yet=1.35),
-    *_undeclared("POST /rollout with a trainer that renders again", "pool-rerender", most_yet=1.4),
     Budget(
         what="rate over the founding pattern's, 3 turns, 100 in flight",
         benchmark="throughput",

@@ -121,7 +121,7 @@ async def test_idempotency_keys_have_a_length(client: httpx.AsyncClient) -> None
 async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:
     unknown = await client.get("/v2/batches")
     assert (unknown.status_code, list(unknown.json())) == (404, ["error"])
-    method = await client.put("/v1/batches")
+    method = await client.put("/v1/preflight")
     assert (method.status_code, list(method.json())) == (405, ["error"])
     assert method.headers["allow"] == "POST"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.inside_worker import InsideWorker
+from tests.support.journals import untimed
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
 
@@ -190,7 +191,7 @@ async def test_a_lie_comes_to_the_same_where_repeated_ids_are_not_read_again(
         failure = None if result.failure is None else result.failure.model_dump()
         if failure is not None:
             failure = {**failure, "message": failure["message"].replace(trainer.url, "TRAINER")}
-        outcomes.append((fields, failure, [turn.model_dump() for turn in result.turns]))
+        outcomes.append((fields, failure, untimed(result.turns)))
     assert outcomes[0] == outcomes[1]
     assert skipped[0] == 0
     assert skipped[1] > 512

@@ -10,7 +10,6 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any, Literal
 
-import orjson
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
@@ -162,6 +161,9 @@ def encode_result(result: RolloutResult) -> bytes:
 
 
 def _encode_sample(sample: Sample) -> bytes:
+    # A trainer's client reads results and writes none, and need not install it.
+    import orjson
+
     lists = (
         b'"%b":[%b]' % (name.encode(), b",".join(orjson.dumps(part)[1:-1] for part in sliced(getattr(sample, name))))
         for name in _LISTS

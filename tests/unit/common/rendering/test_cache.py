@@ -24,7 +24,9 @@ class Loads:
         self.gate = threading.Event()
         self.gate.set()
 
-    def __call__(self, name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> ChatTokenizer:
+    def __call__(
+        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, render_seconds: float = 1.0
+    ) -> ChatTokenizer:
         self.count[(name, revision)] += 1
         self.threads.add(threading.get_ident())
         if trust_remote_code:

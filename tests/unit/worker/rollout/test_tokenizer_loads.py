@@ -29,7 +29,9 @@ class Loader:
         self.go_on = threading.Event()
         self.loaded: list[str] = []
 
-    def __call__(self, name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> ChatTokenizer:
+    def __call__(
+        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, render_seconds: float = 1.0
+    ) -> ChatTokenizer:
         self.loaded.append(name)
         if name == SLOW:
             self.go_on.wait(30)

@@ -45,7 +45,7 @@ from rolloutpool_worker.policy import CallbackChannel, TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
-from rolloutpool_worker.rollout.outcome import Outcome, failed, make_result
+from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
@@ -224,18 +224,18 @@ class _Attempt:
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
-    async def _to_outcome(self) -> Outcome:
+    async def _to_outcome(self) -> AgentEnd:
         """Runs the agent within the deadline; returns how it ended, with one failure for whatever went wrong."""
         try:
             async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
                 try:
-                    return Outcome(RolloutStatus.COMPLETED, await self._talk_unless_down_too_long())
+                    return AgentEnd(RolloutStatus.COMPLETED, await self._talk_unless_down_too_long())
                 except asyncio.CancelledError:
                     # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
                     # it was. What was sampled until the deadline is delivered.
                     if not deadline.expired():
                         raise
-                    return Outcome(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+                    return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except RolloutError as error:
             return failed(error.failure(self._turn()))
         except (StoppedAtBorder, TrainerDown, StoreError):
@@ -247,7 +247,7 @@ class _Attempt:
             # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
             return self._defect(error)
 
-    async def _to_result(self, outcome: Outcome) -> RolloutResult:
+    async def _to_result(self, outcome: AgentEnd) -> RolloutResult:
         """Makes the result, in a thread where it is long; one that contradicts itself is quarantined."""
         try:
             return await self._off_loop(self._admitted, outcome)
@@ -258,7 +258,7 @@ class _Attempt:
         except Exception as error:
             return await self._off_loop(self._result, self._defect(error))
 
-    def _defect(self, error: BaseException) -> Outcome:
+    def _defect(self, error: BaseException) -> AgentEnd:
         _log.error("rollout %s: unexpected error", self._claim.uid, exc_info=error)
         return failed(WorkerFault.of(error).failure(self._turn()))
 
@@ -323,13 +323,13 @@ class _Attempt:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
             services.kinds.learned(spec, tokens.found_kind)
 
-    async def _off_loop(self, make: Callable[[Outcome], RolloutResult], outcome: Outcome) -> RolloutResult:
+    async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
         talk = self._conversation
         # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
         size = 0 if talk is None else len(talk.tokens.ledger) * (1 + talk.measures.drift.total()) // 4
         return await off_loop(size, make, outcome)
 
-    def _admitted(self, outcome: Outcome) -> RolloutResult:
+    def _admitted(self, outcome: AgentEnd) -> RolloutResult:
         result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
         if talk is not None and outcome.status is RolloutStatus.COMPLETED:
             check_result(
@@ -350,7 +350,7 @@ class _Attempt:
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turn
 
-    def _result(self, outcome: Outcome) -> RolloutResult:
+    def _result(self, outcome: AgentEnd) -> RolloutResult:
         return make_result(
             self._claim,
             outcome,

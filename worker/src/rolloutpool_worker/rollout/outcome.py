@@ -8,10 +8,10 @@ from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.conversation import Conversation
 
-__all__ = ["Outcome", "failed", "make_result"]
+__all__ = ["AgentEnd", "failed", "make_result"]
 
 
-class Outcome(NamedTuple):
+class AgentEnd(NamedTuple):
     """How the agent's run has ended."""
 
     status: RolloutStatus
@@ -19,14 +19,14 @@ class Outcome(NamedTuple):
     failure: Failure | None = None
 
 
-def failed(failure: Failure) -> Outcome:
+def failed(failure: Failure) -> AgentEnd:
     """The outcome of a rollout that has failed."""
-    return Outcome(RolloutStatus.FAILED, FinishReason.ERROR, failure)
+    return AgentEnd(RolloutStatus.FAILED, FinishReason.ERROR, failure)
 
 
 def make_result(
     claim: Claim,
-    outcome: Outcome,
+    outcome: AgentEnd,
     talk: Conversation | None,
     *,
     tokenizer: dict[str, str],

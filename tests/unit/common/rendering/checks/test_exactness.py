@@ -40,7 +40,15 @@ def wrong(findings: dict[str, ConstructFinding]) -> list[str]:
     return [name for name, finding in findings.items() if finding.verdict is WRONG]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+def test_a_template_that_needs_tools_is_exact_with_tools(tmp_path: Path) -> None:
+    findings = found(family("needs_tools", tmp_path))
+    assert not wrong(findings)
+    assert {findings[name].verdict for name in ("tool result", "tool rounds")} == {EXACT}
+    # Without tools it raises an error itself.
+    assert findings["first prompt"].verdict is REFUSED
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "needs_tools"])
 def test_families_of_every_construct_are_exact(name: str, tmp_path: Path) -> None:
     findings = found(family(name, tmp_path))
     assert not wrong(findings)
@@ -78,7 +86,7 @@ def one_dummy_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prober, "_reads_tools", lambda *_: False)
+    monkeypatch.setattr(Prober, "_place_of_tools", lambda *_: (False, False))
     monkeypatch.setattr("rolloutpool_common.rendering.delta.CHECKED_MESSAGES", -1)
 
 
