@@ -10,7 +10,7 @@ import orjson
 import uvloop
 from benchmarks.conversations import VARIANTS, messages, rollout_id
 from benchmarks.cpu import Usage
-from benchmarks.load import Load, Measured, System
+from benchmarks.load import Load, Measured, System, TrainerManner
 from benchmarks.processes import serving
 from benchmarks.wire import connect, head
 
@@ -67,10 +67,13 @@ class V1UnderLoad:
         return Measured(self._system, load, seconds, spent)
 
     def _body(self, load: Load, serial: int) -> bytes:
+        # The pool remembers by URL how a trainer behaves. Here one server plays several, so each has a name of its own.
+        rerenders = load.trainer is TrainerManner.RERENDERS
+        trainer = self._trainer.replace("127.0.0.1", "localhost") if rerenders else self._trainer
         return orjson.dumps(
             {
                 "rollout_id": rollout_id(load, serial),
-                "server_url": self._trainer,
+                "server_url": trainer,
                 "messages": messages(load, serial),
                 "sampling_params": {},
                 "tokenizer_name": self._tokenizer,
