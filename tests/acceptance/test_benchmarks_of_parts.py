@@ -100,7 +100,10 @@ def test_submitting(pool: LocalPool) -> None:
 def test_the_delay_of_the_loop(pool: LocalPool, loop_file: Path) -> None:
     rows = loop_delay.measure(pool, loop_file, 2, large=10_000)
     assert [row["rollouts"] for row in rows] == [2, 2, 2, 2, None, None]
-    assert all(0 <= number(row, "ms, median") <= number(row, "ms, largest") for row in rows)
+    # A short run may have no step that is long enough to be noted.
+    timed = [row for row in rows if row["times"] != 0]
+    assert len(timed) >= 4
+    assert all(0 <= number(row, "ms, median") <= number(row, "ms, largest") for row in timed)
 
 
 def test_recovery(pool: LocalPool) -> None:
