@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from tests.support.durable_redis import durable_redis
+from tests.support.processes import runs
 from tests.support.waiting import until
 from tests.support.worker_process import LONGEST_WAIT, Worker, started_worker
 
@@ -23,14 +24,6 @@ async def store(redis_url: str) -> AsyncIterator[Store]:
     opened = Store.open(redis_url)
     yield opened
     await opened.close()
-
-
-def runs(pid: int) -> bool:
-    """Whether the process is there, and no zombie that its new parent has not reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def title(pid: int) -> str:

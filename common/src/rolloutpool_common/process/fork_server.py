@@ -39,6 +39,8 @@ OPTION = "--fork-server"
 PR_SET_CHILD_SUBREAPER = 36
 START_SECONDS = 120.0
 """How long a request may take. The first one includes the imports: 20 s were seen beside eight busy processes."""
+FORK_SECONDS = 30.0
+"""How long a later one may take. Nobody else gets a worker meanwhile, so a fork that fails must not hold up all."""
 ORPHAN_SECONDS = 10.0
 """How long a forked worker waits until the kernel has given it to the parent."""
 END_SECONDS = 5.0
@@ -133,6 +135,7 @@ class ForkServer:
         answer = self._socket.recv(LONGEST_MESSAGE)
         if not answer:
             raise OSError("it has ended")
+        self._socket.settimeout(FORK_SECONDS)
         return int(answer)
 
     def _serve(self) -> socket.socket:

@@ -6,11 +6,12 @@ exit code; enough of them fill the list.
 
 1. Once a second, the kernel is asked whether any child is a zombie. If so, `/proc` is searched for all of them.
 2. A zombie that was there at two looks is an orphan: our own children are reaped by the threads that wait for them,
-   within moments. So no exit code is taken away from these threads.
+   within moments. Those that must never be taken, because their exit code tells how they died, are left out besides.
 """
 
 import os
 import threading
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,14 +23,20 @@ LOOK_SECONDS = 1.0
 class Orphans:
     """The zombies among the children of this process."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        """`proc` is where the kernel lists processes; tests pass their own."""
+    def __init__(self, proc: Path = Path("/proc"), *, spare: Callable[[], Collection[int]] = tuple) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            proc: Where the kernel lists processes; tests pass their own.
+            spare: Returns the process ids of children that somebody waits for.
+        """
         self._proc = proc
+        self._spare = spare
         self._before: set[int] = set()
 
     def reap(self) -> set[int]:
         """Reaps the zombies that were there at the last look too, and returns their process ids."""
-        zombies = self._zombies()
+        zombies = self._zombies() - set(self._spare())
         orphans = zombies & self._before
         for pid in orphans:
             with suppress(ChildProcessError):
@@ -54,15 +61,16 @@ class Orphans:
         return found
 
 
-def reap_orphans(*, adopted: bool = False) -> None:
+def reap_orphans(spare: Callable[[], Collection[int]] = tuple, *, adopted: bool = False) -> None:
     """Starts a thread that reaps orphans, where they come to this process; does nothing elsewhere.
 
     Args:
+        spare: Returns the process ids of children that somebody waits for.
         adopted: Whether this process asked for the orphans of its descendants.
     """
     if os.getpid() != 1 and not adopted:
         return
-    orphans, pause = Orphans(), threading.Event()
+    orphans, pause = Orphans(spare=spare), threading.Event()
 
     def run() -> None:
         while not pause.wait(LOOK_SECONDS):

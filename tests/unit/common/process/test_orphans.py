@@ -26,6 +26,15 @@ def test_a_zombie_is_reaped_at_the_second_look() -> None:
     child.wait()
 
 
+def test_a_child_that_somebody_waits_for_is_never_taken() -> None:
+    """However late its thread is: its exit code says how a worker died."""
+    child = zombie()
+    orphans = Orphans(spare=lambda: [child.pid])
+    assert [orphans.reap() for _ in range(3)] == [set()] * 3
+    assert child.wait() == 0
+    assert child.returncode == 0
+
+
 def test_a_child_that_runs_or_is_anothers_is_left_alone(tmp_path: Path) -> None:
     for pid, state, parent in ((10, "S", os.getpid()), (11, "Z", 1), (12, "Z", os.getpid())):
         (tmp_path / str(pid)).mkdir()

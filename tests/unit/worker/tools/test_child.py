@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import tools
+from tests.support.processes import runs
 from tests.support.waiting import eventually
 
 from rolloutpool_worker.tools import calculator
@@ -58,6 +59,6 @@ def test_children_end_with_their_worker(tmp_path: Path) -> None:
         eventually(lambda: file.exists() and file.read_text().endswith("\n"), seconds=60)
         child, helper = file.read_text().split()
         worker.kill()
-    eventually(lambda: not Path(f"/proc/{child}").exists())
+    eventually(lambda: not runs(int(child)))
     # What the tool itself has started is not the kernel's to know.
     subprocess.run(["kill", helper], check=True)

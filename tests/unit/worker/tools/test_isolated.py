@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support import tools
+from tests.support.processes import runs
 from tests.support.tools import ENDINGS, isolated_tool, open_files
 from tests.support.waiting import until
 
@@ -34,17 +35,9 @@ async def ask(children: IsolatedTools, run: Any, seconds: float = 30.0, **given:
     return await children.call(isolated_tool(run), CONTEXT, given, seconds=seconds, result_bytes=10_000)
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 async def gone(pid: int) -> None:
     async def look() -> bool:
-        return not alive(pid)
+        return not runs(pid)
 
     await until(look, 10.0)
 
@@ -111,8 +104,8 @@ async def test_what_a_tool_has_started_ends_with_its_call(children: IsolatedTool
 
     call = asyncio.create_task(ask(children, tools.note, seconds=3.0 if how == "too late" else 60.0, file=str(file)))
     child, helper = await until(noted, 30.0)
-    assert alive(child)
-    assert alive(helper)
+    assert runs(child)
+    assert runs(helper)
     match how:
         case "cancelled":
             call.cancel()

@@ -48,8 +48,8 @@ def run_parent(settings: WorkerSettings, processes: int) -> int:
     obituaries = Obituaries(settings.redis_url.get_secret_value())
     command = [sys.executable, "-m", "rolloutpool_worker"]
     fork_server = ForkServer(command, _log.warning)
-    reap_orphans(adopted=fork_server.adopts)
     children: list[Child] = []
+    reap_orphans(lambda: [pid for child in children if (pid := child.pid) is not None], adopted=fork_server.adopts)
     with stop_on_signals(supervisor.hurry, lambda: _log.info("stopping: workers finish or give back what they run")):
         try:
             obituaries.start()
