@@ -7,11 +7,9 @@ use, or a Redis with the data of another version.
 
 import asyncio
 import errno
-import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
 
 import structlog
 import uvicorn
@@ -23,6 +21,7 @@ from rolloutpool_api.uvicorn_compat import StoppingServer, head_limits
 from rolloutpool_api.waiting_heads import WaitingHeads
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
+from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store
 
@@ -77,14 +76,6 @@ def listen(settings: ApiSettings) -> socket.socket:
             f"can't listen on {host} port {port}: {error.strerror}. "
             "Choose others with ROLLOUTPOOL_API_HOST and ROLLOUT_SERVER_PORT"
         ) from None
-
-
-def allow_open_files() -> None:
-    """Raises this process' limit of open files as far as it may: each connection is one, and the default is 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Where there is no limit at all, the system has one, which this process can't raise to.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def refuse_foreign_schema(redis_url: str) -> None:

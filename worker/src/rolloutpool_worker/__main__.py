@@ -14,10 +14,16 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
+from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_worker.settings import WorkerSettings
+
+OTHER_FILES = 200
+"""What a worker has open besides a connection for each rollout: to Redis, to its isolated tools, its own files."""
 
 
 def main() -> None:
@@ -34,6 +40,8 @@ def main() -> None:
         from rolloutpool_worker.process.parent import run_parent
 
         sys.exit(run_parent(settings, options.processes))
+    if warning := allow_open_files(settings.worker_slots + OTHER_FILES):
+        structlog.get_logger(__name__).warning(warning)
     # Tokenizers would use all cores for a list of texts. Here texts come one by one, and each core has its own worker.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # These import transformers, which takes a second or two, so wrong settings are reported before.
