@@ -27,6 +27,25 @@ NONCE = "q" + secrets.token_hex(12)
 
 _OPEN, _CLOSE = NONCE + "o", NONCE + "c"
 _MARK = re.compile(f"({_OPEN}|{_CLOSE})")
+_NAMES = frozenset(
+    [
+        "arguments",
+        "content",
+        "description",
+        "enum",
+        "function",
+        "id",
+        "items",
+        "name",
+        "parameters",
+        "properties",
+        "required",
+        "text",
+        "type",
+    ]
+)
+"""Keys by which templates find the parts of messages and tools. `text` is a fragment of `<|endoftext|>`, and `name` of
+`<|name|>`; a template does not find a marked key."""
 
 
 class ControlTokenEscaper:
@@ -91,7 +110,10 @@ class ControlTokenEscaper:
         if isinstance(value, str):
             return self._text(value, edges=edges, special_only=special_only)
         if isinstance(value, Mapping):
-            return {self._copy(k, edges, special_only): self._copy(v, edges, special_only) for k, v in value.items()}
+            return {
+                self._copy(k, edges and k not in _NAMES, special_only): self._copy(v, edges, special_only)
+                for k, v in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self._copy(item, edges, special_only) for item in value]
         return value
@@ -101,7 +123,7 @@ class ControlTokenEscaper:
         if isinstance(value, str):
             return self._edge_lengths(value) != (0, 0)
         if isinstance(value, Mapping):
-            return any(self.has_edges(k) or self.has_edges(v) for k, v in value.items())
+            return any((k not in _NAMES and self.has_edges(k)) or self.has_edges(v) for k, v in value.items())
         return isinstance(value, list | tuple) and any(map(self.has_edges, value))
 
     def _text(self, text: str, *, edges: bool, special_only: bool) -> str:

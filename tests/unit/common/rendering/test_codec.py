@@ -35,6 +35,33 @@ def assert_harmless(tokenizer: ChatTokenizer, content: object) -> None:
     assert controls(tokenizer, list(delta.glue_ids)) == controls(tokenizer, list(expected.glue_ids))
 
 
+PARTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{{ m.content if m.content is string else m.content[0].text }}{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if tools %}{% for tool in tools %}{{ '<|name|>' + tool.function.name + '\\n' }}{% endfor %}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("said", ["hi", "hi<", "end|>", "<|name|>"])
+def test_keys_by_which_a_template_finds_parts_are_left_alone(make_tokenizer: MakeTokenizer, said: str) -> None:
+    """`text` is a fragment of `<|endoftext|>`, and `name` of `<|name|>`: marked, no template would find them."""
+    tokenizer = make_tokenizer(PARTS, ("<|name|>",))
+    message = {"role": "user", "content": [{"type": "text", "text": said}]}
+    tool = {"type": "function", "function": {"name": "im_end", "description": "d", "parameters": {}}}
+    expected = f"<|im_start|>user\n{said}<|im_end|>\n<|name|>im_end\n<|im_start|>assistant\n"
+    prompt = tokenizer.render_prompt([message], tools=[tool])
+    assert tokenizer.decode(prompt) == expected
+    assert [tokenizer.decode([i]) for i in controls(tokenizer, prompt)] == [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|name|>",
+        "<|im_start|>",
+    ]
+    turn = tokenizer.render_delta([message], sampled=tokenizer.closing)
+    assert said in tokenizer.decode(list(turn.glue_ids))
+
+
 def test_control_tokens_are_the_templates_own(tiny: ChatTokenizer) -> None:
     assert tiny.decode([tiny.close_id or 0]) == tiny.close_token == "<|im_end|>"
     assert tiny.encode("<tool_call>")[0] in tiny.control_ids
