@@ -22,8 +22,9 @@ from tests.support.waiting import until
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import Store, StoreError
-from rolloutpool_common.store.liveness import LOOK_SECONDS
+from rolloutpool_common.store.liveness import LOOK_SECONDS, RESTARTED_SECONDS
 from rolloutpool_common.store.reconciliation import Removal
+from rolloutpool_common.store.verdicts import STALLED_SECONDS
 
 NAMES = ("a", "b", "c")
 
@@ -31,9 +32,9 @@ NAMES = ("a", "b", "c")
 class Watcher:
     """Looks four times a second, as the API's reconciler does, and notes who is declared dead."""
 
-    def __init__(self, store: Store, raw: redis.asyncio.Redis) -> None:
+    def __init__(self, store: Store, raw: redis.asyncio.Redis, stalled_s: float) -> None:
         self.removals: list[Removal] = []
-        self._watch = store.watch(on_removed=self.removals.append)
+        self._watch = store.watch(stalled_s=stalled_s, on_removed=self.removals.append)
         self._raw = raw
         self.deaths: dict[str, float] = {}
         """Worker -> this process's clock when it was declared dead."""
@@ -53,10 +54,10 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watching(url: str) -> AsyncIterator[tuple[Watcher, Store]]:
+async def watching(url: str, stalled_s: float = STALLED_SECONDS) -> AsyncIterator[tuple[Watcher, Store]]:
     """A watcher at work."""
     store, raw = Store.open(url), redis.asyncio.Redis.from_url(url, decode_responses=True)
-    watcher = Watcher(store, raw)
+    watcher = Watcher(store, raw, stalled_s)
     task = asyncio.create_task(watcher.run())
     try:
         yield watcher, store
@@ -187,13 +188,18 @@ async def test_killed_lifelines_come_back_in_time(redis_url: str) -> None:
 
 
 async def test_a_restart_of_redis_ends_only_who_ended() -> None:
+    """A worker's lifeline ends with its Redis, so without a supervisor that would tell, its silence has to be long."""
     with durable_redis() as server, living(server.url) as workers:
-        async with watching(server.url) as (watcher, store):
+        async with watching(server.url, stalled_s=16) as (watcher, store):
             await listed(store)
+            workers["c"].send_signal(signal.SIGSTOP)
             server.kill()
             workers["b"].kill()
-            await asyncio.sleep(2)
+            await asyncio.sleep(1)
             await asyncio.to_thread(server.start)
+            await asyncio.sleep(RESTARTED_SECONDS + 2)
+            assert watcher.deaths == {}
+            workers["c"].send_signal(signal.SIGCONT)
 
             async def found() -> bool:
                 return bool(watcher.deaths)

@@ -30,7 +30,7 @@ from rolloutpool_common.store.reconciliation import LEASE_MS, Reconciliation, Re
 from rolloutpool_common.store.verdicts import STALLED_SECONDS, Sighting, Verdicts
 from rolloutpool_common.store.workers import Workers
 
-__all__ = ["LOOK_SECONDS", "Liveness"]
+__all__ = ["LOOK_SECONDS", "RESTARTED_SECONDS", "Liveness"]
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _sightings(answer: dict[str, Any]) -> dict[str, Sighting]:
         for worker, beat in zip(listed[::2], listed[1::2], strict=True)
         if worker not in condemned
     }
-    for worker, lifeline, host, supervisor, supervised in answer["absent"]:
+    for worker, lifeline, host, supervisor, beaten, supervised in answer["absent"]:
         if worker in condemned:
             continue
         worker_id = worker.decode()
@@ -182,5 +182,6 @@ def _sightings(answer: dict[str, Any]) -> dict[str, Sighting]:
             host=host.decode(),
             supervisor=supervisor.decode() or None,
             supervised=bool(supervised),
+            restarted=not beaten,
         )
     return sightings

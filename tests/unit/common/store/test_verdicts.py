@@ -140,6 +140,25 @@ def test_a_supervisor_would_have_reported_the_end() -> None:
     assert watch.deaths == {"d": (pytest.approx(43, abs=0.3), DeathCause.STALLED, False)}
 
 
+def test_a_lifeline_that_ended_with_its_redis_proves_nothing() -> None:
+    watch = settled(stalled_s=40)
+    watch.run(38, lambda now: pool(now, "abc", d=gone(3, restarted=True)))
+    assert watch.died() == {}
+    watch.run(1, pool)
+    watch.run(5, lambda now: pool(now, "abc", d=gone(42)))
+    assert watch.deaths == {"d": (pytest.approx(43.5, abs=0.3), DeathCause.ABSENT, False)}
+
+
+def test_a_worker_that_did_not_come_back_to_a_new_redis_is_given_up() -> None:
+    watch = settled(stalled_s=40)
+    watch.run(42, lambda now: pool(now, "abc", d=gone(3, restarted=True), e=gone(3, supervisor="s", restarted=True)))
+    assert watch.deaths == {
+        "d": (pytest.approx(43, abs=0.3), DeathCause.STALLED, False),
+        # Its supervisor did not come back either, and stands for itself.
+        "e": (pytest.approx(13, abs=0.3), DeathCause.ABSENT, False),
+    }
+
+
 def test_a_worker_whose_supervisor_is_gone_too_has_ten_seconds() -> None:
     watch = settled()
     watch.run(12, lambda now: pool(now, "abc", d=gone(3, supervisor="s")))
