@@ -5,12 +5,17 @@ import { storeKey, storedKey } from "./api.js";
 import { Batch } from "./batch.js";
 import { Batches } from "./batches.js";
 import { useKeys } from "./parts.js";
+import { Rollout } from "./rollout.js";
 import { visible } from "./text.js";
 
 const HELP = [
   ["j k", "next and previous row"],
   ["Enter", "open the row"],
   ["/", "filter"],
+  ["1 2 3 4", "in a rollout: colour by mask, segment, probability, none"],
+  ["t", "first trained run"],
+  ["j k h l", "next and previous run, previous and next token"],
+  ["n p", "next and previous rollout"],
   ["u", "up: from a rollout to its batch, from a batch to the list"],
   ["?", "this list"],
 ];
@@ -18,6 +23,7 @@ const HELP = [
 const View = ({ parts: [kind, id], params }) => {
   if (!kind || kind === "batches") return html`<${Batches} params=${params} />`;
   if (kind === "batch" && id) return html`<${Batch} key=${id} id=${id} params=${params} />`;
+  if (kind === "rollout" && id) return html`<${Rollout} key=${id} uid=${id} params=${params} />`;
   return html`<div><h1>There is no such view</h1><p><a href="#/">All batches</a></p></div>`;
 };
 
