@@ -1,7 +1,7 @@
 """`python -m tests.chaos --rollouts 5000 --kills 100 --load 8 --seed 1 [--clocks] [--folder DIR]` runs a campaign.
 
 It prints a table. Exit code 1 when anything was lost, delivered twice, sampled twice or wrong, or a living worker was
-declared dead. With a folder, its logs stay there, with `verdict.json`.
+declared dead. With a folder, its logs stay there, with `verdict.json`; `--judge` judges such logs once more.
 """
 
 import argparse
@@ -27,7 +27,10 @@ def main() -> int:
     parser.add_argument("--in-flight", type=int, default=200, help="rollouts that are open at once")
     parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
     parser.add_argument("--folder", type=Path, help="where logs and verdict.json stay")
+    parser.add_argument("--judge", type=Path, metavar="DIR", help="run nothing, judge the logs of an earlier campaign")
     arguments = parser.parse_args()
+    if arguments.judge is not None:
+        return _report(arguments.judge)
     if not prefer():
         print(
             "not preferred: links and trainers compete with the hogs, so times say less (run it as root)",
@@ -45,8 +48,12 @@ def main() -> int:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         asyncio.run(run(campaign, folder))
-        verdict = judge(folder)
-        (folder / "verdict.json").write_bytes(orjson.dumps(verdict.document(), option=orjson.OPT_INDENT_2))
+        return _report(folder)
+
+
+def _report(folder: Path) -> int:
+    verdict = judge(folder)
+    (folder / "verdict.json").write_bytes(orjson.dumps(verdict.document(), option=orjson.OPT_INDENT_2))
     print(show(verdict))
     return 0 if verdict.clean else 1
 

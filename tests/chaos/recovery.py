@@ -58,6 +58,8 @@ class Recovery:
     undisturbed: bool = True
     """Whether nothing else happened to Redis, APIs and workers from `SETTLED_SECONDS` before the death until then. With
     three deaths within ten seconds, rollouts wait until a worker has started again."""
+    left: int = 0
+    """Workers that could take it over: they were there, were not stopped, and lived for `GONE_SECONDS` more."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def recoveries(
     hosts = {entry["pid"]: entry["host"] for entry in campaign if entry["event"] == "member"}
     company = _company(asks, isolated)
     disturbed = _disturbances(campaign, isolated)
+    lives = _lives(campaign, isolated)
     found = []
     for uid, mine in asks.items():
         if manners.get(uid) not in HONEST:
@@ -132,7 +135,11 @@ def recoveries(
             quiet = not any(
                 death.at - SETTLED_SECONDS < at < after.at and before.pid not in pids for at, pids in disturbed
             )
-            found.append(Recovery(kind, raw - away, raw, suspect, quiet))
+            left = sum(
+                begin < death.at and death.at + GONE_SECONDS < end and not _overlap((death.at, death.at + 1), held[pid])
+                for pid, (begin, end) in lives.items()
+            )
+            found.append(Recovery(kind, raw - away, raw, suspect, quiet, left))
     return found
 
 
@@ -168,6 +175,13 @@ def _deaths(campaign: Sequence[dict[str, Any]]) -> dict[int, list[_Death]]:
             # At a failpoint, or by its watchdog.
             found[pid].append(_Death(entry["at"], entry["at"], PROCESS[0] if parents[entry["host"]] else PROCESS[1]))
     return found
+
+
+def _lives(campaign: Sequence[dict[str, Any]], isolated: set[int]) -> dict[int, Interval]:
+    """From when to when each worker was there that takes anybody's rollouts."""
+    ends = {entry["pid"]: entry["at"] for entry in campaign if entry["event"] == "gone"}
+    begins = {entry["pid"]: entry["at"] for entry in reversed(campaign) if entry["event"] == "member"}
+    return {pid: (at, ends.get(pid, float("inf"))) for pid, at in begins.items() if pid not in isolated}
 
 
 def _disturbances(campaign: Sequence[dict[str, Any]], isolated: set[int]) -> list[tuple[float, tuple[int, ...]]]:

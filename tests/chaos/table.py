@@ -8,6 +8,9 @@ from tests.chaos.verdict import Verdict
 
 __all__ = ["show"]
 
+ENOUGH = 3
+"""Of the campaign's five workers."""
+
 
 def show(verdict: Verdict) -> str:
     """As Markdown tables, the promises first."""
@@ -62,6 +65,9 @@ def _recoveries(found: list[Recovery]) -> list[str]:
     lines = ["| recovery from | rollouts | s, p50 / p95 / max | with the campaign's own pauses |", "|---|---|---|---|"]
     kinds: list[tuple[str, list[Recovery]]] = [
         ("the death of a process", [one for one in found if one.kind in PROCESS]),
+        ("that, three or more workers left", [one for one in found if one.kind in PROCESS and one.left >= ENOUGH]),
+        ("that, fewer left", [one for one in found if one.kind in PROCESS and one.left < ENOUGH]),
+        ("that, nothing else meanwhile", [one for one in found if one.kind in PROCESS and one.undisturbed]),
         *((f"that of a {kind}", [one for one in found if one.kind == kind]) for kind in PROCESS),
         *(
             (

@@ -44,7 +44,7 @@ BEFORE, AFTER = Ask(10.0, 1, 1, trainer="trainer-0"), Ask(14.0, 2, 2, trainer="t
 
 def test_from_a_kill_to_the_next_call() -> None:
     (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), asks=[BEFORE, AFTER])
-    assert one == Recovery("worker with a parent", 2.0, 2.0)
+    assert one == Recovery("worker with a parent", 2.0, 2.0, left=1)
 
 
 def test_to_the_result_where_no_call_follows() -> None:
@@ -73,6 +73,17 @@ def test_what_else_happened_is_noted() -> None:
     # Long before, or when it had gone on.
     (one,) = found(*death, gone(3, 1.0), kill("redis", 14.5) | {"target": "redis"}, asks=[BEFORE, AFTER])
     assert one.undisturbed
+
+
+def test_the_workers_that_are_left_are_counted() -> None:
+    death = kill("worker with a parent", 12.0, 1), gone(1, 12.1)
+    isolated, late = member(4, isolated=True), member(5) | {"at": 12.5}
+    (one,) = found(*death, member(3), isolated, late, asks=[BEFORE, AFTER])
+    assert one.left == 2
+    stop = {"event": "fault", "kind": "stop for 20 s", "target": "host-0", "pids": [3], "at": 11.0}
+    over = {"event": "over", "kind": "stop for 20 s", "target": "host-0", "at": 31.0}
+    (one,) = found(*death, member(3), gone(2, 21.0, "host-1"), stop, over, asks=[BEFORE, AFTER])
+    assert one.left == 0
 
 
 @pytest.mark.parametrize("what", ["parent", "parent and children"])
