@@ -112,9 +112,9 @@ $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.
 fuzz: $(TOKENIZERS) ## Check random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
 
-chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, SEED=1)
+chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, IN_FLIGHT=200, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
-	  --load $(or $(LOAD),0) --seed $(or $(SEED),1) $(ARGS)
+	  --load $(or $(LOAD),0) --in-flight $(or $(IN_FLIGHT),200) --seed $(or $(SEED),1) $(ARGS)
 
 soak: $(STAMP) ## Work steadily beside CPU hogs and pauses, and see whether memory, descriptors and keys grow (SECONDS=3600, LOAD=8)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos.soak --seconds $(or $(SECONDS),3600) --load $(or $(LOAD),8) \

@@ -15,7 +15,7 @@ from typing import Any
 from tests.chaos.deaths import intervals
 from tests.chaos.manners import HONEST, Manner
 
-__all__ = ["HOST_CUT_OFF", "HOST_KILLED", "PROCESS", "SEVERAL", "Ask", "Recovery", "asks_of", "recoveries"]
+__all__ = ["HOST_CUT_OFF", "HOST_KILLED", "PROCESS", "SEVERAL", "Ask", "Recovery", "asks_of", "pauses_of", "recoveries"]
 
 PROCESS = ("worker with a parent", "bare worker")
 HOST_KILLED = "host killed"
@@ -140,6 +140,21 @@ def recoveries(
                 for pid, (begin, end) in lives.items()
             )
             found.append(Recovery(kind, raw - away, raw, suspect, quiet, left))
+    return found
+
+
+def pauses_of(asks: Mapping[str, Sequence[Ask]], campaign: Sequence[dict[str, Any]]) -> list[float]:
+    """Seconds from each reply to the next call of the same attempt: what a rollout waits that lost nobody.
+
+    Where the machine is full, this is what a recovery cannot be shorter than.
+    """
+    held = _held(campaign)
+    found = []
+    for mine in asks.values():
+        for before, after in pairwise(mine):
+            if before.attempt == after.attempt and before.until < after.at:
+                span = before.until, after.at
+                found.append(after.at - before.until - _overlap(span, [*held[None], *held[after.pid]]))
     return found
 
 

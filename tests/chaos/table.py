@@ -43,6 +43,7 @@ def show(verdict: Verdict) -> str:
     ]
     lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
     lines += _recoveries(verdict.recoveries)
+    lines[-1:] = [f"| (between two calls of a rollout that lost nobody) | | {_spread(verdict.pauses)} | |", ""]
     lines += ["| kill -9 | processes | with rollouts in flight |", "|---|---|---|"]
     lines += [f"| {kind} | {count} | {verdict.kills_that_hit[kind]} |" for kind, count in sorted(verdict.kills.items())]
     lines += [f"| all | {verdict.kills.total()} | {verdict.kills_that_hit.total()} |", ""]

@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 from tests.chaos.deaths import Deaths, declarations, judge_deaths
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
-from tests.chaos.recovery import Ask, Recovery, asks_of, recoveries
+from tests.chaos.recovery import Ask, Recovery, asks_of, pauses_of, recoveries
 
 __all__ = ["Verdict", "judge", "truth"]
 
@@ -55,6 +56,8 @@ class Verdict:
     """Categories of all failures."""
     recoveries: list[Recovery] = field(default_factory=list)
     """From each death to the next sign of each rollout that the process had."""
+    pauses: list[float] = field(default_factory=list)
+    """From each reply to the next call of the same attempt, in seconds."""
     deaths: Deaths = field(default_factory=Deaths)
     written_by_replaced: list[str] = field(default_factory=list)
     """Rollouts whose result is that of an attempt which a later one had replaced."""
@@ -79,7 +82,10 @@ class Verdict:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         recovered = [asdict(recovery) for recovery in self.recoveries]
-        return {**vars(self), "recoveries": recovered, "deaths": asdict(self.deaths), "clean": self.clean}
+        found = vars(self) | {"recoveries": recovered, "deaths": asdict(self.deaths), "clean": self.clean}
+        # A campaign has tens of thousands.
+        found["pauses"] = quantiles(self.pauses, n=20, method="inclusive") if len(self.pauses) > 1 else self.pauses
+        return found
 
 
 def truth(turns: Sequence[dict[str, Any]]) -> list[Sample]:
@@ -236,6 +242,7 @@ def _resumptions(
             verdict.asked_by_replaced += ask.attempt < highest
             highest = max(highest, ask.attempt)
     verdict.recoveries = recoveries(asks, results, manners, campaign, trainers)
+    verdict.pauses = pauses_of(asks, campaign)
 
 
 def _kills(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.chaos.manners import Manner
-from tests.chaos.recovery import HOST_CUT_OFF, HOST_KILLED, SEVERAL, Ask, Recovery, asks_of, recoveries
+from tests.chaos.recovery import HOST_CUT_OFF, HOST_KILLED, SEVERAL, Ask, Recovery, asks_of, pauses_of, recoveries
 
 Entry = dict[str, Any]
 
@@ -73,6 +73,15 @@ def test_what_else_happened_is_noted() -> None:
     # Long before, or when it had gone on.
     (one,) = found(*death, gone(3, 1.0), kill("redis", 14.5) | {"target": "redis"}, asks=[BEFORE, AFTER])
     assert one.undisturbed
+
+
+def test_what_a_rollout_waits_that_lost_nobody() -> None:
+    asks = {"u": [Ask(1.0, 1, 1, until=2.0), Ask(2.5, 1, 1, until=3.0), Ask(9.0, 2, 2, until=9.5), Ask(14.5, 2, 2)]}
+    away: list[Entry] = [
+        {"event": "ended", "name": "redis", "at": 10.0},
+        {"event": "answers", "name": "redis", "at": 13.0},
+    ]
+    assert pauses_of(asks, [*HOSTS, *away]) == [0.5, 2.0]
 
 
 def test_the_workers_that_are_left_are_counted() -> None:
