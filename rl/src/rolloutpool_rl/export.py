@@ -1,69 +1,92 @@
 """Results in the forms that trainers read, as plain Python values; none of their frameworks is needed.
 
-A sample is exported as it is: ids, mask and log-probabilities are the ledger's, and nothing is cut or padded.
+A sample is exported as it is: ids, mask and log-probabilities are the ledger's, and nothing is cut or padded, unless an
+argument says so. `formats.FORMATS` has each trainer's fields, the version that they were read from, and what has no
+place in them.
 
 - A rollout that forked has several samples, and each is exported. A format that has no place for them refuses it.
 - A rollout that failed for a reason other than the policy is refused: it is not a sample with reward 0.
 - Samples in which nothing is trained are left out.
-
-Each format is that of the version named in its function.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult, Sample
+import numpy as np
+
+from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
+from rolloutpool_rl.formats import FORMATS, Forks, convert
+from rolloutpool_rl.training_rows import Reward, trainable, training_rows
 
-__all__ = ["Reward", "prime_rl_samples", "slime_samples", "trainable", "trl_columns", "verl_outputs"]
+__all__ = [
+    "Reward",
+    "areal_trajectories",
+    "marin_conversations",
+    "marin_rollouts",
+    "nemo_rl_message_logs",
+    "openrlhf_output",
+    "prime_rl_samples",
+    "skyrl_output",
+    "slime_samples",
+    "tinker_data",
+    "trainable",
+    "trl_async_samples",
+    "trl_columns",
+    "verl_outputs",
+]
 
-Reward: TypeAlias = float | Sequence[float] | None
-"""The episode's reward, which each sample of a forked rollout gets, or one reward for each of `result.samples`."""
 
-# Ended by a limit of tokens, not by the policy; slime calls that truncated.
-_CUT = frozenset({FinishReason.LENGTH, FinishReason.MAX_TOKENS, FinishReason.BUDGET_TOKENS})
+def trl_columns(results: Sequence[RolloutResult]) -> dict[str, list[Any]]:
+    """Makes what TRL's `GRPOTrainer` takes from a `rollout_func` (TRL 1.16.0).
+
+    `env_mask` keeps tool tokens out of the loss; `rollout_uid` is passed on to the reward functions.
+
+    Args:
+        results: Of rollouts, in the order of the prompts.
+
+    Returns:
+        Columns with one row for each rollout.
+
+    Raises:
+        ExportRefused: See `trainable`; also a forked rollout, because TRL has one completion per row.
+    """
+    return _columns("trl", [row for result in results for row in convert(FORMATS["trl"], result)])
 
 
-def trainable(result: RolloutResult, reward: Reward = None) -> Iterator[tuple[int, Sample, float | None]]:
-    """Yields the samples in which something is trained.
+def trl_async_samples(
+    result: RolloutResult, advantage: Reward, *, group_id: int, metrics: dict[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Makes the fields of `RolloutSample` for TRL's `AsyncGRPOTrainer` (TRL 1.16.0).
 
     Args:
         result: Of a rollout.
-        reward: See `Reward`.
+        advantage: Of the rollout, or one for each of its samples; this trainer computes none itself.
+        group_id: The number of its group.
+        metrics: Of the rollout, for the trainer's log.
 
-    Yields:
-        (index into `result.samples`, sample, its reward).
+    Returns:
+        One dict for each sample. Its arrays run over prompt and response, [P + R].
 
     Raises:
-        ExportRefused: The rollout must not be trained, the lists of a sample do not fit together, or there is another
-            number of rewards than of samples.
+        ExportRefused: See `trainable`.
     """
-    # A failure of the policy itself is kept: it is what the policy should learn to avoid.
-    if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
-        raise ExportRefused(
-            f"Rollout {result.rollout_id} failed ({result.failure.kind}, {result.failure.category}) for a reason that "
-            "is not the policy's. It is no training data; run it again or leave it out."
-        )
-    rewards = list(reward) if isinstance(reward, Sequence) else [reward] * len(result.samples)
-    if len(rewards) != len(result.samples):
-        raise ExportRefused(
-            f"Rollout {result.rollout_id} has {len(result.samples)} samples, but {len(rewards)} rewards were given."
-        )
-    for index, (sample, own) in enumerate(zip(result.samples, rewards, strict=True)):
-        # Trainers pair these lists by position, and a wrong length would shift the mask without an error.
-        lengths = {len(sample.response_ids), len(sample.response_mask), len(sample.response_logprobs)}
-        if len(lengths) != 1 or not sample.prompt_ids or not {0, 1}.issuperset(sample.response_mask):
-            raise ExportRefused(
-                f"Sample {index} of rollout {result.rollout_id} has no prompt, lists of different lengths, or a mask "
-                "of other values than 0 and 1."
-            )
-        if any(sample.response_mask):
-            yield index, sample, own
+    types = {"input_ids": np.int64, "completion_mask": np.int64, "old_log_probs": np.float32}
+    return [
+        {name: np.array(value, types[name]) if name in types else value for name, value in row.items()}
+        | {"group_id": group_id, "metrics": dict(metrics or {})}
+        for row in convert(FORMATS["trl_async"], result, advantage)
+    ]
 
 
-def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str, Any]]:
+def verl_outputs(
+    result: RolloutResult,
+    reward: Reward = None,
+    *,
+    forks: Forks = Forks.ROWS,
+    prompt_length: int | None = None,
+    response_length: int | None = None,
+) -> list[dict[str, Any]]:
     """Makes the fields of verl's `AgentLoopOutput` (verl 0.9.1).
 
     `num_turns` is the number of model calls, as in protocol v1. verl's own loops also count the prompt and each
@@ -72,6 +95,9 @@ def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str,
     Args:
         result: Of a rollout.
         reward: See `Reward`.
+        forks: An AgentLoop returns one row, so it takes `Forks.LAST` or `Forks.REFUSE`.
+        prompt_length: `rollout.prompt_length`; of a longer prompt the end is kept. verl's padding cuts nothing itself.
+        response_length: `rollout.response_length`; of a longer response the beginning is kept.
 
     Returns:
         One dict for each sample.
@@ -79,22 +105,18 @@ def verl_outputs(result: RolloutResult, reward: Reward = None) -> list[dict[str,
     Raises:
         ExportRefused: See `trainable`.
     """
-    return [
-        {
-            "prompt_ids": list(sample.prompt_ids),
-            "response_ids": list(sample.response_ids),
-            "response_mask": list(sample.response_mask),
-            "response_logprobs": list(sample.response_logprobs),
-            "reward_score": own,
-            "num_turns": result.num_llm_calls,
-            "metrics": {
-                "generate_sequences": result.spans.llm_ms / 1000,
-                "tool_calls": result.spans.tools_ms / 1000,
-            },
-            "extra_fields": {**_origin(result, index), "num_chat_turns": _chat_turns(result)},
-        }
-        for index, sample, own in trainable(result, reward)
-    ]
+    outputs = convert(FORMATS["verl"], result, reward, forks=forks)
+    for output in outputs:
+        extra = output["extra_fields"]
+        prompt, response = len(output["prompt_ids"]), len(output["response_ids"])
+        if prompt_length is not None and prompt > prompt_length:
+            output["prompt_ids"] = output["prompt_ids"][prompt - prompt_length :]
+            extra["prompt_tokens_cut"] = prompt - prompt_length
+        if response_length is not None and response > response_length:
+            for name in ("response_ids", "response_mask", "response_logprobs"):
+                output[name] = output[name][:response_length]
+            extra["response_tokens_cut"] = response - response_length
+    return outputs
 
 
 def slime_samples(
@@ -119,58 +141,11 @@ def slime_samples(
     Raises:
         ExportRefused: See `trainable`.
     """
-    # slime's prompt is messages, and its tokens are ids: the ids come from the ledger, never from these messages.
-    prompt = [message.model_dump(exclude_none=True) for message in result.messages[: _first_sampled(result)]]
-    return [
-        {
-            "group_index": group_index,
-            "index": result.index,
-            "rollout_id": result.index,
-            "prompt": prompt,
-            "tokens": [*sample.prompt_ids, *sample.response_ids],
-            "response": decode(sample.response_ids) if decode else "",
-            "response_length": len(sample.response_ids),
-            "reward": own,
-            "loss_mask": list(sample.response_mask),
-            "rollout_log_probs": list(sample.response_logprobs),
-            "weight_versions": [s.policy_version for s in sample.segments if s.policy_version is not None],
-            "status": _slime_status(result),
-            "metadata": {**result.metadata, **_origin(result, index)},
-        }
-        for index, sample, own in trainable(result, reward)
-    ]
-
-
-def trl_columns(results: Sequence[RolloutResult]) -> dict[str, list[Any]]:
-    """Makes what TRL's `GRPOTrainer` takes from a `rollout_func` (TRL 1.16.0).
-
-    `env_mask` keeps tool tokens out of the loss; `rollout_uid` is passed on to the reward functions.
-
-    Args:
-        results: Of rollouts, in the order of the prompts.
-
-    Returns:
-        Columns with one row for each rollout.
-
-    Raises:
-        ExportRefused: See `trainable`; also a forked rollout, because TRL has one completion per row.
-    """
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "rollout_uid")
-    }
-    for result in results:
-        samples = [sample for _, sample, _ in trainable(result)]
-        if len(samples) != 1:
-            raise ExportRefused(
-                f"Rollout {result.rollout_id} has {len(samples)} samples to train, and TRL takes exactly one. Leave "
-                "its group out, or run with `on_drift: fail` so that no rollout forks."
-            )
-        columns["prompt_ids"].append(list(samples[0].prompt_ids))
-        columns["completion_ids"].append(list(samples[0].response_ids))
-        columns["logprobs"].append(list(samples[0].response_logprobs))
-        columns["env_mask"].append(list(samples[0].response_mask))
-        columns["rollout_uid"].append(result.uid)
-    return columns
+    samples = convert(FORMATS["slime"], result, reward, group_index=group_index)
+    if decode is not None:
+        for sample in samples:
+            sample["response"] = decode(sample["tokens"][-sample["response_length"] :])
+    return samples
 
 
 def prime_rl_samples(
@@ -190,48 +165,147 @@ def prime_rl_samples(
     Raises:
         ExportRefused: See `trainable`.
     """
-    exported = []
-    for _, sample, own in trainable(result, advantage):
-        prompt = len(sample.prompt_ids)
-        mask = [False] * prompt + [bool(m) for m in sample.response_mask]
-        exported.append(
-            {
-                "token_ids": [*sample.prompt_ids, *sample.response_ids],
-                "mask": mask,
-                "logprobs": [0.0] * prompt + list(sample.response_logprobs),
-                "temperatures": [temperature] * len(mask),
-                "env_name": env_name,
-                "advantages": None if own is None else [own if m else 0.0 for m in mask],
-            }
+    rows = convert(FORMATS["prime_rl"], result, advantage)
+    return [row | {"temperatures": [temperature] * len(row["mask"]), "env_name": env_name} for row in rows]
+
+
+def skyrl_output(
+    results: Sequence[RolloutResult], rewards: Sequence[Reward], trajectory_ids: Sequence[Any] | None = None
+) -> dict[str, Any]:
+    """Makes SkyRL's `GeneratorOutput` (SkyRL 0.4.0). A forked rollout is step-wise: the last of its rows says so.
+
+    Args:
+        results: In the order of the input batch.
+        rewards: One entry for each rollout; it stands on the last trained token.
+        trajectory_ids: Those of the input batch; each row gets that of its rollout.
+
+    Raises:
+        ExportRefused: See `trainable`; also if there are not as many rewards or trajectory ids as rollouts.
+    """
+    if len(rewards) != len(results) or (trajectory_ids is not None and len(trajectory_ids) != len(results)):
+        raise ExportRefused(f"There must be a reward, and a trajectory id, for each of {len(results)} rollouts.")
+    rows = [convert(FORMATS["skyrl"], result, reward) for result, reward in zip(results, rewards, strict=True)]
+    output: dict[str, Any] = dict(_columns("skyrl", [row for of_rollout in rows for row in of_rollout]))
+    if trajectory_ids is not None:
+        output["trajectory_ids"] = [name for name, own in zip(trajectory_ids, rows, strict=True) for _ in own]
+    # Where each rollout has one row, nothing is step-wise, and SkyRL expects the field to be empty.
+    if all(len(of_rollout) == 1 for of_rollout in rows):
+        output["is_last_step"] = None
+    return output | {"rollout_metrics": None, "rollout_expert_indices": None}
+
+
+def tinker_data(result: RolloutResult, advantage: Reward) -> list[dict[str, Any]]:
+    """Makes what a Tinker `Datum` takes (Tinker 0.38.0), shifted: position t holds what token t + 1 is trained with.
+
+    Args:
+        result: Of a rollout.
+        advantage: Of the rollout, or one for each of its samples.
+
+    Returns:
+        For each sample `{"model_input": ids, "loss_fn_inputs": {…}}`; `ModelInput.from_ints(ids)` makes the first.
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    rows = convert(FORMATS["tinker"], result, advantage)
+    return [{"model_input": row.pop("model_input"), "loss_fn_inputs": row} for row in rows]
+
+
+def nemo_rl_message_logs(result: RolloutResult) -> list[list[dict[str, Any]]]:
+    """Makes NeMo-RL's `message_log` (nemo_rl/environments/nemo_gym.py): turns whose ids together are the sequence.
+
+    It has no place for policy versions. NeMo-RL checks that the ids are contiguous, which each sample is by itself.
+
+    Returns:
+        For each sample its messages: `role` (`user` for what the policy did not sample, `assistant`), `content`
+        (empty: the ids count), `token_ids`, and of the policy's turns `generation_logprobs`.
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    logs = []
+    for row in training_rows(result):
+        log: list[dict[str, Any]] = []
+        position = 0
+        for start, end in row.action_ranges:
+            if start > position:
+                log.append({"role": "user", "content": "", "token_ids": row.ids[position:start]})
+            logprobs = row.whole_logprobs[start:end]
+            turn = {"role": "assistant", "content": "", "token_ids": row.ids[start:end]}
+            log.append(turn | {"generation_logprobs": logprobs})
+            position = end
+        if position < len(row.ids):
+            log.append({"role": "user", "content": "", "token_ids": row.ids[position:]})
+        logs.append(log)
+    return logs
+
+
+def areal_trajectories(result: RolloutResult, reward: Reward) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """Makes the arrays that AReaL's `arun_episode` returns as tensors (AReaL at cbff54d64).
+
+    Args:
+        result: Of a rollout. Where a rollout is refused, the workflow returns None.
+        reward: See `Reward`.
+
+    Returns:
+        For each sample a dict of arrays [1, P + R]; `rewards` is [1].
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    types = {"logprobs": np.float32, "rewards": np.float32, "attention_mask": np.bool_}
+    return [
+        {name: np.array([value], types.get(name, np.int32)) for name, value in row.items()}
+        for row in convert(FORMATS["areal"], result, 0.0 if reward is None else reward)
+    ]
+
+
+def openrlhf_output(result: RolloutResult, reward: float, *, prompt: Any, label: Any) -> dict[str, Any]:
+    """Makes what an OpenRLHF agent's `execute` returns (OpenRLHF at 3c3be623).
+
+    Args:
+        result: Of a rollout with one sample.
+        reward: Of the episode.
+        prompt: As `execute` got it.
+        label: As `execute` got it.
+
+    Raises:
+        ExportRefused: See `trainable`; also a forked rollout, because `execute` returns one sequence.
+    """
+    (row,) = convert(FORMATS["openrlhf"], result, reward)
+    return {"prompt": prompt, "label": label, **row}
+
+
+def marin_rollouts(result: RolloutResult, reward: float, *, env_name: str, env_example_id: str) -> list[dict[str, Any]]:
+    """Makes the fields of Marin's `Rollout` (Marin at 247c3a93d); `weight_step` belongs into its `metadata`.
+
+    Args:
+        result: Of a rollout of one turn.
+        reward: Of the episode.
+        env_name: Copied.
+        env_example_id: Copied.
+
+    Raises:
+        ExportRefused: See `trainable`; also a response with tokens that were not sampled, because this type has no
+            mask, and would train them.
+    """
+    rows = convert(FORMATS["marin"], result, reward)
+    if any(0 in sample.response_mask for _, sample, _ in trainable(result)):
+        raise ExportRefused(
+            f"Rollout {result.rollout_id} holds tokens that the policy did not sample. Marin's Rollout has no mask, so "
+            "they would be trained; use marin_conversations."
         )
-    return exported
+    return [{"env_name": env_name, "env_example_id": env_example_id, **row} for row in rows]
 
 
-def _origin(result: RolloutResult, index: int) -> dict[str, Any]:
-    return {
-        "rollout_uid": result.uid,
-        "sample": index,
-        "samples": len(result.samples),
-        "alignment": str(result.alignment),
-    }
+def marin_conversations(result: RolloutResult) -> list[dict[str, Any]]:
+    """Makes the fields of rolloutengine's `ConversationRecord` (marin-rolloutengine 0.2.227).
+
+    Raises:
+        ExportRefused: See `trainable`.
+    """
+    return convert(FORMATS["marin_conversation"], result)
 
 
-def _first_sampled(result: RolloutResult) -> int:
-    """Index of the first message that the policy wrote in this rollout; the prompt may hold earlier answers."""
-    # Counted from the end, because each call of the model wrote one message, and the answers in the prompt come before.
-    written = [i for i, message in enumerate(result.messages) if message.role == "assistant"]
-    return written[-result.num_llm_calls] if 0 < result.num_llm_calls <= len(written) else len(result.messages)
-
-
-def _chat_turns(result: RolloutResult) -> int:
-    # The prompt is one turn, each call is one, and so is each stretch of messages that others wrote.
-    answers = groupby(message.role == "assistant" for message in result.messages[_first_sampled(result) :])
-    return 1 + result.num_llm_calls + sum(not by_policy for by_policy, _ in answers)
-
-
-def _slime_status(result: RolloutResult) -> str:
-    if result.status is RolloutStatus.FAILED:
-        return "failed"
-    if result.status is not RolloutStatus.COMPLETED:
-        return "aborted"
-    return "truncated" if result.finish_reason in _CUT else "completed"
+def _columns(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {field: [row[field] for row in rows] for field in FORMATS[name].fields}

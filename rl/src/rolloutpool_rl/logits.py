@@ -1,4 +1,4 @@
-"""Where a response's logits lie: the logit at position t predicts token t + 1.
+"""Where a response's logits lie, and the log-probabilities of its tokens: the logit at position t predicts token t + 1.
 
 A response has the tokens [start, end), so its logits are those at [start - 1, end - 1). For example, with a prompt of
 3 and a response of 2 tokens, tokens 3 and 4 are predicted by the logits at 2 and 3. Without a prompt token, nothing
@@ -9,9 +9,87 @@ their values, and their losses are masked.
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
+from rolloutpool_rl.arrays import Array, as_floats, namespace
 from rolloutpool_rl.errors import ShapeMismatch
 
-__all__ = ["response_slice", "response_slices"]
+__all__ = ["get_values", "response_slice", "response_slices", "token_logprobs"]
+
+
+def token_logprobs(logits: Array, ids: Array, *, temperature: float = 1.0) -> Array:
+    """Computes the log-probability of each token, log softmax(logits / temperature) at its id.
+
+    Half-precision logits are computed in float32. **The float32 trap**: `F.cross_entropy(logits.transpose(1, 2), ids,
+    reduction="none")` on [B, V, T] logits gives, on CPU, log-probabilities that differ by rounding from those that a
+    sampler computes row by row with `log_softmax(-1)`: it sums a strided vocabulary in another order. Importance
+    ratios of a policy that has not moved are then not 1. This function reduces over the last axis, as samplers do;
+    compare with `rollout_log_probs` before the first step of a run, where both must agree to about 1e-5.
+
+    Args:
+        logits: [..., V]; slice them first (`response_slice`), so that position t holds the logits that predict
+            `ids[t]`.
+        ids: [...], integers from 0 to V - 1.
+        temperature: What the policy was sampled with; log-probabilities of another temperature belong to another
+            policy.
+
+    Returns:
+        [...], natural logarithm. Where a forbidden token (logit -inf) was sampled, -inf.
+
+    Raises:
+        ShapeMismatch: Ids are not of the shape of the logits without V, or an id is not below V.
+        ValueError: The temperature is not above 0.
+    """
+    if temperature <= 0:
+        raise ValueError(f"The temperature is {temperature}; greedy sampling has no log-probabilities to train on.")
+    (logits,) = as_floats(logits=logits)
+    xp = namespace(logits)
+    ids = np.asarray(ids) if xp is np else xp.as_tensor(ids, device=logits.device)
+    if tuple(ids.shape) != tuple(logits.shape[:-1]):
+        raise ShapeMismatch(f"Ids {list(ids.shape)} do not fit logits {list(logits.shape)}.")
+    if 0 not in ids.shape and not 0 <= int(ids.min()) <= int(ids.max()) < logits.shape[-1]:
+        raise ShapeMismatch(f"An id is not from 0 to {logits.shape[-1] - 1}, so the logits have no column for it.")
+    if xp is not np and logits.dtype in (xp.float16, xp.bfloat16):
+        logits = logits.float()
+    scaled = logits if temperature == 1.0 else logits / temperature
+    largest = xp.amax(scaled, axis=-1, keepdims=True)
+    # The largest is subtracted before the exponential, so that no sum overflows.
+    total = xp.log(xp.exp(scaled - largest).sum(-1)) + largest[..., 0]
+    place = ids[..., None]
+    chosen = xp.take_along_axis(scaled, place, -1) if xp is np else xp.gather(scaled, -1, place.long())
+    return chosen[..., 0] - total
+
+
+def get_values(
+    outputs: Array,
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    *,
+    padded_length: int | None = None,
+) -> list[Array]:
+    """Takes the values of each response out of a critic's outputs: V(t) is at the position before token t.
+
+    Tool tokens are part of the response, so they have values too; see `advantages.gae` for what to do with them.
+
+    Args:
+        outputs: [T] or [T, 1], of all sequences, one after the other.
+        total_lengths: [B], tokens of prompt and response.
+        response_lengths: [B].
+        padded_length: As for `response_slices`.
+
+    Returns:
+        B arrays [R].
+
+    Raises:
+        ShapeMismatch: Lengths are impossible, or do not fit the outputs.
+    """
+    (outputs,) = as_floats(outputs=outputs)
+    if len(outputs.shape) == 2 and outputs.shape[1] == 1:
+        outputs = outputs[:, 0]
+    expected = sum(total_lengths) if padded_length is None else padded_length * len(total_lengths)
+    if len(outputs.shape) != 1 or outputs.shape[0] != expected:
+        raise ShapeMismatch(f"Outputs have the shape {list(outputs.shape)}; [{expected}] or [{expected}, 1] fits.")
+    return [outputs[part] for part in response_slices(total_lengths, response_lengths, padded_length=padded_length)]
 
 
 def response_slice(total: int, response: int, *, offset: int = 0) -> slice:

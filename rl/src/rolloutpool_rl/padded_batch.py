@@ -1,18 +1,31 @@
 """Results as one padded numpy batch: prompts padded on the left, responses on the right.
 
 All responses therefore start in the same column, and `logits[:, response_slice(P + R, R)]` are theirs. Each row is one
-sample; `rollout` says which rows belong to one rollout. Nothing is truncated: a sample that does not fit is refused.
+sample; `rollout` says which rows belong to one rollout.
+
+Nothing is truncated, and nothing about a single rollout raises an error: what can't be trained is left out and counted
+in `dropped`. In distributed training an error on one process would leave the others waiting. The reasons are:
+
+- `infra:network_error` and the like: the rollout failed, and not by the policy. It is no sample with reward 0.
+- `broken`: the lists of a sample do not fit together.
+- `untrained`: nothing of a sample has mask 1.
+- `prompt_too_long`, `response_too_long`: a sample does not fit. It is not cut, because that would be silent.
+- `no_reward`, `no_advantage`: rewards or advantages were given, but this rollout has None.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.protocol.policy_version import version_number
+from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_rl.errors import ExportRefused
-from rolloutpool_rl.export import Reward, trainable
+from rolloutpool_rl.training_rows import Reward, trainable
 
 __all__ = ["PaddedBatch", "padded_batch"]
 
@@ -37,10 +50,33 @@ class PaddedBatch:
     """[B, R]; 0.0 where the mask is 0."""
     rm_scores: npt.NDArray[np.float32]
     """[B, R]; the reward at the last token with mask 1, where GAE that skips tool tokens sees it."""
+    advantages: npt.NDArray[np.float32]
+    """[B, R]; the rollout's advantage where the mask is 1, else 0.0. All 0.0 if none were given."""
+    versions: npt.NDArray[np.int64]
+    """[B, R]; `version_number` of the policy that sampled the token; -1 where the mask is 0 or it is not known."""
+    turns: npt.NDArray[np.int64]
+    """[B, R]; the turn, from 1, that sampled the token or after which it was appended; 0 at padding."""
     rollout: npt.NDArray[np.int64]
     """[B]; index of the row's rollout in what was exported."""
     rollout_mask_sums: npt.NDArray[np.int64]
     """[B]; trained tokens of the row's whole rollout: `denoms` of `reductions.sum_of_sample_mean`."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """How many rollouts or samples were left out, by reason."""
+
+    def __len__(self) -> int:
+        return len(self.rollout)
+
+    def to_torch(self, device: Any = None) -> dict[str, Any]:
+        """Copies the arrays to torch tensors of the same types, by name.
+
+        Args:
+            device: Of the tensors; None is the CPU.
+        """
+        import torch
+
+        arrays = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "dropped"}
+        # `tensor` copies: a view could change under the optimiser's feet, and prompts and input_ids share memory.
+        return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
 
 
 def padded_batch(
@@ -48,6 +84,7 @@ def padded_batch(
     rewards: Sequence[Reward] | None = None,
     *,
     pad_id: int,
+    advantages: Sequence[Reward] | None = None,
     prompt_length: int | None = None,
     response_length: int | None = None,
 ) -> PaddedBatch:
@@ -57,35 +94,35 @@ def padded_batch(
         results: Of the rollouts.
         rewards: One entry for each rollout; without it all scores are 0.0.
         pad_id: The id in the padding.
-        prompt_length: P; the longest prompt by default.
-        response_length: R; the longest response by default.
+        advantages: One entry for each rollout, as `advantages.group_advantages` gives them.
+        prompt_length: P; the longest prompt by default. Longer samples are dropped.
+        response_length: R; the longest response by default. Longer samples are dropped.
 
     Returns:
-        The batch, with one row per trainable sample.
+        The batch, with one row per trainable sample; with no rows if nothing can be trained.
 
     Raises:
-        ExportRefused: There is nothing to train, a sample is too long, a reward is missing, or `trainable` refuses.
+        ExportRefused: There is another number of rewards or advantages than of rollouts or samples.
     """
-    given: Sequence[Reward] = [0.0] * len(results) if rewards is None else rewards
-    if len(given) != len(results):
-        raise ExportRefused(f"There are {len(given)} rewards for {len(results)} rollouts.")
-    rows = [
-        (index, sample, reward)
-        for index, (result, own) in enumerate(zip(results, given, strict=True))
-        for _, sample, reward in trainable(result, own)
-    ]
-    if not rows:
-        raise ExportRefused("No sample has a token to train.")
-    width_p = _width("prompt", [len(sample.prompt_ids) for _, sample, _ in rows], prompt_length)
-    width_r = _width("response", [len(sample.response_ids) for _, sample, _ in rows], response_length)
+    dropped: Counter[str] = Counter()
+    limits = (prompt_length, response_length)
+    rows = list(_rows(results, _given("rewards", rewards, results), _given("advantages", advantages, results), dropped))
+    rows = [row for row in rows if _fits(row[1], limits, dropped)]
+    width_p, width_r = (
+        limit if limit is not None else max((len(ids) for ids in lengths), default=0)
+        for limit, lengths in zip(
+            limits,
+            ([sample.prompt_ids for _, sample, *_ in rows], [sample.response_ids for _, sample, *_ in rows]),
+            strict=True,
+        )
+    )
     ids = np.full((len(rows), width_p + width_r), pad_id, dtype=np.int64)
     attention = np.zeros_like(ids)
-    mask = np.zeros((len(rows), width_r), dtype=np.int64)
-    logprobs, scores = (np.zeros(mask.shape, dtype=np.float32) for _ in range(2))
-    rollout = np.array([index for index, _, _ in rows], dtype=np.int64)
-    for row, (index, sample, reward) in enumerate(rows):
-        if reward is None:
-            raise ExportRefused(f"Rollout {results[index].rollout_id} has no reward.")
+    mask, turns = (np.zeros((len(rows), width_r), dtype=np.int64) for _ in range(2))
+    versions = np.full(mask.shape, -1, dtype=np.int64)
+    logprobs, scores, gains = (np.zeros(mask.shape, dtype=np.float32) for _ in range(3))
+    rollout = np.array([index for index, *_ in rows], dtype=np.int64)
+    for row, (_, sample, reward, advantage) in enumerate(rows):
         start, size = width_p - len(sample.prompt_ids), len(sample.response_ids)
         ids[row, start:width_p] = sample.prompt_ids
         ids[row, width_p : width_p + size] = sample.response_ids
@@ -94,6 +131,12 @@ def padded_batch(
         logprobs[row, :size] = sample.response_logprobs
         # `trainable` leaves out samples without a sampled token, so there is a last one.
         scores[row, np.flatnonzero(mask[row])[-1]] = reward
+        gains[row] = advantage * mask[row]
+        for segment in sample.segments:
+            part = slice(segment.start, segment.start + segment.n)
+            turns[row, part] = segment.turn
+            versions[row, part] = version_number(segment.policy_version)
+    versions[mask == 0] = -1
     sums = np.bincount(rollout, weights=mask.sum(1)).astype(np.int64)
     return PaddedBatch(
         prompts=ids[:, :width_p],
@@ -105,13 +148,59 @@ def padded_batch(
         response_mask=mask,
         rollout_log_probs=logprobs,
         rm_scores=scores,
+        advantages=gains,
+        versions=versions,
+        turns=turns,
         rollout=rollout,
         rollout_mask_sums=sums[rollout],
+        dropped=dict(dropped),
     )
 
 
-def _width(what: str, lengths: Sequence[int], limit: int | None) -> int:
-    longest = max(lengths)
-    if limit is not None and longest > limit:
-        raise ExportRefused(f"A {what} of {longest} tokens does not fit into {limit}, and cutting it would be silent.")
-    return longest if limit is None else limit
+def _given(what: str, values: Sequence[Reward] | None, results: Sequence[RolloutResult]) -> Sequence[Reward]:
+    if values is None:
+        return [0.0] * len(results)
+    if len(values) != len(results):
+        raise ExportRefused(f"There are {len(values)} {what} for {len(results)} rollouts.")
+    return values
+
+
+def _rows(
+    results: Sequence[RolloutResult],
+    rewards: Sequence[Reward],
+    advantages: Sequence[Reward],
+    dropped: Counter[str],
+) -> Iterator[tuple[int, Sample, float, float]]:
+    for index, (result, reward, advantage) in enumerate(zip(results, rewards, advantages, strict=True)):
+        if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
+            dropped[f"{result.failure.kind}:{result.failure.category}"] += 1
+            continue
+        for what, values in (("rewards", reward), ("advantages", advantage)):
+            if isinstance(values, Sequence) and len(values) != len(result.samples):
+                raise ExportRefused(
+                    f"Rollout {result.rollout_id} has {len(result.samples)} samples but {len(values)} {what} are given."
+                )
+        gains = list(advantage) if isinstance(advantage, Sequence) else [advantage] * len(result.samples)
+        try:
+            kept = list(trainable(result, reward))
+        except ExportRefused:
+            dropped["broken"] += 1
+            continue
+        # A rollout that ended before its first turn has no sample, and counts once.
+        if untrained := max(len(result.samples), 1) - len(kept):
+            dropped["untrained"] += untrained
+        for place, sample, own in kept:
+            if own is None or (gain := gains[place]) is None:
+                dropped["no_reward" if own is None else "no_advantage"] += 1
+            else:
+                yield index, sample, own, gain
+
+
+def _fits(sample: Sample, limits: tuple[int | None, int | None], dropped: Counter[str]) -> bool:
+    for reason, ids, limit in zip(
+        ("prompt_too_long", "response_too_long"), (sample.prompt_ids, sample.response_ids), limits, strict=True
+    ):
+        if limit is not None and len(ids) > limit:
+            dropped[reason] += 1
+            return False
+    return True

@@ -5,13 +5,23 @@ after the other, as the losses of a packed batch are. Formulas are those of slim
 so that numbers can be compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
+
+import numpy as np
 
 from rolloutpool_rl.arrays import Array, as_flags, as_floats, check_vector, namespace
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = ["masked_whiten", "sum_of_sample_mean", "sum_of_token", "token_count", "token_mean"]
+__all__ = [
+    "distributed_whiten",
+    "masked_whiten",
+    "sum_of_rollout_mean",
+    "sum_of_sample_mean",
+    "sum_of_token",
+    "token_count",
+    "token_mean",
+]
 
 _EPSILON = 1e-8
 
@@ -42,6 +52,33 @@ def sum_of_sample_mean(
     sums = [_masked(part, flag).sum() / count for part, flag, count in zip(parts, flags, counts, strict=True)]
     # Started with the sum of nothing in x's own type, so that an empty batch also gives an array or a tensor.
     return sum(sums, start=x[:0].sum())
+
+
+def sum_of_rollout_mean(
+    x: Array, response_lengths: Sequence[int], loss_masks: Sequence[Array], rollouts: Sequence[Hashable]
+) -> Array:
+    """Sums the means of the rollouts: all samples of a rollout share one mean, so that a fork adds no weight.
+
+    Args:
+        x: [ΣR].
+        response_lengths: [B], Rᵢ of each sample.
+        loss_masks: B masks [Rᵢ].
+        rollouts: [B], which rollout each sample belongs to. All samples of a rollout must be in this call; where a
+            rollout is spread over several, use `sum_of_sample_mean` with `PaddedBatch.rollout_mask_sums`.
+
+    Returns:
+        A scalar. Divide it by the number of rollouts.
+
+    Raises:
+        ShapeMismatch: Lengths, masks or rollouts do not fit.
+        MaskInvalid: A mask holds other values than 0 and 1.
+    """
+    if len(rollouts) != len(loss_masks):
+        raise ShapeMismatch(f"There are {len(rollouts)} names of rollouts for {len(loss_masks)} samples.")
+    sums: dict[Hashable, int] = {}
+    for rollout, mask in zip(rollouts, loss_masks, strict=True):
+        sums[rollout] = sums.get(rollout, 0) + int(as_flags(mask, as_floats(mask=mask)[0]).sum())
+    return sum_of_sample_mean(x, response_lengths, loss_masks, [sums[rollout] for rollout in rollouts])
 
 
 def sum_of_token(x: Array, response_lengths: Sequence[int], loss_masks: Sequence[Array]) -> Array:
@@ -109,16 +146,52 @@ def masked_whiten(values: Array, mask: Array, *, shift_mean: bool = True) -> Arr
         ShapeMismatch: Shapes differ.
         MaskInvalid: No position has mask 1, or the mask holds other values than 0 and 1.
     """
+    return distributed_whiten(values, mask, lambda sums: sums, shift_mean=shift_mean)
+
+
+def distributed_whiten(
+    values: Array, mask: Array, reduce: Callable[[Array], Array], *, shift_mean: bool = True
+) -> Array:
+    """Whitens as `masked_whiten` does, with mean and variance over the tokens of all processes.
+
+    `reduce` is called twice, on every process, also on one whose mask is 0 everywhere. With torch.distributed it is:
+
+        def reduce(sums):
+            torch.distributed.all_reduce(sums)
+            return sums
+
+    Args:
+        values: [N], those of this process; N may differ between processes.
+        mask: [N].
+        reduce: Adds up an array [2] over all processes. It may change the array.
+        shift_mean: False adds μ again.
+
+    Returns:
+        [N].
+
+    Raises:
+        ShapeMismatch: Shapes differ.
+        MaskInvalid: No position of any process has mask 1, or the mask holds other values than 0 and 1.
+    """
     (values,) = as_floats(values=values)
     flags = as_flags(mask, values)
-    n = int(flags.sum())
-    if n == 0:
+    xp = namespace(values)
+    # In float64: bfloat16 counts to 256 only, and float32 to 16.8 million.
+    exact = values if xp is np else values.to(xp.float64)
+    trained = _masked(xp.ones_like(exact), flags).sum()
+    total, n = reduce(xp.stack([_masked(exact, flags).sum(), trained]))
+    count = int(n)
+    if count == 0:
         raise MaskInvalid("There is nothing to whiten: the mask is 0 everywhere.")
-    mean = _masked(values, flags).sum() / n
+    mean = total / count
+    # The second pass takes squares of differences: a mean of squares less a squared mean loses its digits where the
+    # mean is far from 0. Two entries again, so that every call of `reduce` has one shape.
+    squares, _ = reduce(xp.stack([(_masked(exact - mean, flags) ** 2).sum(), trained]))
     # Divided by n - 1; a single token has no variance, and must not divide by 0.
-    variance = (_masked(values - mean, flags) ** 2).sum() / max(n - 1, 1)
-    whitened = (values - mean) / namespace(values).sqrt(variance + _EPSILON)
-    return whitened if shift_mean else whitened + mean
+    variance = squares / max(count - 1, 1)
+    whitened = (exact - mean) / xp.sqrt(variance + _EPSILON)
+    whitened = whitened if shift_mean else whitened + mean
+    return whitened if xp is np else whitened.to(values.dtype)
 
 
 def _masked(values: Array, flags: Array) -> Array:

@@ -2,57 +2,25 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.support.api_documents import result
+from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, failure, rollout, sample
 
-from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
-from rolloutpool_rl.export import prime_rl_samples, slime_samples, trl_columns, verl_outputs
-from rolloutpool_rl.logits import response_slice
-from rolloutpool_rl.padded_batch import padded_batch
-from rolloutpool_rl.reductions import sum_of_sample_mean
-
-CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-MESSAGES: list[dict[str, Any]] = [
-    {"role": "user", "content": "Example?"},
-    {"role": "assistant", "content": "An example that nobody sampled."},
-    {"role": "user", "content": "1 + 1?"},
-    {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
-    {"role": "tool", "content": "2", "tool_call_id": "c1"},
-    {"role": "tool", "content": "2", "tool_call_id": "c1"},
-    {"role": "assistant", "content": "2"},
-]
-
-
-def sample(prompt: list[int], sampled: int, glue: int = 0, more: int = 0, version: str | None = None) -> dict[str, Any]:
-    n = sampled + glue + more
-    mask = [1] * sampled + [0] * glue + [1] * more
-    kinds = [("sampled", sampled, 1), ("glue", glue, 1), ("sampled", more, 2)]
-    segments, start = [], 0
-    for kind, size, turn in kinds:
-        if size:
-            found = version if kind == "sampled" else None
-            segments.append({"kind": kind, "start": start, "n": size, "turn": turn, "policy_version": found})
-            start += size
-    return {
-        "prompt_ids": prompt,
-        "response_ids": [100 + i for i in range(n)],
-        "response_mask": mask,
-        "response_logprobs": [-0.5 * m for m in mask],
-        "segments": segments,
-    }
-
-
-def rollout(index: int, *samples: dict[str, Any], **changes: Any) -> RolloutResult:
-    document = result(index, samples=list(samples), messages=MESSAGES, num_llm_calls=2)
-    return RolloutResult.model_validate(document | changes)
-
-
-ONE = sample([1, 2, 3], 2, 3, 1, version="7")
-PLAIN = rollout(4, ONE, group="g", metadata={"task": "sums"}, spans={"llm_ms": 1500, "tools_ms": 250})
-FORKED = rollout(5, sample([1, 2], 2), sample([1, 2, 9, 9, 9], 4), alignment="forked")
-UNTRAINED = ONE | {"response_mask": [0] * 6}
+from rolloutpool_rl.export import (
+    areal_trajectories,
+    marin_conversations,
+    marin_rollouts,
+    nemo_rl_message_logs,
+    openrlhf_output,
+    prime_rl_samples,
+    skyrl_output,
+    slime_samples,
+    tinker_data,
+    trl_async_samples,
+    trl_columns,
+    verl_outputs,
+)
+from rolloutpool_rl.formats import FORMATS, Forks, convert
 
 
 def test_verl() -> None:
@@ -169,20 +137,6 @@ def test_samples_without_trained_tokens_are_left_out() -> None:
     assert verl_outputs(rollout(1, UNTRAINED)) == []
 
 
-def failure(kind: str) -> dict[str, Any]:
-    return {
-        "status": "failed",
-        "finish_reason": "error",
-        "failure": {
-            "kind": kind,
-            "boundary": "trainer",
-            "category": "network_error",
-            "message": "The trainer is gone.",
-            "retryable": False,
-        },
-    }
-
-
 @pytest.mark.parametrize("kind", ["infra", "request"])
 def test_a_failure_that_is_not_the_policys_is_no_sample(kind: str) -> None:
     broken = rollout(1, ONE, **failure(kind))
@@ -191,7 +145,6 @@ def test_a_failure_that_is_not_the_policys_is_no_sample(kind: str) -> None:
         lambda: slime_samples(broken, 0.0),
         lambda: trl_columns([broken]),
         lambda: prime_rl_samples(broken, env_name="e", temperature=1.0),
-        lambda: padded_batch([broken], pad_id=0),
     ):
         with pytest.raises(ExportRefused, match=f"r1 failed \\({kind}, network_error\\)"):
             export()
@@ -222,76 +175,169 @@ def test_as_many_rewards_as_samples() -> None:
         verl_outputs(FORKED, [1.0, 2.0, 3.0])
 
 
-def test_padded_batch() -> None:
-    got = padded_batch([PLAIN, FORKED], [0.5, 1.0], pad_id=77)
-    assert got.input_ids.tolist() == [
-        [77, 77, 1, 2, 3, 100, 101, 102, 103, 104, 105],
-        [77, 77, 77, 1, 2, 100, 101, 77, 77, 77, 77],
-        [1, 2, 9, 9, 9, 100, 101, 102, 103, 77, 77],
+def test_verl_is_cut_to_its_lengths_and_says_so() -> None:
+    (got,) = verl_outputs(PLAIN, prompt_length=2, response_length=4)
+    assert got["prompt_ids"] == [2, 3]
+    assert got["response_ids"] == [100, 101, 102, 103]
+    assert got["response_mask"] == [1, 1, 0, 0]
+    assert got["response_logprobs"] == [-0.5, -0.5, 0.0, 0.0]
+    assert (got["extra_fields"]["prompt_tokens_cut"], got["extra_fields"]["response_tokens_cut"]) == (1, 2)
+    assert verl_outputs(PLAIN, prompt_length=3, response_length=6) == verl_outputs(PLAIN)
+
+
+def test_verl_takes_the_last_sample_of_a_fork_if_it_is_told_to() -> None:
+    (got,) = verl_outputs(FORKED, 1.0, forks=Forks.LAST)
+    assert got["prompt_ids"] == [1, 2, 9, 9, 9]
+    assert (got["extra_fields"]["sample"], got["extra_fields"]["samples"]) == (1, 2)
+    with pytest.raises(ExportRefused, match="r5 has 2 samples"):
+        verl_outputs(FORKED, 1.0, forks=Forks.REFUSE)
+
+
+def test_trl_asynchronous() -> None:
+    (got,) = trl_async_samples(PLAIN, 0.5, group_id=3, metrics={"reward": 1.0})
+    arrays = {name: got.pop(name) for name in ("input_ids", "completion_mask", "old_log_probs")}
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "input_ids": [1, 2, 3, 100, 101, 102, 103, 104, 105],
+        "completion_mask": [0, 0, 0, 1, 1, 0, 0, 0, 1],
+        "old_log_probs": [0.0, 0.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, -0.5],
+    }
+    assert got == {
+        "prompt": MESSAGES[:3],
+        "completion": [{key: value for key, value in message.items() if value is not None} for message in MESSAGES[3:]],
+        "advantage": 0.5,
+        "model_version": 7,
+        "group_id": 3,
+        "metrics": {"reward": 1.0},
+    }
+    assert [sample["group_id"] for sample in trl_async_samples(FORKED, 0.5, group_id=4)] == [4, 4]
+
+
+def test_skyrl() -> None:
+    got = skyrl_output([PLAIN, PLAIN], [1.0, 0.5], ["a", "b"])
+    assert got == {
+        "prompt_token_ids": [[1, 2, 3]] * 2,
+        "response_ids": [ONE["response_ids"]] * 2,
+        "rewards": [[0, 0, 0, 0, 0, 1.0], [0, 0, 0, 0, 0, 0.5]],
+        "loss_masks": [ONE["response_mask"]] * 2,
+        "stop_reasons": ["stop", "stop"],
+        "rollout_logprobs": [ONE["response_logprobs"]] * 2,
+        "trajectory_ids": ["a", "b"],
+        "is_last_step": None,
+        "rollout_metrics": None,
+        "rollout_expert_indices": None,
+    }
+
+
+def test_skyrl_forks_are_steps() -> None:
+    got = skyrl_output([PLAIN, FORKED], [1.0, 2.0], ["a", "b"])
+    assert got["trajectory_ids"] == ["a", "b", "b"]
+    assert got["is_last_step"] == [True, False, True]
+    with pytest.raises(ExportRefused, match="each of 2 rollouts"):
+        skyrl_output([PLAIN, FORKED], [1.0])
+
+
+def test_tinker_is_shifted_by_one() -> None:
+    (got,) = tinker_data(PLAIN, 2.0)
+    assert got == {
+        "model_input": [1, 2, 3, 100, 101, 102, 103, 104],
+        "loss_fn_inputs": {
+            "target_tokens": [2, 3, 100, 101, 102, 103, 104, 105],
+            "logprobs": [0.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, -0.5],
+            "advantages": [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 2.0],
+            "mask": [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0],
+        },
+    }
+
+
+def test_nemo_rl() -> None:
+    (got,) = nemo_rl_message_logs(PLAIN)
+    assert got == [
+        {"role": "user", "content": "", "token_ids": [1, 2, 3]},
+        {"role": "assistant", "content": "", "token_ids": [100, 101], "generation_logprobs": [-0.5, -0.5]},
+        {"role": "user", "content": "", "token_ids": [102, 103, 104]},
+        {"role": "assistant", "content": "", "token_ids": [105], "generation_logprobs": [-0.5]},
     ]
-    assert got.prompts.tolist() == [row[:5] for row in got.input_ids.tolist()]
-    assert got.responses.tolist() == [row[5:] for row in got.input_ids.tolist()]
-    assert got.attention_mask.tolist() == (got.input_ids != 77).astype(int).tolist()
-    assert got.position_ids[0].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
-    assert got.position_ids[1].tolist() == [0, 0, 0, 0, 1, 2, 3, 3, 3, 3, 3]
-    assert got.response_mask.tolist() == [[1, 1, 0, 0, 0, 1], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]
-    assert got.rollout_log_probs.tolist() == (-0.5 * got.response_mask).tolist()
-    assert got.rm_scores.tolist() == [[0, 0, 0, 0, 0, 0.5], [0, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
-    assert got.rollout.tolist() == [0, 1, 1]
-    assert got.rollout_mask_sums.tolist() == [3, 6, 6]
+    assert len(nemo_rl_message_logs(FORKED)) == 2
 
 
-def test_padded_types_and_widths() -> None:
-    got = padded_batch([PLAIN], pad_id=0, prompt_length=8, response_length=16)
-    floats = {"rollout_log_probs", "rm_scores"}
-    for name, shape in {
-        "prompts": (1, 8),
-        "responses": (1, 16),
-        "input_ids": (1, 24),
-        "attention_mask": (1, 24),
-        "position_ids": (1, 24),
-        "response_mask": (1, 16),
-        "rollout_log_probs": (1, 16),
-        "rm_scores": (1, 16),
-        "rollout": (1,),
-        "rollout_mask_sums": (1,),
-    }.items():
-        array = getattr(got, name)
-        assert array.shape == shape
-        assert array.dtype.name == ("float32" if name in floats else "int64")
-    assert not got.rm_scores.any()
+def test_a_turn_that_an_agent_took_out_of_training_is_context() -> None:
+    untrained = ONE | {"response_mask": [0, 0, 0, 0, 0, 1], "response_logprobs": [0.0] * 5 + [-0.5]}
+    (got,) = nemo_rl_message_logs(rollout(1, untrained))
+    assert [turn["token_ids"] for turn in got] == [[1, 2, 3, 100, 101, 102, 103, 104], [105]]
+    assert openrlhf_output(rollout(1, untrained), 1.0, prompt="p", label="l")["action_ranges"] == [(8, 9)]
 
 
-def test_padded_logits_of_a_response_predict_it() -> None:
-    got = padded_batch([PLAIN, FORKED], pad_id=0)
-    predictions = np.roll(got.input_ids, -1, axis=1)
-    width = got.input_ids.shape[1]
-    assert (predictions[:, response_slice(width, got.responses.shape[1])] == got.responses).all()
+def test_areal() -> None:
+    (got,) = areal_trajectories(PLAIN, 1.0)
+    assert {name: array.tolist() for name, array in got.items()} == {
+        "input_ids": [[1, 2, 3, 100, 101, 102, 103, 104, 105]],
+        "loss_mask": [[0, 0, 0, 1, 1, 0, 0, 0, 1]],
+        "logprobs": [[0.0, 0.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, -0.5]],
+        "versions": [[-1, -1, -1, 7, 7, -1, -1, -1, 7]],
+        "turn_ids": [[0, 0, 0, 1, 1, 1, 1, 1, 2]],
+        "attention_mask": [[True] * 9],
+        "rewards": [1.0],
+    }
+    assert {name: array.dtype.name for name, array in got.items()} == {
+        **dict.fromkeys(("input_ids", "loss_mask", "versions", "turn_ids"), "int32"),
+        "logprobs": "float32",
+        "rewards": "float32",
+        "attention_mask": "bool",
+    }
 
 
-def test_the_reward_lies_on_the_last_trained_token() -> None:
-    cut = ONE | {"response_mask": [1, 1, 0, 0, 0, 0]}
-    assert padded_batch([rollout(1, cut)], [3.0], pad_id=0).rm_scores.tolist() == [[0, 3, 0, 0, 0, 0]]
+def test_openrlhf() -> None:
+    assert openrlhf_output(PLAIN, 0.5, prompt="p", label="l") == {
+        "prompt": "p",
+        "label": "l",
+        "reward": 0.5,
+        "scores": 0.5,
+        "observation_tokens": [1, 2, 3, 100, 101, 102, 103, 104, 105],
+        "action_ranges": [(3, 5), (8, 9)],
+        "rollout_log_probs": [0.0, 0.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, -0.5],
+        "extra_logs": {"turns": 2, "tool_calls": 0},
+    }
+    with pytest.raises(ExportRefused, match="r5 has 2 samples"):
+        openrlhf_output(FORKED, 1.0, prompt="p", label="l")
 
 
-def test_a_forked_rollout_weighs_as_one() -> None:
-    got = padded_batch([FORKED], [1.0], pad_id=0)
-    x, masks = np.ones(got.responses.size), list(got.response_mask)
-    lengths = [got.responses.shape[1]] * 2
-    assert sum_of_sample_mean(x, lengths, masks) == 2.0
-    assert sum_of_sample_mean(x, lengths, masks, got.rollout_mask_sums.tolist()) == pytest.approx(1.0)
+def test_marin() -> None:
+    single = rollout(1, sample([1, 2], 3, version="step-9"), finish_reason="length")
+    (got,) = marin_rollouts(single, 0.5, env_name="sums", env_example_id="7")
+    assert got == {
+        "env_name": "sums",
+        "env_example_id": "7",
+        "prompt_tokens": [1, 2],
+        "response_tokens": [100, 101, 102],
+        "response_logprobs": [-0.5, -0.5, -0.5],
+        "token_rewards": [0.5, 0.5, 0.5],
+        "episode_reward": 0.5,
+        "is_truncated": True,
+        "weight_step": 9,
+    }
+    with pytest.raises(ExportRefused, match="has no mask"):
+        marin_rollouts(PLAIN, 0.5, env_name="sums", env_example_id="7")
 
 
-def test_padding_refuses_what_it_would_have_to_cut() -> None:
-    with pytest.raises(ExportRefused, match="response of 6 tokens does not fit into 5"):
-        padded_batch([PLAIN], pad_id=0, response_length=5)
-    with pytest.raises(ExportRefused, match="prompt of 5 tokens"):
-        padded_batch([FORKED], pad_id=0, prompt_length=4)
-    with pytest.raises(ExportRefused, match="token to train"):
-        padded_batch([rollout(1, UNTRAINED)], pad_id=0)
-    with pytest.raises(ExportRefused, match="token to train"):
-        padded_batch([], pad_id=0)
-    with pytest.raises(ExportRefused, match="2 rewards for 1"):
-        padded_batch([PLAIN], [1.0, 2.0], pad_id=0)
-    with pytest.raises(ExportRefused, match="r4 has no reward"):
-        padded_batch([PLAIN], [None], pad_id=0)
+def test_marin_conversations() -> None:
+    (got,) = marin_conversations(PLAIN)
+    assert got.pop("messages")[-1] == {"role": "assistant", "content": "2"}
+    assert got == {
+        "prompt_token_ids": [1, 2, 3],
+        "response_token_ids": ONE["response_ids"],
+        "loss_mask": ONE["response_mask"],
+        "logprobs": ONE["response_logprobs"],
+        "steps": 2,
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_says_where_it_was_read_and_what_it_loses(name: str) -> None:
+    assert len(FORMATS[name].source.split()) > 2
+    assert FORMATS[name].lost
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_format_trains_a_failure_of_the_infrastructure(name: str) -> None:
+    with pytest.raises(ExportRefused, match="not the policy's"):
+        convert(FORMATS[name], rollout(1, ONE, **failure("infra")), 0.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rolloutpool_rl.errors import ShapeMismatch
-from rolloutpool_rl.logits import response_slice, response_slices
+from rolloutpool_rl.logits import get_values, response_slice, response_slices, token_logprobs
 
 
 def predictions(tokens: list[int]) -> np.ndarray:
@@ -51,3 +51,47 @@ def test_lengths_that_cannot_be() -> None:
         response_slices([5, 2], [1, 2])
     with pytest.raises(ShapeMismatch):
         response_slice(5, 2, offset=-1)
+
+
+def test_log_probabilities_are_those_of_a_softmax() -> None:
+    logits = np.random.default_rng(7).normal(size=(2, 3, 5)) * 4
+    ids = np.array([[0, 4, 2], [1, 1, 3]])
+    exponentials = np.exp(logits)
+    expected = np.log(exponentials / exponentials.sum(-1, keepdims=True))
+    got = token_logprobs(logits, ids)
+    assert got.shape == (2, 3)
+    for place in np.ndindex(2, 3):
+        assert got[place] == pytest.approx(expected[place][ids[place]])
+    warm = np.exp(logits / 0.5)
+    assert token_logprobs(logits, ids, temperature=0.5)[1, 2] == pytest.approx(np.log(warm[1, 2, 3] / warm[1, 2].sum()))
+
+
+def test_log_probabilities_of_extreme_logits() -> None:
+    assert token_logprobs([[1e4, 0.0]], [0]).tolist() == [0.0]
+    assert token_logprobs([[1e4, 0.0]], [1]).tolist() == [-1e4]
+    assert token_logprobs([[0.0, -np.inf]], [0]).tolist() == [0.0]
+    assert token_logprobs(np.zeros((0, 4)), np.zeros(0, dtype=int)).shape == (0,)
+
+
+def test_ids_that_do_not_fit_the_logits() -> None:
+    with pytest.raises(ShapeMismatch, match=r"\[2\] do not fit logits \[1, 2\]"):
+        token_logprobs([[0.0, 1.0]], [0, 1])
+    # numpy would take -1 for the last column without a word.
+    for wrong in (-1, 2):
+        with pytest.raises(ShapeMismatch, match="from 0 to 1"):
+            token_logprobs([[0.0, 1.0]], [wrong])
+    with pytest.raises(ValueError, match="greedy"):
+        token_logprobs([[0.0, 1.0]], [0], temperature=0.0)
+
+
+def test_values_are_those_before_each_token() -> None:
+    packed = np.arange(9.0)
+    assert [values.tolist() for values in get_values(packed, [5, 4], [2, 3])] == [[2.0, 3.0], [5.0, 6.0, 7.0]]
+    padded = np.arange(12.0)[:, None]
+    assert [values.tolist() for values in get_values(padded, [5, 4], [2, 3], padded_length=6)] == [
+        [2.0, 3.0],
+        [6.0, 7.0, 8.0],
+    ]
+    for outputs in (np.arange(8.0), np.zeros((9, 2))):
+        with pytest.raises(ShapeMismatch, match=r"\[9\] or \[9, 1\]"):
+            get_values(outputs, [5, 4], [2, 3])

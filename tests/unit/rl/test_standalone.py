@@ -8,7 +8,7 @@ import pytest
 
 import rolloutpool_rl
 
-RENDERING = {"choice_conversation", "inference_context", "openai_choices", "role_masks", "role_spans"}
+RENDERING = {"choice_conversation", "choice_groups", "inference_context", "openai_choices", "role_masks", "role_spans"}
 """Modules that need the extra `rendering`."""
 OTHERS = (
     *("rolloutpool_trainer", "rolloutpool_worker", "rolloutpool_api", "rolloutpool_common.store"),
