@@ -1,7 +1,7 @@
 """Writes the blocking client from the one for asyncio: `make generate`; `--check` only says whether it is current.
 
-1. unasync removes `async` and `await` from client/aio.py and replaces the names below.
-2. The file gets a header of its own, because what it says about event loops does not hold for threads.
+1. unasync removes `async` and `await` from the modules `aio*` of the client and replaces the names below.
+2. Each file gets a header of its own, because what its source says about event loops does not hold for threads.
 3. ruff sorts the imports, of which two have become the same, and formats the file.
 """
 
@@ -14,56 +14,73 @@ from pathlib import Path
 
 import unasync
 
-__all__ = ["SYNC", "generated"]
+__all__ = ["MODULES", "generated"]
 
 CLIENT = Path(__file__).parents[1] / "trainer" / "src" / "rolloutpool_trainer" / "client"
-ASYNC = CLIENT / "aio.py"
-SYNC = CLIENT / "sync.py"
 
 REPLACED = {
     "AsyncBatch": "Batch",
     "AsyncRolloutClient": "RolloutClient",
+    "AsyncRolloutStream": "RolloutStream",
     "AsyncClient": "Client",
     "aclose": "close",
+    "aio": "sync",
+    "aio_batch": "sync_batch",
     "asyncio": "time",
 }
-HEADER = '''"""The blocking client of a pool. Generated from `aio.py` by `make generate`; edit that file, not this one.
+GENERATED = "Generated from `{source}` by `make generate`; edit that file, not this one."
+HEADERS = {
+    "": f"""The blocking client of a pool. {GENERATED}
 
 A client may be shared by threads. What it sends is in `calls`.
-"""'''
+""",
+    "_batch": f"A batch that blocks. {GENERATED}",
+    "_stream": f"""Rollouts ahead of training. {GENERATED}
+
+That file says how a stream works. A stream belongs to one thread.
+""",
+}
+MODULES = {CLIENT / f"sync{part}.py": CLIENT / f"aio{part}.py" for part in HEADERS}
+"""The file that is written, and its source."""
 
 
-def generated() -> str:
-    """Make the text that client/sync.py must have."""
+def generated(target: Path) -> str:
+    """Make the text that a module of the blocking client must have."""
+    source = MODULES[target]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "async" / "sync.py"
-        source.parent.mkdir()
-        source.write_text(ASYNC.read_text())
-        unasync.unasync_files([str(source)], [unasync.Rule("/async/", "/blocking/", REPLACED)])
-        text = (Path(folder) / "blocking" / "sync.py").read_text()
+        copy = Path(folder) / "async" / target.name
+        copy.parent.mkdir()
+        copy.write_text(source.read_text())
+        unasync.unasync_files([str(copy)], [unasync.Rule("/async/", "/blocking/", REPLACED)])
+        text = (Path(folder) / "blocking" / target.name).read_text()
     docstring = ast.parse(text).body[0]
     body = "".join(text.splitlines(keepends=True)[docstring.end_lineno :])
-    return _ruff(["format", "-"], _ruff(["check", "--fix", "--quiet", "-"], HEADER + "\n" + body))
+    header = HEADERS[target.stem.removeprefix("sync")].format(source=source.name)
+    text = f'"""{header}"""\n{body}'
+    return _ruff(target, ["format", "-"], _ruff(target, ["check", "--fix", "--quiet", "-"], text))
 
 
-def _ruff(command: list[str], text: str) -> str:
+def _ruff(target: Path, command: list[str], text: str) -> str:
     """What ruff makes of a text that lies where the client does."""
-    line = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(SYNC)]
+    line = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(target)]
     return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> int:
-    """Write the file, or with `--check` return 1 if it is not current."""
+    """Write the files, or with `--check` return 1 if one is not current."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the file is not current")
-    text = generated()
-    if parser.parse_args().check:
-        if SYNC.read_text() != text:
-            print(f"{SYNC.name} is not what aio.py generates: run `make generate`", file=sys.stderr)
-            return 1
-        return 0
-    SYNC.write_text(text)
-    return 0
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a file is not current")
+    check = parser.parse_args().check
+    stale = []
+    for target in MODULES:
+        text = generated(target)
+        if not check:
+            target.write_text(text)
+        elif not target.exists() or target.read_text() != text:
+            stale.append(target.name)
+    if stale:
+        print(f"{', '.join(stale)}: not what the sources generate; run `make generate`", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

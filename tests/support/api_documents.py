@@ -86,3 +86,43 @@ def worker(**changes: Any) -> dict[str, Any]:
         "last_beat_age_s": 0.2,
     }
     return document | changes
+
+
+def failed(kind: str = "infra", category: str = "network_error") -> dict[str, Any]:
+    """Changes to a result: it failed."""
+    failure = {"kind": kind, "boundary": "trainer", "category": category, "message": "no", "retryable": False}
+    return {"status": "failed", "finish_reason": "error", "failure": failure}
+
+
+def results_page(batch_id: str, results: dict[int, dict[str, Any]], *, complete: bool = True) -> dict[str, Any]:
+    """A page with these results of a batch: changes by index."""
+    items = [
+        {"cursor": f"{i}-0", "result": result(i, batch_id=batch_id, uid=f"{batch_id}-{i}", **changes)}
+        for i, changes in results.items()
+    ]
+    return {"items": items, "next_cursor": items[-1]["cursor"] if items else "0", "complete": complete}
+
+
+def group_column(batch_id: str, *groups: str | None) -> dict[str, Any]:
+    """The table of a batch, of which only the groups were asked for."""
+    return {
+        "batch_id": batch_id,
+        "total": len(groups),
+        "matched": len(groups),
+        "created_ms": 0,
+        "now_ms": 1,
+        "columns": {"group": list(groups)},
+        "next_cursor": None,
+    }
+
+
+def version_segment(version: str | None, n: int = 2) -> dict[str, Any]:
+    """Changes to a result: these weights sampled it."""
+    sample = {
+        "prompt_ids": [1, 2],
+        "response_ids": list(range(3, 3 + n)),
+        "response_mask": [1] * n,
+        "response_logprobs": [-0.5] * n,
+        "segments": [{"kind": "sampled", "start": 0, "n": n, "turn": 1, "policy_version": version}],
+    }
+    return {"samples": [sample]}

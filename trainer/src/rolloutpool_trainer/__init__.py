@@ -5,6 +5,7 @@ The rooms:
 - `client` has the two clients of the pool's API, and checks pushed results.
 - `endpoint` answers the pool's calls: it samples, and keeps each conversation's token ids.
 - `local` runs a whole pool on this machine.
+- `adapters` drives a pool from inside other trainers: TRL, verl, slime, SkyRL, AReaL, OpenRLHF.
 - `viewer` shows where each token of a result came from.
 - `cli` is the `rolloutpool` command.
 - `testing` has a scripted policy; `errors` lists what can go wrong.
@@ -31,11 +32,17 @@ if TYPE_CHECKING:
     )
     from rolloutpool_rl.inference_context import InferenceContext
     from rolloutpool_rl.role_masks import MaskGenerator
-    from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+    from rolloutpool_trainer.client.aio import AsyncRolloutClient
+    from rolloutpool_trainer.client.aio_batch import AsyncBatch
+    from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+    from rolloutpool_trainer.client.groups import FinishedGroup, TrainableGroup
     from rolloutpool_trainer.client.results import FinishedRollout
-    from rolloutpool_trainer.client.sync import Batch, RolloutClient
+    from rolloutpool_trainer.client.sync import RolloutClient
+    from rolloutpool_trainer.client.sync_batch import Batch
+    from rolloutpool_trainer.client.sync_stream import RolloutStream
     from rolloutpool_trainer.client.webhook import SignatureInvalid, verify_push
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
+    from rolloutpool_trainer.endpoint.batching import batched
     from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
     from rolloutpool_trainer.endpoint.server import serve_callback
     from rolloutpool_trainer.errors import (
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
         PoolUnavailable,
         PortTaken,
         RedisMissing,
+        RefillImpossible,
         RequestRefused,
         SamplesBroken,
         StateInUse,
@@ -62,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncBatch",
     "AsyncRolloutClient",
+    "AsyncRolloutStream",
     "Batch",
     "BatchRejected",
     "CallbackApp",
@@ -70,6 +79,7 @@ __all__ = [
     "ChoiceRefused",
     "ClientError",
     "ExportRefused",
+    "FinishedGroup",
     "FinishedRollout",
     "GenerateParams",
     "Generation",
@@ -88,25 +98,30 @@ __all__ = [
     "PortTaken",
     "PromptMismatch",
     "RedisMissing",
+    "RefillImpossible",
     "RequestRefused",
     "RolloutClient",
+    "RolloutStream",
     "SamplesBroken",
     "ShapeMismatch",
     "SignatureInvalid",
     "StateInUse",
     "TokenUnknown",
+    "TrainableGroup",
     "TrainerError",
     "Unauthorized",
     "UnexpectedAnswer",
+    "batched",
     "callback_app",
     "serve_callback",
     "verify_push",
 ]
 
 _HOMES = {
-    "AsyncBatch": "rolloutpool_trainer.client.aio",
+    "AsyncBatch": "rolloutpool_trainer.client.aio_batch",
     "AsyncRolloutClient": "rolloutpool_trainer.client.aio",
-    "Batch": "rolloutpool_trainer.client.sync",
+    "AsyncRolloutStream": "rolloutpool_trainer.client.aio_stream",
+    "Batch": "rolloutpool_trainer.client.sync_batch",
     "BatchRejected": "rolloutpool_trainer.errors",
     "CallbackApp": "rolloutpool_trainer.endpoint.app",
     "ChildFailed": "rolloutpool_trainer.errors",
@@ -114,6 +129,7 @@ _HOMES = {
     "ChoiceRefused": "rolloutpool_rl.errors",
     "ClientError": "rolloutpool_trainer.errors",
     "ExportRefused": "rolloutpool_rl.errors",
+    "FinishedGroup": "rolloutpool_trainer.client.groups",
     "FinishedRollout": "rolloutpool_trainer.client.results",
     "GenerateParams": "rolloutpool_trainer.endpoint.policy",
     "Generation": "rolloutpool_trainer.endpoint.policy",
@@ -132,16 +148,20 @@ _HOMES = {
     "PortTaken": "rolloutpool_trainer.errors",
     "PromptMismatch": "rolloutpool_rl.errors",
     "RedisMissing": "rolloutpool_trainer.errors",
+    "RefillImpossible": "rolloutpool_trainer.errors",
     "RequestRefused": "rolloutpool_trainer.errors",
     "RolloutClient": "rolloutpool_trainer.client.sync",
+    "RolloutStream": "rolloutpool_trainer.client.sync_stream",
     "SamplesBroken": "rolloutpool_trainer.errors",
     "ShapeMismatch": "rolloutpool_rl.errors",
     "SignatureInvalid": "rolloutpool_trainer.client.webhook",
     "StateInUse": "rolloutpool_trainer.errors",
     "TokenUnknown": "rolloutpool_rl.errors",
+    "TrainableGroup": "rolloutpool_trainer.client.groups",
     "TrainerError": "rolloutpool_trainer.errors",
     "Unauthorized": "rolloutpool_trainer.errors",
     "UnexpectedAnswer": "rolloutpool_trainer.errors",
+    "batched": "rolloutpool_trainer.endpoint.batching",
     "callback_app": "rolloutpool_trainer.endpoint.app",
     "serve_callback": "rolloutpool_trainer.endpoint.server",
     "verify_push": "rolloutpool_trainer.client.webhook",
@@ -151,6 +171,7 @@ _EXTRAS = {
     "rolloutpool_rl.inference_context": "callback,maths",
     "rolloutpool_rl.role_masks": "callback,maths",
     "rolloutpool_trainer.endpoint.app": "callback",
+    "rolloutpool_trainer.endpoint.batching": "callback",
     "rolloutpool_trainer.endpoint.policy": "callback",
     "rolloutpool_trainer.endpoint.server": "callback",
 }

@@ -9,6 +9,7 @@
         │   ├── IdempotencyConflict  409
         │   ├── BatchRejected        422, with every fault
         │   ├── RequestRefused       any other 4xx
+        │   ├── RefillImpossible     the batch's own rollouts are not known here
         │   └── UnexpectedAnswer     an answer that this client cannot read
         ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
@@ -40,6 +41,7 @@ __all__ = [
     "PoolUnavailable",
     "PortTaken",
     "RedisMissing",
+    "RefillImpossible",
     "RequestRefused",
     "RolloutPoolError",
     "SamplesBroken",
@@ -99,6 +101,10 @@ class BatchRejected(ClientError):
 
 class RequestRefused(ClientError):
     """The pool refused the request."""
+
+
+class RefillImpossible(ClientError):
+    """This batch was looked up by its id, so its prompts are not known here; only who submits it can refill groups."""
 
 
 class UnexpectedAnswer(ClientError):

@@ -9,8 +9,12 @@ import pytest
 from tests.support.api_documents import BATCH, accepted, page, status
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
-from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
-from rolloutpool_trainer.client.sync import Batch, RolloutClient
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_batch import AsyncBatch
+from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.sync_batch import Batch
+from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import PoolUnavailable
 
 
@@ -29,7 +33,10 @@ def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, Any]]]:
     }
 
 
-@pytest.mark.parametrize(("blocking", "awaited"), [(RolloutClient, AsyncRolloutClient), (Batch, AsyncBatch)])
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [(RolloutClient, AsyncRolloutClient), (Batch, AsyncBatch), (RolloutStream, AsyncRolloutStream)],
+)
 def test_both_clients_have_one_surface(blocking: type[Any], awaited: type[Any]) -> None:
     assert surface(blocking) == surface(awaited)
     for name in surface(awaited):

@@ -1,9 +1,12 @@
 """The clients of the pool's API.
 
-- `aio` is the client for asyncio; `sync`, the blocking one, is generated from it (`make generate`).
+- `aio` is the client for asyncio, `aio_batch` its batches, `aio_stream` reads batch after batch; `sync`, `sync_batch`
+  and `sync_stream`, the blocking ones, are generated from them (`make generate`).
 - `calls` describes each call of the API once, for both.
 - `views` describes those by which people look at batches, as `calls` does.
 - `results` reads a batch's results, each once; `progress` shows how far it is.
+- `groups` puts results into groups, and says what of a group can be trained; `submission` runs some of it again.
+- `tally` adds results up for a logger; `stream_cursor` says where a stream stands.
 - `retry` decides how long to go on asking; `transport` how to connect.
 - `webhook` checks results that the pool pushed.
 """

@@ -1,13 +1,13 @@
 """The client of a pool for asyncio. `sync.py` is generated from this file (`make generate`), so edit only this one.
 
-A client belongs to one event loop and may be shared by its tasks. What it sends is in `calls` and `views`. It keeps one
-HTTP client per request in flight: httpx looks through all connections of a client at each request, which costs ten
-times the request itself at 100 in flight.
+`aio_batch` has the batches that it gives, and `aio_stream` reads several of them. A client belongs to one event loop
+and may be shared by its tasks. What it sends is in `calls` and `views`. It keeps one HTTP client per request in
+flight: httpx looks through all connections of a client at each request, which costs ten times the request itself at
+100 in flight.
 """
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -15,11 +15,9 @@ from typing import Any, Self
 
 import httpx
 
-from rolloutpool_common.protocol.annotations import GroupStatistics, RolloutAnnotations
+from rolloutpool_common.protocol.annotations import RolloutAnnotations
 from rolloutpool_common.protocol.batch import (
-    BatchAccepted,
     BatchState,
-    BatchStatus,
     Delivery,
     Priority,
     RolloutItem,
@@ -27,7 +25,7 @@ from rolloutpool_common.protocol.batch import (
     TrainerUrls,
 )
 from rolloutpool_common.protocol.batch_list import BatchSummary
-from rolloutpool_common.protocol.groups import Group, GroupPolicy
+from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
@@ -38,125 +36,12 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.progress import BatchProgress
-from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
-from rolloutpool_trainer.client.retry import RetryPolicy, status_delays
+from rolloutpool_trainer.client.aio_batch import AsyncBatch
+from rolloutpool_trainer.client.retry import RetryPolicy
+from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
 
 __all__ = ["AsyncBatch", "AsyncRolloutClient"]
-
-
-class AsyncBatch:
-    """A submitted batch: its results, its state, and how to end it."""
-
-    def __init__(self, client: "AsyncRolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
-        self._client = client
-        self.batch_id = batch_id
-        self.accepted = accepted
-        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
-
-    async def results(self, cursor: str = "0", *, progress: bool = False) -> AsyncIterator[FinishedRollout]:
-        """Yields each rollout once, in the order in which they end, until all have ended.
-
-        Args:
-            cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
-                older cursor means the start, so that results come again.
-            progress: Show a bar on the terminal.
-
-        Raises:
-            NotFound: The batch is unknown or its results have expired.
-            PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
-        """
-        reader = ResultStream(self.batch_id, cursor)
-        total = await self._total() if progress else 0
-        with BatchProgress(total, shown=progress) as bar:
-            while not reader.complete:
-                for result in reader.take(await self._client.ask(reader.call())):
-                    bar.add(result)
-                    yield result
-
-    async def status(self) -> BatchStatus:
-        """Asks where the batch stands: counts by state, progress, rates."""
-        return await self._client.ask(calls.status(self.batch_id))
-
-    async def table(
-        self, fields: Sequence[str] | None = None, *, where: Sequence[str] = (), sort: str = "index"
-    ) -> dict[str, list[Any]]:
-        """Asks for one row per rollout, in columns as `pandas.DataFrame` takes them; also while the batch runs.
-
-        Args:
-            fields: The columns; None stands for all (`rolloutpool_common.protocol.rows.ROW_FIELDS`).
-            where: Conditions that all must be true: `status=failed`, `turns>3`, `drift~edited`.
-            sort: A field; `-` in front puts the largest first.
-        """
-        columns: dict[str, list[Any]] = {}
-        cursor: str | None = None
-        while True:
-            page = await self._client.ask(views.rows(self.batch_id, cursor, fields=fields, where=where, sort=sort))
-            for name, column in page.columns.items():
-                columns.setdefault(name, []).extend(column)
-            if (cursor := page.next_cursor) is None:
-                return columns
-
-    async def annotate(
-        self,
-        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
-        *,
-        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
-    ) -> None:
-        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
-
-        Args:
-            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
-            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
-
-        Raises:
-            BatchRejected: Something is wrong; `faults` lists all of it.
-            RequestRefused: They would take more memory than a batch's annotations may.
-        """
-        for items in views.annotation_items(scalars or {}, streams or {}):
-            await self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
-
-    async def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
-        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
-        return (await self._client.ask(views.group_statistics(self.batch_id, of))).groups
-
-    async def groups(self) -> list[Group]:
-        """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
-        return await self._client.ask(calls.groups(self.batch_id))
-
-    async def cancel(self) -> None:
-        """Ends every rollout of the batch that has not ended; their results say `cancelled`."""
-        await self._client.ask(calls.cancel(self.batch_id))
-
-    async def wait(self, timeout: float | None = None) -> BatchStatus:
-        """Waits until all rollouts have ended.
-
-        Args:
-            timeout: Seconds to wait; None waits without limit.
-
-        Returns:
-            The state of the ended batch.
-
-        Raises:
-            TimeoutError: Some have not ended within `timeout` seconds. They go on.
-        """
-        started = time.monotonic()
-        for delay in status_delays():
-            status = await self.status()
-            if status.state is BatchState.COMPLETE:
-                return status
-            # A look after the time is over would be of no use, so the pause before it is not made either.
-            if timeout is not None and time.monotonic() - started + delay > timeout:
-                break
-            await asyncio.sleep(delay)
-        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
-
-    async def _total(self) -> int:
-        return self.accepted.total if self.accepted else (await self.status()).total
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.batch_id!r})"
 
 
 class AsyncRolloutClient:
@@ -211,20 +96,18 @@ class AsyncRolloutClient:
             BatchRejected: Something in it is wrong; `faults` lists all of it.
             IdempotencyConflict: The key was used for another batch.
         """
-        call = calls.submit(
-            rollouts,
-            idempotency_key=idempotency_key or secrets.token_hex(16),
-            defaults=defaults,
-            trainer=trainer,
-            priority=priority,
-            labels=labels,
-            delivery=delivery,
-            run=run,
-            weight=weight,
-            group=group,
-        )
-        accepted = await self.ask(call)
-        return AsyncBatch(self, accepted.batch_id, accepted)
+        options: dict[str, Any] = {
+            "defaults": defaults,
+            "trainer": trainer,
+            "priority": priority,
+            "labels": labels,
+            "delivery": delivery,
+            "run": run,
+            "weight": weight,
+        }
+        key = idempotency_key or secrets.token_hex(16)
+        accepted = await self.ask(calls.submit(rollouts, idempotency_key=key, group=group, **options))
+        return AsyncBatch(self, accepted.batch_id, accepted, Submission(rollouts, options))
 
     def batch(self, batch_id: str) -> AsyncBatch:
         """Names a batch that was submitted before, by this process or another. Nothing is sent yet."""

@@ -12,11 +12,9 @@ from typing import Any, Self
 
 import httpx
 
-from rolloutpool_common.protocol.annotations import GroupStatistics, RolloutAnnotations
+from rolloutpool_common.protocol.annotations import RolloutAnnotations
 from rolloutpool_common.protocol.batch import (
-    BatchAccepted,
     BatchState,
-    BatchStatus,
     Delivery,
     Priority,
     RolloutItem,
@@ -24,7 +22,7 @@ from rolloutpool_common.protocol.batch import (
     TrainerUrls,
 )
 from rolloutpool_common.protocol.batch_list import BatchSummary
-from rolloutpool_common.protocol.groups import Group, GroupPolicy
+from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
@@ -35,125 +33,12 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.progress import BatchProgress
-from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
-from rolloutpool_trainer.client.retry import RetryPolicy, status_delays
+from rolloutpool_trainer.client.retry import RetryPolicy
+from rolloutpool_trainer.client.submission import Submission
+from rolloutpool_trainer.client.sync_batch import Batch
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
 
 __all__ = ["Batch", "RolloutClient"]
-
-
-class Batch:
-    """A submitted batch: its results, its state, and how to end it."""
-
-    def __init__(self, client: "RolloutClient", batch_id: str, accepted: BatchAccepted | None = None) -> None:
-        self._client = client
-        self.batch_id = batch_id
-        self.accepted = accepted
-        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
-
-    def results(self, cursor: str = "0", *, progress: bool = False) -> Iterator[FinishedRollout]:
-        """Yields each rollout once, in the order in which they end, until all have ended.
-
-        Args:
-            cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
-                older cursor means the start, so that results come again.
-            progress: Show a bar on the terminal.
-
-        Raises:
-            NotFound: The batch is unknown or its results have expired.
-            PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
-        """
-        reader = ResultStream(self.batch_id, cursor)
-        total = self._total() if progress else 0
-        with BatchProgress(total, shown=progress) as bar:
-            while not reader.complete:
-                for result in reader.take(self._client.ask(reader.call())):
-                    bar.add(result)
-                    yield result
-
-    def status(self) -> BatchStatus:
-        """Asks where the batch stands: counts by state, progress, rates."""
-        return self._client.ask(calls.status(self.batch_id))
-
-    def table(
-        self, fields: Sequence[str] | None = None, *, where: Sequence[str] = (), sort: str = "index"
-    ) -> dict[str, list[Any]]:
-        """Asks for one row per rollout, in columns as `pandas.DataFrame` takes them; also while the batch runs.
-
-        Args:
-            fields: The columns; None stands for all (`rolloutpool_common.protocol.rows.ROW_FIELDS`).
-            where: Conditions that all must be true: `status=failed`, `turns>3`, `drift~edited`.
-            sort: A field; `-` in front puts the largest first.
-        """
-        columns: dict[str, list[Any]] = {}
-        cursor: str | None = None
-        while True:
-            page = self._client.ask(views.rows(self.batch_id, cursor, fields=fields, where=where, sort=sort))
-            for name, column in page.columns.items():
-                columns.setdefault(name, []).extend(column)
-            if (cursor := page.next_cursor) is None:
-                return columns
-
-    def annotate(
-        self,
-        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
-        *,
-        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
-    ) -> None:
-        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
-
-        Args:
-            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
-            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
-
-        Raises:
-            BatchRejected: Something is wrong; `faults` lists all of it.
-            RequestRefused: They would take more memory than a batch's annotations may.
-        """
-        for items in views.annotation_items(scalars or {}, streams or {}):
-            self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
-
-    def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
-        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
-        return (self._client.ask(views.group_statistics(self.batch_id, of))).groups
-
-    def groups(self) -> list[Group]:
-        """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
-        return self._client.ask(calls.groups(self.batch_id))
-
-    def cancel(self) -> None:
-        """Ends every rollout of the batch that has not ended; their results say `cancelled`."""
-        self._client.ask(calls.cancel(self.batch_id))
-
-    def wait(self, timeout: float | None = None) -> BatchStatus:
-        """Waits until all rollouts have ended.
-
-        Args:
-            timeout: Seconds to wait; None waits without limit.
-
-        Returns:
-            The state of the ended batch.
-
-        Raises:
-            TimeoutError: Some have not ended within `timeout` seconds. They go on.
-        """
-        started = time.monotonic()
-        for delay in status_delays():
-            status = self.status()
-            if status.state is BatchState.COMPLETE:
-                return status
-            # A look after the time is over would be of no use, so the pause before it is not made either.
-            if timeout is not None and time.monotonic() - started + delay > timeout:
-                break
-            time.sleep(delay)
-        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
-
-    def _total(self) -> int:
-        return self.accepted.total if self.accepted else (self.status()).total
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.batch_id!r})"
 
 
 class RolloutClient:
@@ -208,20 +93,18 @@ class RolloutClient:
             BatchRejected: Something in it is wrong; `faults` lists all of it.
             IdempotencyConflict: The key was used for another batch.
         """
-        call = calls.submit(
-            rollouts,
-            idempotency_key=idempotency_key or secrets.token_hex(16),
-            defaults=defaults,
-            trainer=trainer,
-            priority=priority,
-            labels=labels,
-            delivery=delivery,
-            run=run,
-            weight=weight,
-            group=group,
-        )
-        accepted = self.ask(call)
-        return Batch(self, accepted.batch_id, accepted)
+        options: dict[str, Any] = {
+            "defaults": defaults,
+            "trainer": trainer,
+            "priority": priority,
+            "labels": labels,
+            "delivery": delivery,
+            "run": run,
+            "weight": weight,
+        }
+        key = idempotency_key or secrets.token_hex(16)
+        accepted = self.ask(calls.submit(rollouts, idempotency_key=key, group=group, **options))
+        return Batch(self, accepted.batch_id, accepted, Submission(rollouts, options))
 
     def batch(self, batch_id: str) -> Batch:
         """Names a batch that was submitted before, by this process or another. Nothing is sent yet."""

@@ -46,6 +46,7 @@ from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.pausing import SamplingGate
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
@@ -85,6 +86,7 @@ def callback_app(
 
     Args:
         generate: The policy, `(prompt_ids, GenerateParams) -> Generation`. Async, or plain (then it runs in a thread).
+            A function that samples many prompts at once becomes one by `batched`.
         tokenizer: The one that the rollouts name: loaded, or as name or directory.
         tools: What goes into the prompts: definitions, or the pool's base URL, whose `GET /tools` is read once.
         only: Names of the tools that the prompts show, in the order of `tools`; None shows all. Give it where the
@@ -137,12 +139,13 @@ class CallbackApp:
     ) -> None:
         """Takes the parts that `callback_app` makes; call that function instead."""
         self.policy_version = policy_version
-        """Reported for turns whose generation names none. Set it when the weights change."""
+        """Reported for turns whose generation names none. Set it while the app is paused."""
         self.sampling_log = SamplingLog()
         """Every sampling of every turn, in order."""
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
         self._strict, self._api_key, self._parse = strict, api_key, parse
+        self._gate = SamplingGate()
         self._about = {
             HEADER_IDEMPOTENT: "true",
             HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
@@ -165,6 +168,30 @@ class CallbackApp:
     async def read_tools(self) -> None:
         """Reads the tools of the prompts now, which the first turn would do otherwise; raises `EndpointError`."""
         await self._tools.get()
+
+    def pause(self, timeout: float | None = None) -> None:
+        """Lets turns that are being sampled end, and holds new ones until `resume`: in between, update the weights.
+
+        Workers wait for as long as a call may take (`HTTP_CLIENT_TIMEOUT`, 300 s). Call it in the trainer's thread.
+
+        Args:
+            timeout: Seconds for the turns that are being sampled; None waits without limit.
+
+        Raises:
+            TimeoutError: Turns are still being sampled. The app is not paused.
+            RuntimeError: It was called on the app's own event loop.
+        """
+        self._gate.close(timeout)
+
+    def resume(self, policy_version: str | None = None) -> None:
+        """Ends `pause`; all turns that were held are sampled.
+
+        Args:
+            policy_version: The new weights' name; None keeps `policy_version`.
+        """
+        if policy_version is not None:
+            self.policy_version = policy_version
+        self._gate.open()
 
     def get_session(self, rollout_id: str, uid: str | None = None) -> Session:
         """Returns what this endpoint knows of a rollout.
@@ -246,7 +273,7 @@ class CallbackApp:
             messages = [message.wire() for message in request.body.messages]
             prompt = await self._render(session, request, messages, tools)
             self._check_mask(session, request, number, prompt)
-            params = _params(session, request, number, messages, tools)
+            params = request.generate_params(session.rollout_id, number, messages, tools)
             generation, message = await self._sample(prompt, params)
             return self._remember(session, request, number, prompt, generation, message)
         finally:
@@ -286,9 +313,10 @@ class CallbackApp:
                 raise
 
     async def _sample(self, prompt: Prompt, params: GenerateParams) -> tuple[Generation, Message]:
-        version = self.policy_version  # read before sampling: the weights may change while this turn is sampled
         try:
-            generation = await sample(self._generate, prompt.ids, params)
+            async with self._gate.sampling():
+                version = self.policy_version  # read before sampling: the weights may change while it is sampled
+                generation = await sample(self._generate, prompt.ids, params)
             # The stop token ends the message, but is no part of its text.
             ids = generation.token_ids
             tokenizer = self._prompter.tokenizer
@@ -333,28 +361,6 @@ def _appended(session: Session, request: TurnRequest) -> int | None:
     new = request.body.messages[known:]
     # An assistant message that this endpoint did not sample is an edit too.
     return None if any(message.role == "assistant" for message in new) else len(new)
-
-
-def _params(
-    session: Session,
-    request: TurnRequest,
-    number: int,
-    messages: list[dict[str, Any]],
-    tools: list[dict[str, Any]] | None,
-) -> GenerateParams:
-    body = request.body
-    return GenerateParams(
-        rollout_id=session.rollout_id,
-        turn=number,
-        messages=messages,
-        tools=tools,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        max_tokens=body.max_tokens,
-        stop=body.stop,
-        logprobs=body.logprobs,
-        extra=request.extra,
-    )
 
 
 def _mark_error_as_seen(task: asyncio.Task[TurnReply]) -> None:

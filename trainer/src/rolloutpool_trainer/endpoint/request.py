@@ -17,6 +17,7 @@ from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders
 from rolloutpool_trainer.endpoint.errors import EndpointError
+from rolloutpool_trainer.endpoint.policy import GenerateParams
 
 __all__ = ["TurnRequest", "message_digest", "parse_request"]
 
@@ -46,6 +47,31 @@ class TurnRequest:
     """Whether the agent says that it edited the history. The mask then covers the whole prompt."""
     echo: Echo | None
     """The ids that need not be sent back."""
+
+    def generate_params(
+        self, rollout_id: str, turn: int, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> GenerateParams:
+        """Makes what the policy is told.
+
+        Args:
+            rollout_id: Of the session.
+            turn: From 1.
+            messages: Those of the body, in normal form.
+            tools: The tools in the prompt.
+        """
+        body = self.body
+        return GenerateParams(
+            rollout_id=rollout_id,
+            turn=turn,
+            messages=messages,
+            tools=tools,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            max_tokens=body.max_tokens,
+            stop=body.stop,
+            logprobs=body.logprobs,
+            extra=self.extra,
+        )
 
 
 def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:

@@ -1,0 +1,216 @@
+"""A stream submits ahead, yields each group once, and goes on where another process saved its cursor."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.api_documents import failed, group_column, results_page, version_segment
+from tests.support.stub_pool import Answer, StubPool, stub_pool
+
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+from rolloutpool_trainer.client.stream_cursor import StreamCursor
+from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.sync_stream import RolloutStream
+from rolloutpool_trainer.errors import NotFound, PoolUnavailable
+
+OPTIONS: dict[str, Any] = {"trainer": "http://h:1", "run": "job"}
+
+
+@pytest.fixture
+def pool() -> Iterator[StubPool]:
+    with stub_pool() as served:
+        yield served
+
+
+@pytest.fixture
+def client(pool: StubPool) -> Iterator[RolloutClient]:
+    with RolloutClient(pool.url, timeout=0.0) as made:
+        yield made
+
+
+def name_of(position: int) -> str:
+    return f"b{position:032d}"
+
+
+def prompts(count: int) -> list[list[dict[str, Any]]]:
+    """Batches of two groups of two; each names its batch."""
+    return [
+        [{"group": group, "n": 2, "messages": [{"role": "user", "content": f"{i}{group}"}]} for group in "ab"]
+        for i in range(count)
+    ]
+
+
+def lay_out(pool: StubPool, position: int, ends: dict[int, dict[str, Any]] | None = None) -> None:
+    """A batch that has ended; groups end in the order of their names."""
+    batch_id = name_of(position)
+    groups = ["a", "a", "b", "b"]
+    found = {i: {"group": group} | (ends or {}).get(i, {}) for i, group in enumerate(groups)}
+    pool.on("GET", f"/v1/batches/{batch_id}/rollouts", Answer(body=group_column(batch_id, *groups)))
+    pool.on("GET", f"/v1/batches/{batch_id}/results", Answer(body=results_page(batch_id, found)))
+
+
+def accept(pool: StubPool, *positions: int) -> None:
+    receipts = [
+        {"batch_id": name_of(i), "total": 4, "rollouts": [f"{name_of(i)}-{n}" for n in range(4)]} for i in positions
+    ]
+    pool.on("POST", "/v1/batches", *(Answer(202, receipt) for receipt in receipts))
+
+
+def posts(pool: StubPool) -> list[str]:
+    """What was submitted, by the prompt of the first rollout."""
+    bodies = [request.body for request in pool.requests if request.method == "POST"]
+    return [body["rollouts"][0]["messages"][0]["content"] for body in bodies]
+
+
+def seen(group: Any) -> str:
+    return f"{int(group.rollouts[0].batch_id[1:])}{group.group}"
+
+
+def test_batches_are_submitted_ahead_and_read_in_order(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1, 2)
+    for position in range(3):
+        lay_out(pool, position)
+    stream = RolloutStream(client, prompts(3), in_flight=2, **OPTIONS)
+    groups = iter(stream)
+    assert seen(next(groups)) == "0a"
+    assert posts(pool) == ["0a", "1a"]
+    assert [seen(group) for group in groups] == ["0b", "1a", "1b", "2a", "2b"]
+    assert posts(pool) == ["0a", "1a", "2a"]
+    assert list(stream) == []
+    assert pool.requests[0].body["run"] == "job"
+
+
+def test_what_is_too_old_is_left_out(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    versions = [version_segment(version) for version in ("step-3", "step-4", "step-1", "main")]
+    lay_out(pool, 0, dict(enumerate(versions)))
+    stream = RolloutStream(client, prompts(1), max_staleness=1, **OPTIONS)
+    stream.version = 4
+    groups = list(stream)
+    assert [[rollout.index for rollout in group.rollouts] for group in groups] == [[0, 1], [3]]
+    assert stream.dropped == {"stale": 1}
+
+
+def test_groups_that_lose_too_much_are_left_out(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    lay_out(pool, 0, {0: version_segment("1"), 1: version_segment("3"), 2: failed()})
+    stream = RolloutStream(client, prompts(1), min_usable=2, **OPTIONS)
+    stream.version = 3
+    assert list(stream) == []
+    assert stream.dropped == {"stale": 1, "infra:network_error": 1, "group": 2}
+
+
+def test_another_process_goes_on(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1, 2, 3)
+    for position in range(4):
+        lay_out(pool, position)
+    before = RolloutStream(client, prompts(4), **OPTIONS)
+    groups = iter(before)
+    assert [seen(next(groups)) for _ in range(3)] == ["0a", "0b", "1a"]
+    saved = before.cursor
+    assert json.loads(saved)["taken"] == 3
+    after = RolloutStream(client, iter(prompts(4)), cursor=saved, **OPTIONS)
+    assert [seen(group) for group in after] == ["1b", "2a", "2b", "3a", "3b"]
+    assert posts(pool) == ["0a", "1a", "2a", "3a"]
+
+
+def test_a_submit_that_was_not_saved_is_sent_under_the_same_key(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1, 0, 1)
+    lay_out(pool, 0)
+    lay_out(pool, 1)
+    lost = RolloutStream(client, prompts(2), **OPTIONS)
+    empty = lost.cursor
+    next(iter(lost))
+    again = RolloutStream(client, prompts(2), cursor=empty, **OPTIONS)
+    assert [seen(group) for group in again] == ["0a", "0b", "1a", "1b"]
+    keys = [request.headers["Idempotency-Key"] for request in pool.requests if request.method == "POST"]
+    assert keys[:2] == keys[2:]
+    assert len(set(keys)) == 2
+
+
+def test_a_trainer_that_comes_back_elsewhere_submits_anew(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(409, {"error": {"message": "used before"}}))
+    accept(pool, 0)
+    lay_out(pool, 0)
+    stream = RolloutStream(client, prompts(1), **OPTIONS)
+    assert [seen(group) for group in stream] == ["0a", "0b"]
+    keys = [request.headers["Idempotency-Key"] for request in pool.requests if request.method == "POST"]
+    assert [key.rpartition("/")[2] for key in keys] == ["1", "2"]
+
+
+def test_a_pool_that_was_away_is_asked_again_by_iterating_again(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    pool.on("GET", f"/v1/batches/{name_of(0)}/rollouts", Answer(body=group_column(name_of(0), "a", "a", "b", "b")))
+    first = results_page(name_of(0), {0: {"group": "a"}, 1: {"group": "a"}}, complete=False)
+    whole = results_page(name_of(0), {i: {"group": "aabb"[i]} for i in range(4)})
+    pool.on("GET", f"/v1/batches/{name_of(0)}/results", Answer(body=first), Answer(503), Answer(body=whole))
+    stream = RolloutStream(client, prompts(1), **OPTIONS)
+    groups = iter(stream)
+    assert seen(next(groups)) == "0a"
+    with pytest.raises(PoolUnavailable):
+        next(groups)
+    assert [seen(group) for group in stream] == ["0b"]
+
+
+def test_a_submit_that_failed_is_tried_again_with_the_same_prompts(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(503))
+    accept(pool, 0)
+    lay_out(pool, 0)
+    stream = RolloutStream(client, iter(prompts(1)), **OPTIONS)
+    with pytest.raises(PoolUnavailable):
+        list(stream)
+    assert [seen(group) for group in stream] == ["0a", "0b"]
+    assert posts(pool) == ["0a", "0a"]
+
+
+def test_a_batch_that_the_pool_has_lost_is_sampled_again(pool: StubPool, client: RolloutClient) -> None:
+    lost = Answer(404, {"error": {"message": "no such batch"}})
+    accept(pool, 0, 5)
+    pool.on("GET", f"/v1/batches/{name_of(0)}/rollouts", lost)
+    lay_out(pool, 5)
+    assert [seen(group) for group in RolloutStream(client, prompts(1), **OPTIONS)] == ["5a", "5b"]
+
+
+def test_a_batch_that_is_lost_again_and_again_is_an_error(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    pool.on("GET", f"/v1/batches/{name_of(0)}/rollouts", Answer(404, {"error": {"message": "no such batch"}}))
+    with pytest.raises(NotFound):
+        list(RolloutStream(client, prompts(1), **OPTIONS))
+    assert posts(pool) == ["0a"] * 3
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "7", "[]", "{}", '{"open":[{}]}', '{"name":1,"taken":0,"open":[]}', '{"name":"x","taken":"a","open":[]}'],
+)
+def test_other_texts_are_no_cursor(cursor: str, client: RolloutClient) -> None:
+    with pytest.raises(ValueError, match="not the cursor"):
+        RolloutStream(client, [], cursor=cursor)
+
+
+def test_a_cursor_of_other_prompts_is_refused(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1)
+    lay_out(pool, 0)
+    stream = RolloutStream(client, prompts(2), **OPTIONS)
+    next(iter(stream))
+    with pytest.raises(ValueError, match="same prompts"):
+        RolloutStream(client, prompts(1), cursor=stream.cursor, **OPTIONS)
+    with pytest.raises(ValueError, match="in_flight"):
+        RolloutStream(client, [], in_flight=0)
+
+
+def test_a_cursor_survives_being_written() -> None:
+    cursor = StreamCursor()
+    assert StreamCursor.read(cursor.write()) == cursor
+    assert StreamCursor().name != cursor.name
+
+
+async def test_the_asynchronous_stream_does_the_same(pool: StubPool) -> None:
+    accept(pool, 0, 1)
+    lay_out(pool, 0)
+    lay_out(pool, 1)
+    async with AsyncRolloutClient(pool.url, timeout=0.0) as client:
+        stream = AsyncRolloutStream(client, prompts(2), **OPTIONS)
+        assert [seen(group) async for group in stream] == ["0a", "0b", "1a", "1b"]

@@ -1,0 +1,52 @@
+"""For AReaL: a `RolloutWorkflow` (`arun_episode`, read from AReaL at cbff54d64).
+
+AReaL makes no difference between a bad rollout and none: a rollout that failed by the infrastructure gives None, which
+rejects the episode. Of a rollout that forked, every sample is returned.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from rolloutpool_rl.export import areal_trajectories
+from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
+from rolloutpool_trainer.client.results import FinishedRollout
+
+__all__ = ["ARealPoolWorkflow"]
+
+
+class ARealPoolWorkflow:
+    """Pass it where AReaL takes a workflow."""
+
+    def __init__(
+        self,
+        driver: PoolDriver,
+        reward: Callable[[FinishedRollout, dict[str, Any]], float],
+        *,
+        tensor: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Makes a workflow.
+
+        Args:
+            driver: Its `trainer` is where AReaL's inference engine answers.
+            reward: Of a rollout, and the episode's data.
+            tensor: Makes a tensor of an array; None takes `torch.from_numpy`.
+        """
+        self._driver, self._reward, self._tensor = driver, reward, tensor
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any] | None:
+        """Runs the episode of `data["messages"]`; the engine is not used, because the pool calls it over HTTP."""
+        (result,) = await self._driver.run([{"messages": conversation(data["messages"])}])
+        if not is_sample(result):
+            return None
+        tensor = self._tensor or _from_numpy()
+        found = [
+            {name: tensor(array) for name, array in arrays.items()}
+            for arrays in areal_trajectories(result, self._reward(result, data))
+        ]
+        return found[0] if len(found) == 1 else found
+
+
+def _from_numpy() -> Callable[[Any], Any]:
+    import torch
+
+    return torch.from_numpy  # type: ignore[no-any-return]

@@ -1,0 +1,246 @@
+"""A batch for asyncio. `sync_batch.py` is generated from this file (`make generate`), so edit only this one."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_common.protocol.annotations import GroupStatistics
+from rolloutpool_common.protocol.batch import BatchAccepted, BatchState, BatchStatus
+from rolloutpool_common.protocol.groups import Group
+from rolloutpool_trainer.client import calls, views
+from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
+from rolloutpool_trainer.client.progress import BatchProgress
+from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
+from rolloutpool_trainer.client.retry import status_delays
+from rolloutpool_trainer.client.submission import Submission, refill_key
+from rolloutpool_trainer.client.tally import BatchTally
+from rolloutpool_trainer.errors import RefillImpossible
+
+if TYPE_CHECKING:
+    from rolloutpool_trainer.client.aio import AsyncRolloutClient
+
+__all__ = ["AsyncBatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refill:
+    """Rollouts of a group that run again."""
+
+    group: TrainableGroup
+    """What the group had before."""
+    batch: "AsyncBatch"
+    submission: Submission
+    """That of `batch`."""
+    attempt: int
+    """From 1."""
+
+
+class AsyncBatch:
+    """A submitted batch: its results, its state, and how to end it."""
+
+    def __init__(
+        self,
+        client: "AsyncRolloutClient",
+        batch_id: str,
+        accepted: BatchAccepted | None = None,
+        submission: Submission | None = None,
+    ) -> None:
+        self._client = client
+        self.batch_id = batch_id
+        self.accepted = accepted
+        """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
+        self._submission = submission
+        self._tally = BatchTally()
+
+    async def results(self, cursor: str = "0", *, progress: bool = False) -> AsyncIterator[FinishedRollout]:
+        """Yields each rollout once, in the order in which they end, until all have ended.
+
+        Args:
+            cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
+                older cursor means the start, so that results come again.
+            progress: Show a bar on the terminal.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
+        """
+        reader = ResultStream(self.batch_id, cursor)
+        total = await self._total() if progress else 0
+        with BatchProgress(total, shown=progress) as bar:
+            while not reader.complete:
+                for result in reader.take(await self._client.ask(reader.call())):
+                    bar.add(result)
+                    self._tally.add(result)
+                    yield result
+
+    async def groups_as_completed(self) -> AsyncIterator[FinishedGroup]:
+        """Yields each group once all its rollouts have ended, whatever their end; the first to end comes first.
+
+        A rollout without a group is a group of its own. It begins at the start of the results, also after a restart:
+        skip the groups that were trained already, or use `RolloutStream`, which does that.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            PoolUnavailable: The pool did not answer for the client's time-out; call it again later.
+        """
+        collector = GroupCollector((await self.table(["group"]))["group"])
+        async for result in self.results():
+            if (group := collector.take(result)) is not None:
+                yield group
+
+    async def trainable_groups(
+        self, min_usable: int = 1, *, refill: int = 0, drop: Drop | None = None
+    ) -> AsyncIterator[TrainableGroup]:
+        """Yields what can be trained of each group, as groups end. What is left out is counted in `summary`.
+
+        A rollout that failed by itself, expired or was cancelled is no sample with reward 0, so it is left out. A group
+        in which fewer than `min_usable` remain is left out as a whole, or filled up first.
+
+        Args:
+            min_usable: How many rollouts a group must have; fewer make a poor baseline.
+            refill: How often the failed siblings of a group that has too few may be run again. They run at once, next
+                to the rest of the batch, and such groups come last.
+            drop: Says why a rollout that could be trained shall be left out; None keeps it.
+
+        Raises:
+            NotFound: The batch is unknown or its results have expired.
+            RefillImpossible: A group has to be refilled, and the batch was not submitted by this object's client.
+        """
+        refills: deque[_Refill] = deque()
+        async for finished in self.groups_as_completed():
+            group = select(finished.rollouts, drop)
+            if refill and group.lacks(min_usable):
+                refills.append(await self._refill(self._submission, group, 1))
+            elif self._tally.add_group(group, min_usable):
+                yield group
+        while refills:
+            before = refills.popleft()
+            rollouts = list(before.group.rollouts)
+            async for result in before.batch.results():
+                self._tally.add(result)
+                rollouts.append(result)
+            group = select(rollouts, drop)
+            # What failed before its repetition was left out too; and a rollout without a group has a new index now.
+            dropped = dict(Counter(before.group.dropped) + Counter(group.dropped))
+            group = replace(group, name=before.group.name, dropped=dropped)
+            if before.attempt < refill and group.lacks(min_usable):
+                refills.append(await self._refill(before.submission, group, before.attempt + 1))
+            elif self._tally.add_group(group, min_usable):
+                yield group
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """How many rollouts `trainable_groups` left out, by reason; `group` counts those of groups with too few."""
+        return self._tally.dropped()
+
+    async def summary(self, policy_version: str | int | None = None) -> dict[str, float]:
+        """Adds up the results that were read, as one flat dict of numbers for any logger.
+
+        It has counts by end, failures by category, p50 and p95 of spans, tokens, turns, tool errors, versions,
+        alignment, and the groups that `trainable_groups` left out. A batch of which nothing was read is read to its
+        end first.
+
+        Args:
+            policy_version: The weights that are trained now, for `staleness`: how many versions older the samples are.
+        """
+        if not len(self._tally):
+            async for _ in self.results():
+                pass
+        return self._tally.summary(policy_version)
+
+    async def status(self) -> BatchStatus:
+        """Asks where the batch stands: counts by state, progress, rates."""
+        return await self._client.ask(calls.status(self.batch_id))
+
+    async def table(
+        self, fields: Sequence[str] | None = None, *, where: Sequence[str] = (), sort: str = "index"
+    ) -> dict[str, list[Any]]:
+        """Asks for one row per rollout, in columns as `pandas.DataFrame` takes them; also while the batch runs.
+
+        Args:
+            fields: The columns; None stands for all (`rolloutpool_common.protocol.rows.ROW_FIELDS`).
+            where: Conditions that all must be true: `status=failed`, `turns>3`, `drift~edited`.
+            sort: A field; `-` in front puts the largest first.
+        """
+        columns: dict[str, list[Any]] = {}
+        cursor: str | None = None
+        while True:
+            page = await self._client.ask(views.rows(self.batch_id, cursor, fields=fields, where=where, sort=sort))
+            for name, column in page.columns.items():
+                columns.setdefault(name, []).extend(column)
+            if (cursor := page.next_cursor) is None:
+                return columns
+
+    async def annotate(
+        self,
+        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
+        *,
+        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
+    ) -> None:
+        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
+
+        Args:
+            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
+            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
+
+        Raises:
+            BatchRejected: Something is wrong; `faults` lists all of it.
+            RequestRefused: They would take more memory than a batch's annotations may.
+        """
+        for items in views.annotation_items(scalars or {}, streams or {}):
+            await self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
+
+    async def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
+        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
+        return (await self._client.ask(views.group_statistics(self.batch_id, of))).groups
+
+    async def groups(self) -> list[Group]:
+        """Asks for the groups and their verdicts, in order of name; empty without a group policy."""
+        return await self._client.ask(calls.groups(self.batch_id))
+
+    async def cancel(self) -> None:
+        """Ends every rollout of the batch that has not ended; their results say `cancelled`."""
+        await self._client.ask(calls.cancel(self.batch_id))
+
+    async def wait(self, timeout: float | None = None) -> BatchStatus:
+        """Waits until all rollouts have ended.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Returns:
+            The state of the ended batch.
+
+        Raises:
+            TimeoutError: Some have not ended within `timeout` seconds. They go on.
+        """
+        started = time.monotonic()
+        for delay in status_delays():
+            status = await self.status()
+            if status.state is BatchState.COMPLETE:
+                return status
+            # A look after the time is over would be of no use, so the pause before it is not made either.
+            if timeout is not None and time.monotonic() - started + delay > timeout:
+                break
+            await asyncio.sleep(delay)
+        raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
+
+    async def _refill(self, submission: Submission | None, group: TrainableGroup, attempt: int) -> "_Refill":
+        """Runs the failed siblings of a group again; they are those of `submission`."""
+        if submission is None:
+            raise RefillImpossible()
+        again = submission.again(group.refillable)
+        key = refill_key(self.batch_id, [rollout.uid for rollout in group.refillable], attempt)
+        batch = await self._client.submit(again.rollouts, idempotency_key=key, **again.options)
+        self._tally.refills.add(key)
+        return _Refill(group, batch, again, attempt)
+
+    async def _total(self) -> int:
+        return self.accepted.total if self.accepted else (await self.status()).total
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.batch_id!r})"

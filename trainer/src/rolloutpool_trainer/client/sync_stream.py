@@ -1,0 +1,152 @@
+"""Rollouts ahead of training. Generated from `aio_stream.py` by `make generate`; edit that file, not this one.
+
+That file says how a stream works. A stream belongs to one thread.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from rolloutpool_common.protocol.batch import RolloutItem
+from rolloutpool_trainer.client.groups import TrainableGroup
+from rolloutpool_trainer.client.results import FinishedRollout
+from rolloutpool_trainer.client.stream_cursor import OpenBatch, StreamCursor
+from rolloutpool_trainer.client.submission import Submission
+from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.sync_batch import Batch
+from rolloutpool_trainer.client.tally import sampled_versions
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
+
+__all__ = ["RolloutStream"]
+
+MOST_SUBMITS = 3
+"""A batch that the pool loses so often is lost for another reason than a restart."""
+
+_Items = Sequence[RolloutItem | Mapping[str, Any]]
+
+
+class RolloutStream:
+    """Yields trainable groups of batch after batch, and submits ahead."""
+
+    def __init__(
+        self,
+        client: RolloutClient,
+        prompts: Iterable[_Items],
+        *,
+        in_flight: int = 2,
+        max_staleness: int | None = 1,
+        min_usable: int = 1,
+        refill: int = 0,
+        cursor: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Makes a stream; nothing is submitted before it is iterated.
+
+        Args:
+            client: Of the pool.
+            prompts: Batches, each a list of rollouts as `submit` takes them. After a restart it must give the same
+                ones in the same order; those that were trained already are passed over.
+            in_flight: How many batches are submitted and not yet read to their end.
+            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number.
+            min_usable: How many rollouts a group must have.
+            refill: How often failed siblings may be run again.
+            cursor: Where to go on: `stream.cursor` of the process before.
+            **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run` …
+
+        Raises:
+            ValueError: `in_flight` is below 1, or the cursor is not one of a stream over these prompts.
+        """
+        if in_flight < 1:
+            raise ValueError(f"in_flight must be at least 1; it is {in_flight}")
+        self.version: int | None = None
+        """The number of the weights in training; set it after each update. None: nothing is stale."""
+        self.dropped: Counter[str] = Counter()
+        """How many rollouts were left out of the batches that were read to their end, by reason."""
+        self._client, self._options = client, options
+        self._in_flight, self._max_staleness = in_flight, max_staleness
+        self._min_usable, self._refill = min_usable, refill
+        self._state = StreamCursor.read(cursor)
+        self._prompts = iter(prompts)
+        self._kept: dict[int, _Items] = {}
+        """By position, the prompts of the batches in flight, and of one whose submit failed."""
+        self._batches: dict[int, Batch] = {}
+        self._pass_over_trained()
+
+    @property
+    def cursor(self) -> str:
+        """Where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
+        return self._state.write()
+
+    def __iter__(self) -> Iterator[TrainableGroup]:
+        """Yields groups until the prompts are used up. Iterating again goes on where the last one ended.
+
+        Raises:
+            PoolUnavailable: The pool did not answer for the client's time-out.
+            BatchRejected: Something in the next prompts is wrong.
+        """
+        while True:
+            self._submit_ahead()
+            if not self._state.open:
+                return
+            oldest = self._state.open[0]
+            batch = self._batches[oldest.position]
+            try:
+                for group in batch.trainable_groups(self._min_usable, refill=self._refill, drop=self._stale):
+                    if group.name not in oldest.yielded:
+                        oldest.yielded.append(group.name)
+                        yield group
+            except NotFound:
+                # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
+                if oldest.submits >= MOST_SUBMITS:
+                    raise
+                oldest.submits += 1
+                self._submit(oldest)
+                continue
+            self._state.open.remove(oldest)
+            self.dropped += batch.dropped
+            del self._batches[oldest.position], self._kept[oldest.position]
+
+    def _submit_ahead(self) -> None:
+        while len(self._state.open) < self._in_flight:
+            position = self._state.taken
+            # A submit that failed is tried again with the prompts that were taken for it.
+            if position not in self._kept:
+                items = next(self._prompts, None)
+                if items is None:
+                    return
+                self._kept[position] = items
+            batch = OpenBatch(position, "")
+            self._submit(batch)
+            self._state.open.append(batch)
+            self._state.taken += 1
+
+    def _submit(self, entry: OpenBatch) -> None:
+        items = self._kept[entry.position]
+        try:
+            key = self._state.key(entry.position, entry.submits)
+            batch = self._client.submit(items, idempotency_key=key, **self._options)
+        except IdempotencyConflict:
+            # A trainer that ended after its submit has come back with another address, so this is another batch.
+            entry.submits += 1
+            key = self._state.key(entry.position, entry.submits)
+            batch = self._client.submit(items, idempotency_key=key, **self._options)
+        entry.batch_id = batch.batch_id
+        self._batches[entry.position] = batch
+
+    def _stale(self, rollout: FinishedRollout) -> str | None:
+        versions = sampled_versions(rollout)
+        if self.version is None or self._max_staleness is None or not versions:
+            return None
+        return "stale" if self.version - min(versions) > self._max_staleness else None
+
+    def _pass_over_trained(self) -> None:
+        """Goes to where the process before stood, and knows the prompts of what was in flight then."""
+        in_flight = {entry.position: entry for entry in self._state.open}
+        options = {name: value for name, value in self._options.items() if name != "group"}
+        for position, items in enumerate(islice(self._prompts, self._state.taken)):
+            if entry := in_flight.pop(position, None):
+                self._kept[position] = items
+                self._batches[position] = Batch(self._client, entry.batch_id, None, Submission(items, options))
+        if in_flight:
+            raise ValueError("the cursor is of a stream with more prompts; give the same prompts in the same order")
