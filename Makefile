@@ -19,13 +19,15 @@ SYSTEM_CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
 ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
+# Each has an environment of its own, because their packages do not go together.
+TRAINERS := verifiers trl
 KEEP ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-servers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-servers test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -77,6 +79,16 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n auto tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
+
+test-trainers: ## Train with TRL through a pool, and give real types of other trainers our samples (torch: several GB in build/trainers)
+	@for name in $(TRAINERS); do \
+	  folder=build/trainers/$$name; wanted=tests/trainers/$$name.txt; \
+	  cmp --quiet $$wanted $$folder/requirements.txt || { \
+	    echo "making $$folder"; rm -rf $$folder; mkdir -p build/trainers; $(PYTHON) -m venv $$folder \
+	    && $$folder/bin/pip install --quiet --disable-pip-version-check -r $$wanted \
+	    && cp $$wanted $$folder/requirements.txt; } || exit 1; \
+	  HF_HUB_OFFLINE=1 $$folder/bin/python -m pytest --noconftest tests/trainers/test_$$name*.py $(ARGS) || exit 1; \
+	done
 
 generate: $(STAMP) ## Write the blocking client again, from the client for asyncio
 	$(BIN)/python scripts/generate_sync_client.py

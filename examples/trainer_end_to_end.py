@@ -1,15 +1,14 @@
-"""A training step from end to end: sample groups, reward them, make one padded numpy batch with advantages.
+"""A training step from end to end: sample groups, reward them, make one padded batch with advantages.
 
     python examples/trainer_end_to_end.py
 
-Only `reward` and the scripted policy are toys; replace them, and hand the arrays to your optimiser.
+Only `reward` and the scripted policy are toys; replace them, and hand the arrays to your optimiser (`to_torch`).
+docs/training.md has the same with a real model, up to the optimiser's step.
 """
 
-from collections import defaultdict
-
-import numpy as np
-
 from rolloutpool_common.rendering import load_tokenizer
+from rolloutpool_rl.advantages import group_advantages
+from rolloutpool_rl.padded_batch import PaddedBatch, padded_batch
 from rolloutpool_trainer import FinishedRollout, LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
@@ -22,23 +21,11 @@ def reward(rollout: FinishedRollout) -> float:
     return 1.0 / rollout.response_tokens
 
 
-def train_on(rollouts: list[FinishedRollout]) -> dict[str, np.ndarray]:
-    """Makes arrays [samples, longest sequence]: ids, mask, sampling log-probs, group-relative advantages."""
-    groups: dict[str | None, list[float]] = defaultdict(list)
-    for rollout in rollouts:
-        groups[rollout.group].append(reward(rollout))
-    rows = [(rollout, sample) for rollout in rollouts for sample in rollout.samples]
-    shape = (len(rows), max(len(sample.prompt_ids) + len(sample.response_ids) for _, sample in rows))
-    kinds = {"ids": np.int64, "mask": np.int8, "logprobs": np.float32, "advantages": np.float32}
-    batch: dict[str, np.ndarray] = {name: np.zeros(shape, kind) for name, kind in kinds.items()}
-    for row, (rollout, sample) in enumerate(rows):
-        start, end = len(sample.prompt_ids), len(sample.prompt_ids) + len(sample.response_ids)
-        batch["ids"][row, :end] = sample.prompt_ids + sample.response_ids
-        batch["mask"][row, start:end] = sample.response_mask
-        batch["logprobs"][row, start:end] = sample.response_logprobs
-        advantage = reward(rollout) - np.mean(groups[rollout.group])
-        batch["advantages"][row] = advantage * batch["mask"][row]
-    return batch
+def arrays(rollouts: list[FinishedRollout]) -> PaddedBatch:
+    """Makes what an optimiser needs: ids, mask, sampling log-probs, group-relative advantages."""
+    rewards = [reward(rollout) for rollout in rollouts]
+    gains = group_advantages(rewards, [rollout.group for rollout in rollouts])
+    return padded_batch(rollouts, rewards, advantages=gains.tolist(), pad_id=0)
 
 
 def main() -> None:
@@ -51,13 +38,16 @@ def main() -> None:
                 for i, question in enumerate(calculator_prompts(GROUPS))
             ]
             defaults = {"tokenizer_name": TOKENIZER.name, "idempotent": True, "deadline_seconds": 120}
-            results = list(client.submit(prompts, defaults=defaults, trainer=trainer.urls).results(progress=True))
-    # A failure of the infrastructure is no sample: leave it out, never reward it with 0.
-    completed = [result for result in results if result.status == "completed"]
-    batch = train_on(completed)
-    trained = int(batch["mask"].sum())
-    assert trained == sum(result.response_tokens for result in completed), "each sampled token, exactly once"
-    print(f"{len(completed)} of {len(results)} rollouts, batch {batch['ids'].shape}, {trained} tokens to train")
+            submitted = client.submit(prompts, defaults=defaults, trainer=trainer.urls)
+            # A failure of the infrastructure is no sample: it is left out or run again, never rewarded with 0.
+            groups = list(submitted.trainable_groups(min_usable=3, refill=1))
+            figures = submitted.summary(policy_version="step-1")
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    batch = arrays(rollouts)
+    trained = int(batch.response_mask.sum())
+    assert trained == sum(rollout.response_tokens for rollout in rollouts), "each sampled token, exactly once"
+    print(f"{len(rollouts)} of {GROUPS * GROUP_SIZE} rollouts, rows {batch.input_ids.shape}, {trained} tokens to train")
+    print(f"llm p95 {figures['spans/llm_ms/p95']:.0f} ms, {figures['tools/calls']:.0f} tool calls, none too old")
 
 
 if __name__ == "__main__":
