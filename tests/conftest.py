@@ -17,7 +17,14 @@ from tests.support.redis_server import RedisServer, running_redis
 OUR_PREFIXES = ("ROLLOUT", "TOKENIZER_", "CALCULATOR_", "HF_", "CELERY_", "FLOWER_", "MAKE")
 OUR_NAMES = frozenset({"MAX_CONCURRENT_ROLLOUTS", "HTTP_CLIENT_TIMEOUT", "MFLAGS"})
 # Belong to the test suite, not to the product: CI sets them to turn skips into failures.
-KEPT_NAMES = frozenset({"ROLLOUTPOOL_REQUIRE_BROWSER", "ROLLOUTPOOL_REQUIRE_TOKENIZERS"})
+KEPT_NAMES = frozenset(
+    {
+        "ROLLOUTPOOL_REQUIRE_AXE",
+        "ROLLOUTPOOL_REQUIRE_BROWSER",
+        "ROLLOUTPOOL_REQUIRE_TOKENIZERS",
+        "ROLLOUTPOOL_SCREENSHOTS",
+    }
+)
 
 
 def clean_environment() -> None:

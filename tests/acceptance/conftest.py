@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
+from tests.support.browsers import CHROMIUM
 from tests.support.served_policy import ServedPolicy
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
@@ -37,3 +39,12 @@ def trainer(pool: LocalPool, tokenizer: ChatTokenizer) -> Iterator[ServedPolicy]
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
     with serve_callback(app, [0, 0, 0, 0]) as served:
         yield ServedPolicy(app, list(served.urls))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without its sandbox, which a container has no rights for."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()

@@ -1,78 +1,12 @@
 """The viewer in a real browser: lists and tables. It needs Chromium, as test_rollout_page.py does."""
 
-import os
-import shutil
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from playwright.sync_api import Browser, CDPSession, sync_playwright
+from playwright.sync_api import Browser, CDPSession
+from tests.support.browsers import needs_browser
+from tests.support.viewed_batches import BATCH, EVIL, answers, batch_line
 from tests.support.viewed_pool import viewed
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
-EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\u202egnp"
-BATCH = "b" + "1" * 32
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="chromium is not installed"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium without its sandbox, which a container has no rights for."""
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-def batch_line(number: int, **changes: Any) -> dict[str, Any]:
-    counts = {"queued": 0, "running": 2, "completed": 5, "failed": 1, "cancelled": 0, "expired": 0}
-    line = {"batch_id": f"b{number:032d}", "state": "running", "cancelled": False, "owner": "ann", "run": "ppo-7"}
-    line |= {"labels": {"step": str(number)}, "v1": False, "total": 8, "counts": counts, "turns": 12}
-    line |= {"sampled_tokens": 3456, "failures": {"infra:network_error": 1}, "age_s": 61.5, "seconds": 60.2}
-    return {**line, **changes}
-
-
-def table(count: int, **columns: Any) -> dict[str, Any]:
-    """A page of rows as the API makes it."""
-    made: dict[str, list[Any]] = {
-        "index": list(range(count)),
-        "uid": [f"{BATCH}-{i}" for i in range(count)],
-        "group": [f"g{i // 8}" for i in range(count)],
-        "rollout_id": [f"rollout-{i}" for i in range(count)],
-        "status": ["failed" if i % 7 == 3 else "completed" for i in range(count)],
-        "finish_reason": ["error" if i % 7 == 3 else "stop" for i in range(count)],
-        "category": ["network_error" if i % 7 == 3 else None for i in range(count)],
-        "message": ["no route" if i % 7 == 3 else None for i in range(count)],
-        "drift": [["thinking_stripped"] if i % 11 == 5 else [] for i in range(count)],
-        "turns": [i * 7919 % 13 for i in range(count)],
-        "sampled_tokens": [i * 104729 % 5003 for i in range(count)],
-        "queued_ms": [float(i % 900) for i in range(count)],
-        "total_ms": [float(i * 31 % 90_000) for i in range(count)],
-        "annotations.reward": [None if i % 5 == 0 else (i % 3) / 2 for i in range(count)],
-    }
-    return {
-        "batch_id": BATCH,
-        "total": count,
-        "matched": count,
-        "created_ms": 0,
-        "now_ms": 100_000,
-        "columns": {**made, **columns},
-        "next_cursor": None,
-    }
-
-
-def batch_state(count: int, **changes: Any) -> dict[str, Any]:
-    state = {"batch_id": BATCH, "state": "complete", "total": count, "counts": {"completed": count}, "labels": {}}
-    return {**state, "waiting": [], **changes}
-
-
-def answers(count: int, **columns: Any) -> dict[str, Any]:
-    return {f"/v1/batches/{BATCH}": batch_state(count), f"/v1/batches/{BATCH}/rollouts": table(count, **columns)}
+pytestmark = needs_browser
 
 
 def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:

@@ -5,7 +5,9 @@ The files are served under the same policy as the API serves them.
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,6 +17,7 @@ from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
 
 __all__ = ["ViewedPool", "viewed"]
 
+SCREENSHOTS = os.environ.get("ROLLOUTPOOL_SCREENSHOTS")
 HOST = "http://pool.test"
 PATIENCE_MS = 30_000
 """What is slow here is the machine."""
@@ -44,6 +47,18 @@ class ViewedPool:
         self.page.goto(f"{HOST}/ui{address}")
         self.page.locator("main h1").first.wait_for()
         return self.page
+
+    def look(self, name: str) -> None:
+        """Keeps a picture of the page for people, where ROLLOUTPOOL_SCREENSHOTS names a folder for them."""
+        if SCREENSHOTS is not None:
+            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
+
+    def module(self, name: str, expression: str, value: Any = None) -> Any:
+        """Evaluates an expression with a module of the viewer as `m` and a value as `v`."""
+        return self.page.evaluate(
+            f"async (v) => {{ const m = await import('/ui/{name}'); return {expression}; }}", value
+        )
 
     def close(self) -> None:
         """Ends the page."""

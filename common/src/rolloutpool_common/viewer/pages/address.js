@@ -21,9 +21,20 @@ export const address = (parts, params = {}) => {
   return `#/${parts.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
 };
 
+/** The address that is shown; a page that carries its answers begins with the one that it names. */
+export const here = () => readAddress(location.hash || (document.getElementById("viewer").dataset.start ?? ""));
+
 /** Changes the parameters of this view, without a new entry in the browser's history. */
 export const setParams = (changes) => {
-  const { parts, params } = readAddress(location.hash);
-  history.replaceState(null, "", address(parts, { ...params, ...changes }));
+  const { parts, params } = here();
+  replaceAddress(address(parts, { ...params, ...changes }));
+};
+
+/** Goes to another address in the place of this one, so that the browser's way back does not end here again. */
+export const replaceAddress = (to) => {
+  history.replaceState(null, "", to);
   dispatchEvent(new HashChangeEvent("hashchange"));
 };
+
+/** The batch of a rollout's uid. */
+export const batchOf = (uid) => uid.replace(/-\d+$/, "");

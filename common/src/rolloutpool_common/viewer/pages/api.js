@@ -1,9 +1,15 @@
 // Calls of the API, with the key that the reader typed: it stays in this tab and travels in a header only.
-import { useEffect, useState } from "./vendor/htm_preact.js";
+// A page that carries its answers with it (`rolloutpool show --html`) asks nobody.
+import { useEffect, useRef, useState } from "./vendor/htm_preact.js";
 
 const STORED = "rolloutpool.key";
+const carried = document.getElementById("answers");
+const ANSWERS = carried && new Map(Object.entries(JSON.parse(carried.textContent)));
 
-export const storedKey = () => sessionStorage.getItem(STORED) ?? "";
+/** Whether this page is one file that carries its answers. */
+export const CARRIED = ANSWERS !== null;
+
+export const storedKey = () => (CARRIED ? "" : sessionStorage.getItem(STORED) ?? "");
 export const storeKey = (key) => (key ? sessionStorage.setItem(STORED, key) : sessionStorage.removeItem(STORED));
 
 /** An answer that is an error, in the API's own words. */
@@ -16,6 +22,10 @@ export class ApiFailure extends Error {
 
 /** Asks for a path of the API, such as `/v1/batches`; throws an `ApiFailure`. */
 export const ask = async (path, signal) => {
+  if (ANSWERS) {
+    if (ANSWERS.has(path)) return ANSWERS.get(path);
+    throw new ApiFailure(404, "This file does not hold it: ask the pool.");
+  }
   const key = storedKey();
   let answer;
   try {
@@ -33,34 +43,43 @@ export const ask = async (path, signal) => {
   }
   const document_ = await answer.json().catch(() => null);
   if (!answer.ok) throw new ApiFailure(answer.status, document_?.error?.message ?? `status ${answer.status}`);
+  if (document_ === null) throw new ApiFailure(answer.status, "The answer is not JSON.");
   return document_;
 };
 
 /**
- * Asks while a component is shown, and again after `every` ms (0: once) if the page is in view.
+ * Asks while a component is shown, and again after `every` ms (0: not again) if the page is in view. `every` may be a
+ * function of the last success, null if there was none.
  * Returns { data, error, again }; `data` is that of the last success.
  */
 export const useAnswer = (path, every = 0) => {
   const [answer, setAnswer] = useState({ path: null, data: null, error: null });
   const [round, setRound] = useState(0);
+  const last = useRef(null);
+  const rate = useRef(every);
+  rate.current = every;
   useEffect(() => {
     if (!path) return undefined;
     const stop = new AbortController();
     let timer = 0;
-    const again = () => (document.hidden ? (timer = setTimeout(again, every)) : setRound((n) => n + 1));
+    const pause = () => (typeof rate.current === "function" ? rate.current(last.current) : rate.current);
+    const again = () => (document.hidden ? (timer = setTimeout(again, pause())) : setRound((n) => n + 1));
     ask(path, stop.signal)
-      .then((data) => setAnswer({ path, data, error: null }))
+      .then((data) => {
+        last.current = data;
+        setAnswer({ path, data, error: null });
+      })
       .catch((error) => {
         if (!stop.signal.aborted) setAnswer((before) => ({ path, data: before.path === path ? before.data : null, error }));
       })
       .finally(() => {
-        if (every && !stop.signal.aborted) timer = setTimeout(again, every);
+        if (!stop.signal.aborted && !CARRIED && pause()) timer = setTimeout(again, pause());
       });
     return () => {
       stop.abort();
       clearTimeout(timer);
     };
-  }, [path, every, round]);
+  }, [path, typeof every === "function" ? 0 : every, round]);
   const mine = answer.path === path;
   return { data: mine ? answer.data : null, error: mine ? answer.error : null, again: () => setRound((n) => n + 1) };
 };

@@ -1,48 +1,68 @@
 // The viewer: reads the address, shows its view, and keeps what all views share.
 import { html, render, useEffect, useState } from "./vendor/htm_preact.js";
-import { address, readAddress } from "./address.js";
-import { storeKey, storedKey } from "./api.js";
+import { address, batchOf, here } from "./address.js";
+import { CARRIED, storeKey, storedKey } from "./api.js";
 import { Batch } from "./batch.js";
 import { Batches } from "./batches.js";
+import { Compare } from "./compare.js";
+import { Group } from "./group.js";
+import { Groups } from "./groups.js";
+import { Lanes } from "./lanes.js";
 import { useKeys } from "./parts.js";
+import { Proof } from "./proof.js";
 import { Rollout } from "./rollout.js";
 import { visible } from "./text.js";
 
 const HELP = [
-  ["j k", "next and previous row"],
+  ["j k", "next and previous row; in a rollout: run of tokens"],
+  ["h l", "previous and next token; in a group: rollout"],
   ["Enter", "open the row"],
   ["/", "filter"],
-  ["1 2 3 4", "in a rollout: colour by mask, segment, probability, none"],
-  ["t", "first trained run"],
-  ["j k h l", "next and previous run, previous and next token"],
-  ["n p", "next and previous rollout"],
-  ["u", "up: from a rollout to its batch, from a batch to the list"],
+  ["1 2 3 4 5 0", "in a rollout: colour by mask, origin, probability, policy version, annotation, nothing"],
+  ["t T", "first trained run, next trained run"],
+  ["b y", "borders of tokens, copy the ids of the run"],
+  ["n p", "next and previous rollout of the group; in a group: group"],
+  ["c", "compare this rollout with the next"],
+  ["u", "up: from a rollout to its group or batch, from a batch to the list"],
   ["?", "this list"],
 ];
+const OF_BATCH = new Set(["batch", "groups", "group", "lanes"]);
 
-const View = ({ parts: [kind, id], params }) => {
+const View = ({ parts: [kind, id, second], params }) => {
   if (!kind || kind === "batches") return html`<${Batches} params=${params} />`;
   if (kind === "batch" && id) return html`<${Batch} key=${id} id=${id} params=${params} />`;
+  if (kind === "groups" && id) return html`<${Groups} key=${id} id=${id} params=${params} />`;
+  if (kind === "group" && id && second) return html`<${Group} key=${`${id}/${second}`} id=${id} name=${second} params=${params} />`;
+  if (kind === "lanes" && id) return html`<${Lanes} key=${id} id=${id} params=${params} />`;
   if (kind === "rollout" && id) return html`<${Rollout} key=${id} uid=${id} params=${params} />`;
+  if (kind === "proof" && id) return html`<${Proof} key=${id} uid=${id} params=${params} />`;
+  if (kind === "compare" && id) return html`<${Compare} key=${`${id}/${second}`} uids=${[id, second]} params=${params} />`;
   return html`<div><h1>There is no such view</h1><p><a href="#/">All batches</a></p></div>`;
 };
 
 /** The way up from a view: pairs of name and address, the outermost first. */
-const path = ([kind, id]) => {
-  const way = [["batches", "#/"]];
+const path = ({ parts: [kind, id, second], params }) => {
+  const way = CARRIED ? [] : [["batches", "#/"]];
   if (!id) return way;
-  const batch = kind === "batch" ? id : id.replace(/-\d+$/, "");
-  way.push([batch, address(["batch", batch])]);
-  if (kind !== "batch") way.push([id, address([kind, id])]);
+  const batch = OF_BATCH.has(kind) ? id : batchOf(id);
+  if (!CARRIED) way.push([batch, address(["batch", batch])]);
+  if (kind === "groups" || kind === "group") way.push(["groups", address(["groups", batch])]);
+  if (kind === "lanes") way.push(["lanes", address(["lanes", batch])]);
+  if (kind === "group" && second) way.push([`group ${second}`, address(["group", batch, second])]);
+  if (OF_BATCH.has(kind)) return way;
+  if (params.group) way.push([`group ${params.group}`, address(["group", batch, params.group])]);
+  way.push([id, address(["rollout", id], { group: params.group })]);
+  if (kind === "proof") way.push(["proof", address(["proof", id], { group: params.group })]);
+  if (kind === "compare" && second) way.push(["compare", address(["compare", id, second])]);
   return way;
 };
 
 const App = () => {
-  const [where, setWhere] = useState(readAddress(location.hash));
+  const [where, setWhere] = useState(here());
   const [round, setRound] = useState(0);
   const [help, setHelp] = useState(false);
   useEffect(() => {
-    const moved = () => setWhere(readAddress(location.hash));
+    const moved = () => setWhere(here());
     const newKey = () => setRound((n) => n + 1);
     addEventListener("hashchange", moved);
     addEventListener("newkey", newKey);
@@ -51,10 +71,11 @@ const App = () => {
       removeEventListener("newkey", newKey);
     };
   }, []);
-  const way = path(where.parts);
+  const way = path(where);
   const title = way.length > 1 ? `${visible(way.at(-1)[0])} · rolloutpool` : "rolloutpool";
   useEffect(() => {
-    document.title = title;
+    // A file that carries its answers has a title of its own.
+    if (!CARRIED) document.title = title;
   }, [title]);
   useKeys({
     "?": () => setHelp(!help),
@@ -69,7 +90,7 @@ const App = () => {
       <nav aria-label="where you are">${way.map(([name, href], at) => html`<span key=${href}>${at ? "› " : ""}<a href=${href}>${visible(name)}</a></span>`)}</nav>
       ${storedKey() && html`<button onClick=${forget}>forget the key</button>`}
       <button onClick=${() => setHelp(!help)} aria-expanded=${help}>keys <kbd>?</kbd></button></header>
-    ${help && html`<dl class="help">${HELP.map(([key, means]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${means}</dd>`)}</dl>`}
+    ${help && html`<section class="help" aria-label="keys"><dl>${HELP.map(([key, means]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${means}</dd>`)}</dl></section>`}
     <main><${View} key=${round} ...${where} /></main></div>`;
 };
 

@@ -3,12 +3,13 @@ import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
 import { useAnswer } from "./api.js";
 import { Grid } from "./grid.js";
-import { Failure, Tabs, useKeys } from "./parts.js";
+import { Failure, FilterBar, Tabs } from "./parts.js";
 import { choose } from "./rows.js";
 import { cell, duration, figure, state, visible } from "./text.js";
 
 const NONE = { index: [] };
 const LARGE = 1000;
+const ANNOTATION = "annotations.";
 
 /** Fetches a batch's state and rows; again every few seconds while it runs. */
 export const useBatch = (id) => {
@@ -21,20 +22,34 @@ export const useBatch = (id) => {
   return { batch: batch.data, page: rows.data, columns: rows.data?.columns ?? NONE, error: batch.error ?? rows.error };
 };
 
+/** Names of the annotations that some rollout of the batch has. */
+export const annotationsOf = (columns) =>
+  Object.keys(columns).filter((name) => name.startsWith(ANNOTATION)).map((name) => name.slice(ANNOTATION.length));
+
+/** Chooses places of columns: [order, what is wrong with the filter or null]. */
+export const chosen = (columns, where, sort) => {
+  try {
+    return [choose(columns, where, sort), null];
+  } catch (wrong) {
+    return [[], wrong];
+  }
+};
+
 // Views have one element at their root: lists of elements side by side would be moved when a state changes, and lose focus.
 /** The head that all views of a batch have. */
 export const BatchHead = ({ id, batch, error, current }) => {
-  const tabs = [["rollouts", address(["batch", id])]];
+  const tabs = [["rollouts", address(["batch", id])], ["groups", address(["groups", id])], ["lanes", address(["lanes", id])]];
   const counts = Object.entries(batch?.counts ?? {}).filter(([, count]) => count);
   return html`<div><h1>Batch <code>${visible(id)}</code></h1>
     <${Failure} error=${error} />
     <p class="chips">${counts.map(([name, count]) => html`<span key=${name} class="chip ${name === "failed" ? "bad" : ""}">${state(name)} ${figure(count)}</span>`)}
       ${Object.entries(batch?.labels ?? {}).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}</p>
     ${(batch?.waiting ?? []).map((entry, at) => html`<${Waiting} key=${at} entry=${entry} />`)}
-    ${tabs.length > 1 && html`<${Tabs} tabs=${tabs} current=${current} />`}</div>`;
+    <${Tabs} label="views of this batch" tabs=${tabs} current=${current} /></div>`;
 };
 
-const Waiting = ({ entry }) =>
+/** What rollouts wait for. */
+export const Waiting = ({ entry }) =>
   html`<p class="alert mild"><strong>Waits for ${visible(entry.waits_for)}</strong> ${visible(entry.endpoint)}:
     ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${figure(entry.tries)} tries, ${figure(entry.rollouts)} rollouts</p>`;
 
@@ -64,29 +79,17 @@ export const Batch = ({ id, params }) => {
   const where = params.where ?? "";
   const sort = params.sort ?? "index";
   const all = useMemo(() => withReasons(columns), [columns]);
-  const [order, fault] = useMemo(() => {
-    try {
-      return [choose(all, where, sort), null];
-    } catch (wrong) {
-      return [[], wrong];
-    }
-  }, [all, where, sort]);
+  const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
   const open = (place) => {
     location.hash = address(["rollout", columns.uid[place]]);
   };
-  useKeys({ "/": () => search.current.focus() });
-  const annotated = Object.keys(columns).filter((name) => name.startsWith("annotations."));
   const shown = COLUMNS.concat(
-    annotated.slice(0, 2).map((name) => ({ name, title: name.slice("annotations.".length), width: "84px", number: true })),
+    annotationsOf(columns).slice(0, 2).map((name) => ({ name: `${ANNOTATION}${name}`, title: name, width: "84px", number: true })),
   ).map((column) => ({ ...column, show: (place) => (column.show ?? cell)(all[column.name]?.[place]) }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />
-    <div class="bar">
-      <input type="search" ref=${search} value=${where} aria-label="filter" spellcheck="false"
-        placeholder="filter: words, status=failed, turns>3, drift~edited, annotations.reward<0.5"
-        onInput=${(event) => { setSelected(-1); setParams({ where: event.target.value }); }} />
-      <span aria-live="polite">${figure(order.length)} of ${figure(page?.total ?? 0)} rollouts</span>
-    </div>
-    <${Failure} error=${fault} />
+    <${FilterBar} search=${search} where=${where} placeholder="filter: words, status=failed, turns>3, drift~edited, annotations.reward<0.5" fault=${fault}
+      onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${figure(page?.total ?? 0)} rollouts"
+      file="${id}.csv" columns=${columns} names=${Object.keys(columns)} order=${order} />
     <${Grid} label="rollouts" columns=${shown} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
       onSelect=${setSelected} onOpen=${open} onSort=${(by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
 };

@@ -14,9 +14,9 @@ const nextSort = (sort, name, number) => {
 
 /**
  * columns: [{ name, title, width, number, show(place) }]; order: places of the data; sort: a field, `-` in front for
- * the largest first; selected: a position in `order`.
+ * the largest first; selected: a position in `order`; marked(place): whether a row is set apart.
  */
-export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, onOpen }) => {
+export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, onOpen, marked }) => {
   const body = useRef(null);
   const [view, setView] = useState({ first: 0, count: 40 });
   const look = () => {
@@ -76,7 +76,7 @@ export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, 
   const rows = [];
   for (let at = view.first; at < Math.min(view.first + view.count, order.length); at++) {
     const place = order[at];
-    rows.push(html`<div class="row" role="row" key=${place} id="row-${at}" aria-rowindex=${at + 2}
+    rows.push(html`<div class=${marked?.(place) ? "row marked" : "row"} role="row" key=${place} id="row-${at}" aria-rowindex=${at + 2}
       aria-selected=${at === selected ? "true" : "false"} style=${{ transform: `translateY(${at * ROW}px)` }}
       onClick=${() => onOpen(place)}>
       ${columns.map(({ name, number, show }) => html`<div role="gridcell" key=${name} class=${number ? "cell number" : "cell"}>${show(place)}</div>`)}

@@ -1,6 +1,8 @@
 // Small parts that several views share.
 import { html, useEffect, useState } from "./vendor/htm_preact.js";
+import { setParams } from "./address.js";
 import { storeKey } from "./api.js";
+import { csv, save } from "./export.js";
 import { visible } from "./text.js";
 
 /** Asks for a key. It is never part of an address, and a form that is not sent keeps it out of the browser's history. */
@@ -36,8 +38,22 @@ export const useKeys = (keys) =>
     return () => document.removeEventListener("keydown", act);
   });
 
-/** Tabs of a batch. */
-export const Tabs = ({ tabs, current }) =>
-  html`<nav class="tabs" aria-label="views of this batch">
+/** Tabs: pairs of name and address. */
+export const Tabs = ({ label, tabs, current }) =>
+  html`<nav class="tabs" aria-label=${label}>
     ${tabs.map(([name, href]) => html`<a key=${name} href=${href} aria-current=${name === current ? "page" : undefined}>${name}</a>`)}
   </nav>`;
+
+/** The line above a table: its filter (kept in the address), how many rows pass, and the table as a file. */
+export const FilterBar = ({ search, where, placeholder, fault, onWhere, said, file, columns, names, order, children }) => {
+  useKeys({ "/": () => search.current.focus() });
+  const change = (event) => {
+    onWhere();
+    setParams({ where: event.target.value });
+  };
+  return html`<div><div class="bar">
+      <input type="search" ref=${search} value=${where} aria-label="filter" spellcheck="false" placeholder=${placeholder} onInput=${change} />
+      ${children}<span class="passes" aria-live="polite">${said}</span>
+      <button onClick=${() => save(file, "text/csv", csv(columns, names, order))}>save as CSV</button></div>
+    <${Failure} error=${fault} /></div>`;
+};

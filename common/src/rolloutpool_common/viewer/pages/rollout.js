@@ -1,46 +1,90 @@
-// One rollout: how it went, then every token with its origin.
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
-import { useAnswer } from "./api.js";
-import { Failure, useKeys } from "./parts.js";
-import { duration, figure, state, visible } from "./text.js";
-import { drawSample, factsOf, tokenAt } from "./tokens.js";
+// One rollout: how it went, then every token with its origin, beside its messages.
+import { html, useEffect, useMemo } from "./vendor/htm_preact.js";
+import { address, batchOf, replaceAddress } from "./address.js";
+import { CARRIED, useAnswer } from "./api.js";
+import { Waiting } from "./batch.js";
+import { save } from "./export.js";
+import { Lane, LaneLegend } from "./lane.js";
+import { turnParts } from "./lane_figures.js";
+import { Failure, Tabs, useKeys } from "./parts.js";
+import { useReader } from "./pieces.js";
+import { Samples } from "./samples.js";
+import { counted, duration, figure, state, visible } from "./text.js";
 
-const COLOURS = [["mask", "mask"], ["kind", "segment"], ["prob", "probability"], ["plain", "none"]];
+const EVERY = 3000;
+const NO_DRIFT = ["none", "unverified", "edited"];
 
-export const Rollout = ({ uid, params }) => {
-  const path = `/v1/rollouts/${encodeURIComponent(uid)}`;
-  const [open, setOpen] = useState(true);
-  const answer = useAnswer(path, open ? 3000 : 0);
-  const ended = Boolean(answer.data?.result);
-  if (answer.data && ended === open) setOpen(!ended);
-  const history = useAnswer(`${path}/history`, open ? 3000 : 0);
-  const annotations = useAnswer(answer.data ? `${path}/annotations` : null);
-  const { data } = answer;
-  const result = data?.result;
-  const batch = uid.replace(/-\d+$/, "");
-  const number = Number(uid.slice(batch.length + 1));
-  const beside = (by) => {
-    if (number + by >= 0) location.hash = address(["rollout", `${batch}-${number + by}`], { colour: params.colour });
-  };
-  useKeys({ n: () => beside(1), p: () => beside(-1) });
-  return html`<div><h1>${visible(data?.rollout_id ?? uid)}</h1>
-    <p class="soft"><code>${visible(uid)}</code>${data?.group ? ` in group ${visible(data.group)}` : ""}</p>
-    <${Failure} error=${answer.error} />
-    ${data && !result && html`<p>${state(data.status)}${data.worker ? ` at ${visible(data.worker)}` : ""}, attempt ${figure(data.attempt)}, ${figure(data.turns)} turns so far</p>`}
-    ${result && html`<${Head} result=${result} scalars=${annotations.data?.scalars ?? {}} />`}
-    ${history.data && html`<${History} history=${history.data} />`}
-    ${result && html`<${Turns} turns=${result.turns} />`}
-    ${result && html`<${Samples} key=${uid} result=${result} streams=${annotations.data?.streams ?? {}} params=${params} />`}
-    ${result && html`<${Messages} messages=${result.messages} />`}</div>`;
+/** Fetches a rollout, again until it has ended: { view, result, error }. */
+export const useRollout = (uid) => {
+  const answer = useAnswer(`/v1/rollouts/${encodeURIComponent(uid)}`, (data) => (data?.result ? 0 : EVERY));
+  return { view: answer.data, result: answer.data?.result ?? null, error: answer.error };
 };
 
-const Head = ({ result, scalars }) => {
+/** Uids of a rollout's group in their order; without a group of those beside it in the batch. */
+const useSiblings = (view) => {
+  const group = view?.group;
+  const path = group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
+  const { data } = useAnswer(CARRIED ? null : path);
+  if (!view || CARRIED) return [];
+  const uids = data?.columns.uid ?? [];
+  if (uids.includes(view.uid)) return uids;
+  return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0).map((index) => `${view.batch_id}-${index}`);
+};
+
+/** The head that all views of a rollout have. */
+export const RolloutHead = ({ uid, view, error, params, current }) => {
+  const keep = { group: params.group };
+  useEffect(() => {
+    // A caller's own name for it is no uid; the address that is sent on should be one.
+    if (view && view.uid !== uid) replaceAddress(address([current === "proof" ? "proof" : "rollout", view.uid], params));
+  }, [view?.uid]);
+  const siblings = useSiblings(view);
+  const at = siblings.indexOf(view?.uid);
+  const kind = current === "proof" ? "proof" : "rollout";
+  const [before, after] = at < 0 ? [] : [siblings[at - 1], siblings[at + 1]];
+  const go = (to) => to && (location.hash = address([kind, to], { ...keep, colour: params.colour }));
+  const other = after ?? before;
+  const compare = other && address(["compare", view.uid, other]);
+  useKeys({ n: () => go(after), p: () => go(before), c: () => compare && (location.hash = compare) });
+  const tabs = [["tokens", address(["rollout", uid], keep)], ["proof", address(["proof", uid], keep)]];
+  return html`<div><h1>${visible(view?.rollout_id ?? uid)}</h1>
+    <p class="soft"><code>${visible(uid)}</code>${view?.group != null && html`<span> in group ${CARRIED ? visible(view.group) : html`<a href=${address(["group", view.batch_id, view.group])}>${visible(view.group)}</a>`}</span>`}
+      ${before && html`<span> · <a href=${address([kind, before], keep)}>previous <kbd>p</kbd></a></span>`}
+      ${after && html`<span> · <a href=${address([kind, after], keep)}>next <kbd>n</kbd></a></span>`}
+      ${compare && html`<span> · <a href=${compare}>compare with ${after ? "the next" : "the one before"} <kbd>c</kbd></a></span>`}
+      ${view?.result && html`<span> · <button onClick=${() => save(`${view.uid}.json`, "application/json", JSON.stringify(view.result))}>save as JSON</button></span>`}</p>
+    <${Failure} error=${error} />
+    ${view && !view.result && html`<p>${state(view.status)}${view.worker ? ` at ${visible(view.worker)}` : ""}, attempt ${figure(view.attempt)}, ${counted(view.turns, "turn")} so far</p>`}
+    ${view?.waiting && html`<${Waiting} entry=${view.waiting} />`}
+    <${Tabs} label="views of this rollout" tabs=${tabs} current=${current} /></div>`;
+};
+
+export const Rollout = ({ uid, params }) => {
+  const { view, result, error } = useRollout(uid);
+  const path = `/v1/rollouts/${encodeURIComponent(view?.uid ?? uid)}`;
+  const history = useAnswer(view && `${path}/history`, () => (result ? 0 : EVERY));
+  const annotations = useAnswer(result && `${path}/annotations`);
+  const said = annotations.data;
+  const known = Boolean(said || annotations.error);
+  const [reader, note] = useReader(result);
+  return html`<div><${RolloutHead} uid=${uid} view=${view} error=${error} params=${params} current="tokens" />
+    ${result && html`<${Facts} result=${result} scalars=${said?.scalars ?? {}} />`}
+    ${history.data && html`<${History} history=${history.data} />`}
+    ${result && html`<${Turns} result=${result} />`}
+    ${note && html`<p class="soft">${note}</p>`}
+    ${result && html`<div class="columns">${known && reader !== undefined
+      ? html`<${Samples} key=${result.uid} result=${result} streams=${said?.streams ?? NOTHING} reader=${reader} params=${params} />`
+      : html`<p>…</p>`}<${Messages} messages=${result.messages} /></div>`}</div>`;
+};
+
+const NOTHING = {};
+
+const Facts = ({ result, scalars }) => {
   const { failure, spans } = result;
   return html`<div><p class="chips"><span class="chip ${result.status === "completed" ? "" : "bad"}">${state(result.status)}</span>
       <span class="chip">ended by ${visible(result.finish_reason)}</span>
       <span class="chip">${visible(result.alignment ?? "nothing sampled")}</span>
-      ${Object.entries(result.drift).map(([name, count]) => html`<span key=${name} class="chip drift">≠ ${visible(name)} in ${figure(count)} turns</span>`)}
+      ${Object.entries(result.drift).map(([name, count]) => html`<span key=${name} class="chip drift">≠ ${visible(name)} in ${counted(count, "turn")}</span>`)}
       ${result.warnings.map((name) => html`<span key=${name} class="chip">⚠ ${visible(name)}</span>`)}
       ${Object.entries(result.labels).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}
       ${Object.entries(scalars).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)} ${figure(value)}</span>`)}</p>
@@ -56,115 +100,37 @@ const History = ({ history }) => {
   const told = history.attempts.some((attempt) => attempt.reason) || history.not_before_ms;
   if (!told && history.attempts.length < 2) return null;
   const since = (ms) => (ms == null ? "" : duration(ms - history.accepted_ms));
-  return html`<details open=${history.status !== "completed"}><summary>History: ${figure(history.attempts.length)} attempts</summary>
+  return html`<details open=${history.status !== "completed"}><summary>History: ${counted(history.attempts.length, "attempt")}</summary>
     <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
     <tbody>${history.attempts.map((one) => html`<tr key=${one.attempt}><td>${figure(one.attempt)}</td><td>${visible(one.worker)}</td><td>${since(one.claimed_ms)}</td><td>${since(one.ended_ms)}</td>
       <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td>${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
 };
 
-const Turns = ({ turns }) =>
-  turns.length > 0 && html`<details><summary>${figure(turns.length)} turns</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label="turns"><table><thead><tr><th>turn</th><th class="number">prompt</th><th class="number">sampled</th><th class="number">mask sent</th><th class="number">tools</th><th>finish</th><th>stop token</th><th>policy</th><th>drift</th></tr></thead>
-    <tbody>${turns.map((turn) => html`<tr key=${turn.turn}><td>${figure(turn.turn)}</td><td class="number">${figure(turn.prompt_tokens)}</td><td class="number">${figure(turn.sampled_tokens)}</td><td class="number">${figure(turn.mask_sent) || "none"}</td>
-      <td class="number">${figure(turn.tool_calls)}</td><td>${visible(turn.finish_reason ?? "none")}</td><td>${visible(turn.stop)}</td><td>${visible(turn.policy_version ?? "none")}</td>
-      <td class=${["none", "edited"].includes(turn.drift) ? "" : "drift"}>${["none", "edited"].includes(turn.drift) ? "" : "≠ "}${visible(turn.drift)}</td></tr>`)}</tbody></table></div></details>`;
+const tool = ({ name, ms, ok }) => `${visible(name)} ${ok ? "✓" : "✕"} ${duration(ms)}`;
 
-const Samples = ({ result, streams, params }) => {
-  const boxes = useRef([]);
-  const root = useRef(null);
-  const here = useRef(null);
-  const [facts, setFacts] = useState(null);
-  const colour = COLOURS.some(([name]) => name === params.colour) ? params.colour : "mask";
-  const runs = useRef([]);
-  useLayoutEffect(() => {
-    runs.current = result.samples.map((sample, at) => drawSample(boxes.current[at], sample, { turns: result.turns }));
-  }, [result]);
-  const inspect = (token) => {
-    if (!token || token === here.current) return;
-    here.current?.classList.remove("here");
-    here.current = token;
-    token.classList.add("here");
-    const at = boxes.current.findIndex((box) => box?.contains(token));
-    setFacts({ sample: at, text: token.textContent, ...factsOf(token, result.samples[at], runs.current[at]) });
-  };
-  const go = (token, block = "nearest") => {
-    if (!token) return;
-    inspect(token);
-    token.scrollIntoView({ block });
-  };
-  const trained = () => {
-    const order = runs.current.flatMap((list, sample) => list.filter((run) => run.trained).map((run) => [sample, run.start]));
-    if (order.length) go(tokenAt(boxes.current[order[0][0]], order[0][1]), "center");
-  };
-  const step = (by) => {
-    const order = runs.current.flatMap((list, sample) => list.map((run) => [sample, run.start]));
-    const now = here.current ? factsAt() : null;
-    const at = now ? order.findIndex(([sample, start]) => sample === now.sample && start === now.run.start) : by > 0 ? -1 : order.length;
-    const to = order[Math.min(Math.max(at + by, 0), order.length - 1)];
-    if (to) go(tokenAt(boxes.current[to[0]], to[1]), "center");
-  };
-  const factsAt = () => {
-    const sample = boxes.current.findIndex((box) => box?.contains(here.current));
-    return { sample, ...factsOf(here.current, result.samples[sample], runs.current[sample]) };
-  };
-  const token = (by) => {
-    if (!here.current) return step(by);
-    const { sample, at } = factsAt();
-    return go(tokenAt(boxes.current[sample], at + by));
-  };
-  const paint = (name) => setParams({ colour: name === "mask" ? "" : name });
-  useKeys({
-    j: () => step(1), k: () => step(-1), l: () => token(1), h: () => token(-1), t: trained,
-    ...Object.fromEntries(COLOURS.map(([name], at) => [String(at + 1), () => paint(name)])),
-  });
-  useEffect(() => {
-    const [sample, at] = (params.at ?? "").split(".").map(Number);
-    if (params.at && boxes.current[sample]) go(tokenAt(boxes.current[sample], at), "center");
-  }, [result]);
-  const counts = useMemo(() => {
-    let all = 0;
-    let masked = 0;
-    for (const sample of result.samples) {
-      all += sample.prompt_ids.length + sample.response_ids.length;
-      for (const value of sample.response_mask) masked += value;
-    }
-    return { all, masked };
-  }, [result]);
-  const link = facts && address(["rollout", result.uid], { colour: params.colour, at: `${facts.sample}.${facts.at}` });
-  return html`<section><h2>Tokens: trained ${figure(counts.masked)} of ${figure(counts.all)}</h2>
-    <div class="bar"><fieldset><legend>colour by</legend>
-      ${COLOURS.map(([name, title]) => html`<label key=${name}><input type="radio" name="colour" checked=${colour === name} onChange=${() => paint(name)} /> ${title}</label>`)}</fieldset>
-      <button onClick=${trained}>first trained run <kbd>t</kbd></button>
-      <span class="soft"><kbd>j</kbd> <kbd>k</kbd> runs, <kbd>h</kbd> <kbd>l</kbd> tokens, <kbd>n</kbd> <kbd>p</kbd> next and previous rollout</span></div>
-    <${Legend} colour=${colour} />
-    <div ref=${root} class="by-${colour}" onPointerOver=${(event) => event.target.matches?.(".block > i") && inspect(event.target)}>
-      ${result.samples.map((sample, at) => html`<div key=${at} class="sample"><h3>Sample ${at + 1} <span class="soft">${figure(sample.prompt_ids.length)} + ${figure(sample.response_ids.length)} tokens</span></h3>
-        <div ref=${(box) => { boxes.current[at] = box; }}></div></div>`)}
-      ${!result.samples.length && html`<p>There are no samples: no turn was proved.</p>`}</div>
-    <footer class="inspector" role="status">${facts
-      ? html`<span><b>id</b> <code>${facts.id}</code></span><span><b>reads</b> <code>${facts.text}</code></span>
-        ${facts.logprob != null && html`<span><b>log-prob</b> ${facts.logprob.toFixed(4)} (p ${Math.exp(facts.logprob).toPrecision(2)})</span>`}
-        <span><b>mask</b> ${facts.trained ? 1 : 0}</span><span><b>from</b> ${visible(facts.run.kind)}</span>
-        ${facts.run.turn != null && html`<span><b>turn</b> ${figure(facts.run.turn)}</span>`}
-        ${facts.run.policy != null && html`<span><b>policy</b> ${visible(facts.run.policy)}</span>`}
-        ${Object.entries(streams).map(([name, lists]) => lists[facts.sample]?.[facts.response] != null && html`<span key=${name}><b>${visible(name)}</b> ${figure(lists[facts.sample][facts.response])}</span>`)}
-        <span><b>position</b> <a href=${link}>${figure(facts.at)} in sample ${facts.sample + 1}</a></span>`
-      : "Point at a token, or press j."}</footer></section>`;
+const Turns = ({ result }) => {
+  const { turns, spans, uid } = result;
+  const parts = useMemo(() => turns.map(turnParts), [turns]);
+  if (!turns.length) return null;
+  const timed = parts.some((list) => list.length);
+  const end = Math.max(1, ...parts.map((list) => list.at(-1)?.to ?? 0));
+  const queued = { kind: "queued", from: 0, to: Math.min(spans.queued_ms, parts.find((list) => list.length)?.[0].from ?? 0) };
+  return html`<details open=${turns.length <= 12}><summary>${counted(turns.length, "turn")}</summary>
+    ${timed && html`<${LaneLegend} kinds=${["queued", "model", "tools"]} />`}
+    <div class="scroll" tabindex="0" role="region" aria-label="turns"><table><thead><tr><th>turn</th>${timed && html`<th class="wide">time: 0 to ${duration(end)}</th>`}<th class="number">model</th><th>tools</th><th class="number">prompt</th><th class="number">sampled</th><th class="number">mask sent</th><th>finish</th><th>stop token</th><th>policy</th><th>drift</th></tr></thead>
+    <tbody>${turns.map((turn, at) => html`<tr key=${turn.turn}><td>${figure(turn.turn)}</td>
+      ${timed && html`<td><${Lane} parts=${at || !queued.to ? parts[at] : [queued, ...parts[at]]} end=${end} /></td>`}
+      <td class="number">${duration(turn.llm_ms)}</td><td>${turn.tools?.length ? turn.tools.map(tool).join(", ") : figure(turn.tool_calls || null)}</td>
+      <td class="number">${figure(turn.prompt_tokens)}</td><td class="number">${figure(turn.sampled_tokens)}</td><td class="number">${figure(turn.mask_sent) || "none"}</td>
+      <td>${visible(turn.finish_reason ?? "none")}</td><td>${visible(turn.stop)}</td><td>${visible(turn.policy_version ?? "none")}</td>
+      <td class=${NO_DRIFT.includes(turn.drift) ? "" : "drift"}>${NO_DRIFT.includes(turn.drift) ? visible(turn.drift) : html`<a class="drift" href=${address(["proof", uid])}>≠ ${visible(turn.drift)}</a>`}</td></tr>`)}</tbody></table></div></details>`;
 };
 
-const LEGENDS = {
-  mask: [["m", "", "mask 1"], ["s u", "", "sampled, not trained"], ["g u", "", "mask 0"]],
-  kind: [["s m", "", "sampled by the policy"], ["g u", "", "template and tools"], ["c u", "", "end of a turn that sampled none"], ["o u", "", "prompt"]],
-  prob: [["m", "q4", "≥ 0.9"], ["m", "q3", "≥ 0.5"], ["m", "q2", "≥ 0.1"], ["m", "q1", "≥ 0.01"], ["m", "q0", "less"]],
-  plain: [],
-};
-
-const Legend = ({ colour }) =>
-  html`<p class="legend by-${colour}">${LEGENDS[colour].map(([run, q, says]) => html`<span key=${says} class="run ${run}"><i class=${q}>${says}</i></span> `)}</p>`;
+const said = (content) => (typeof content === "string" ? content : JSON.stringify(content, null, 1));
 
 const Messages = ({ messages }) =>
-  html`<section><h2>Messages</h2>${messages.map((message, at) => html`<details key=${at} class="message" open=${at > messages.length - 3}>
+  html`<aside aria-label="messages"><h2>${counted(messages.length, "message")}</h2>${messages.map((message, at) => html`<details key=${at} class="message" open=${at > messages.length - 6}>
     <summary><b>${visible(message.role)}</b> <span class="soft">${message.tool_call_id ? `answers ${visible(message.tool_call_id)}` : ""}</span></summary>
-    ${message.content && html`<pre>${visible(typeof message.content === "string" ? message.content : JSON.stringify(message.content, null, 1))}</pre>`}
-    ${message.reasoning_content && html`<pre class="soft">${visible(message.reasoning_content)}</pre>`}
-    ${(message.tool_calls ?? []).map((call, n) => html`<pre key=${n}>calls ${visible(call.function?.name)} ${visible(call.function?.arguments)}</pre>`)}</details>`)}</section>`;
+    ${message.reasoning_content && html`<pre class="thinking" tabindex="0">${visible(message.reasoning_content)}</pre>`}
+    ${message.content && html`<pre tabindex="0">${visible(said(message.content))}</pre>`}
+    ${(message.tool_calls ?? []).map((call, n) => html`<pre key=${n} class="call" tabindex="0">calls ${visible(call.function?.name)} ${visible(call.function?.arguments)}</pre>`)}</details>`)}</aside>`;

@@ -1,14 +1,19 @@
 // Text and figures as people read them. What comes from a model or the network goes through `visible` and then into a
 // text node: nothing here makes markup.
 
-const BIDI = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const PLAIN = /^[\x20-\x7e\n\t]*$/;
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f]/g;
+// Format characters, half characters, private and unassigned ones, except for two joiners that words and emoji need.
+const HIDDEN = /(?![\u200c\u200d])[\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u0080-\u009f]/gu;
 
-/** Makes text of which nothing is hidden: control characters get a picture, those that turn text around get a name. */
-export const visible = (value) =>
-  String(value ?? "")
+/** Makes text of which nothing is hidden: control characters get a picture, all others that are not seen a name. */
+export const visible = (value) => {
+  const text = String(value ?? "");
+  if (PLAIN.test(text)) return text;
+  return text
     .replace(CONTROL, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))))
-    .replace(BIDI, (c) => `\u27e8U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+    .replace(HIDDEN, (c) => `\u27e8U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+};
 
 /** A number with thin groups; empty for null. */
 export const figure = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : "");
@@ -21,6 +26,12 @@ export const duration = (ms) => {
   if (ms < 7_200_000) return `${(ms / 60_000).toFixed(1)} min`;
   return `${(ms / 3_600_000).toFixed(1)} h`;
 };
+
+/** A share as a percentage. */
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+/** A count with its noun: `1 turn`, `2 turns`. */
+export const counted = (count, noun) => `${figure(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 const MARKS = { completed: "✓", failed: "✕", expired: "⌛", cancelled: "⊘", running: "▶", queued: "…", complete: "✓" };
 

@@ -1,0 +1,67 @@
+// What proves or disproves the masks of a result: where the trainer's echo parts from the ledger, what forked, and
+// whether the figures agree. Pure.
+import { commonIds, contradicts, idAt, lengthOf } from "./runs.js";
+
+const BEFORE = 8;
+const AFTER = 24;
+
+const idsOf = (sample, from, to) => Array.from({ length: Math.max(0, Math.min(to, lengthOf(sample)) - from) }, (_, n) => idAt(sample, from + n));
+
+const firstTurn = (sample) => sample.segments.find(({ kind }) => kind === "sampled")?.turn ?? sample.segments[0]?.turn ?? null;
+
+/**
+ * The forks of a result: [{ sample, turn, position, before, expected, echoed }]. A fork's prompt is what the trainer
+ * echoed; the sample before it is the ledger as it was. So the first difference of the two is in the result itself.
+ */
+export const forksOf = (result) =>
+  result.samples.slice(1).map((sample, index) => {
+    const ledger = result.samples[index];
+    const position = commonIds(ledger, sample, sample.prompt_ids.length);
+    return {
+      sample: index + 1,
+      turn: firstTurn(sample),
+      position,
+      before: idsOf(ledger, Math.max(0, position - BEFORE), position),
+      expected: idsOf(ledger, position, position + AFTER),
+      echoed: sample.prompt_ids.slice(position, position + AFTER),
+      // Trained tokens of the sample before that lie where the echo differs: they stay trained there, as they were sampled.
+      kept: ledger.response_mask.slice(Math.max(0, position - ledger.prompt_ids.length)).reduce((sum, value) => sum + value, 0),
+    };
+  });
+
+/**
+ * The first differences of a result: [{ turn, position, before, expected, echoed, fork }]. What its turns recorded, or the
+ * failure that a difference caused, else what the forks show (`fork`: one of `forksOf`, or null).
+ */
+export const differencesOf = (result) => {
+  const forks = forksOf(result);
+  const forkOf = (turn) => forks.find((fork) => fork.turn === turn) ?? null;
+  const recorded = result.turns.filter(({ difference }) => difference).map(({ turn, difference }) => ({ ...difference, turn, fork: forkOf(turn) }));
+  const failed = result.failure?.difference ? [{ ...result.failure.difference, turn: result.failure.turn, fork: null }] : [];
+  const known = new Set(recorded.map(({ turn }) => turn));
+  return [...recorded, ...forks.filter(({ turn }) => !known.has(turn)).map((fork) => ({ ...fork, fork })), ...failed];
+};
+
+/** Checks of a result that need nothing but the result: [{ says, holds }]; null where there is nothing to hold. */
+export const checksOf = (result, runs) => {
+  const list = runs.flat();
+  const trained = list.filter((run) => run.trained).reduce((sum, run) => sum + run.n, 0);
+  const wrong = list.filter(contradicts).reduce((sum, run) => sum + run.n, 0);
+  const inSegments = list.filter((run) => run.kind === "sampled").reduce((sum, run) => sum + run.n, 0);
+  const reported = result.turns.reduce((sum, turn) => sum + turn.sampled_tokens, 0);
+  const owners = new Map();
+  runs.forEach((one, sample) => one.forEach((run) => {
+    if (run.kind !== "sampled") return;
+    if (!owners.has(run.turn)) owners.set(run.turn, new Set());
+    owners.get(run.turn).add(sample);
+  }));
+  const twice = [...owners.values()].filter((samples) => samples.size > 1).length;
+  const uncovered = list.filter((run) => run.kind === "unknown").reduce((sum, run) => sum + run.n, 0);
+  const figures = (number) => number.toLocaleString("en");
+  return [
+    { says: `mask 1 lies on sampled tokens only: ${figures(trained - wrong)} of ${figures(trained)}`, holds: wrong === 0 },
+    { says: `each sampled turn is in one sample: ${figures(owners.size - twice)} of ${figures(owners.size)}`, holds: twice === 0 },
+    { says: `every token of the responses has an origin: ${figures(uncovered)} have none`, holds: uncovered === 0 },
+    { says: `the turns report ${figures(reported)} sampled tokens, the samples hold ${figures(inSegments)}, and ${figures(trained)} are trained`, holds: inSegments === reported ? true : null },
+  ];
+};

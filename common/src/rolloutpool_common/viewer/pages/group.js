@@ -1,0 +1,77 @@
+// One group: its rollouts side by side.
+import { html, useMemo, useState } from "./vendor/htm_preact.js";
+import { address, setParams } from "./address.js";
+import { annotationsOf, useBatch } from "./batch.js";
+import { AnnotationChoice, comparedBy, Strip } from "./groups.js";
+import { groupFigures, membersOf } from "./group_figures.js";
+import { Lane, LaneLegend } from "./lane.js";
+import { lanesOf } from "./lane_figures.js";
+import { Failure, useKeys } from "./parts.js";
+import { cell, counted, duration, figure, state, visible } from "./text.js";
+
+const MOST = 64;
+const ROWS = [
+  ["status", "state", state],
+  ["finish_reason", "ended by"],
+  ["category", "failure"],
+  ["turns", "turns"],
+  ["tool_calls", "tool calls"],
+  ["sampled_tokens", "sampled tokens"],
+  ["samples", "samples"],
+  ["drift", "drift", (value) => (value?.length ? `≠ ${cell(value)}` : "none")],
+  ["mean_logprob", "mean log-prob"],
+  ["policy_versions", "policy"],
+  ["end_ms", "ended after", duration],
+  ["worker", "worker"],
+];
+
+export const Group = ({ id, name, params }) => {
+  const { page, columns, error } = useBatch(id);
+  const [at, setAt] = useState(0);
+  const members = useMemo(() => membersOf(columns), [columns]);
+  const lanes = useMemo(() => page && lanesOf(page), [page]);
+  const [known, of] = comparedBy(columns, params);
+  const figures = useMemo(() => groupFigures(columns, of), [columns, of]);
+  const groups = [...members.keys()];
+  const mine = groups.indexOf(name);
+  const places = (members.get(name) ?? []).slice(0, MOST);
+  const base = Math.max(0, places.findIndex((place) => columns.uid[place] === params.base));
+  const here = Math.min(at, places.length - 1);
+  const rolloutOf = (place) => address(["rollout", columns.uid[place]], { group: name });
+  const beside = (by) => {
+    if (groups[mine + by] !== undefined) location.hash = address(["group", id, groups[mine + by]], { of: params.of });
+  };
+  useKeys({
+    h: () => setAt(Math.max(0, here - 1)), l: () => setAt(Math.min(places.length - 1, here + 1)),
+    Enter: () => places.length && (location.hash = rolloutOf(places[here])),
+    n: () => beside(1), p: () => beside(-1),
+  });
+  if (!page) return html`<div><h1>Group ${visible(name)}</h1><${Failure} error=${error} /></div>`;
+  if (mine < 0) return html`<div><h1>Group ${visible(name)}</h1><${Failure} error=${error} /><p>This batch has no such group.</p></div>`;
+  const end = Math.max(1, ...places.map((place) => lanes.parts[place].at(-1)?.to ?? 0));
+  const scores = annotationsOf(columns).map((of_) => [`annotations.${of_}`, visible(of_), cell]);
+  const rows = [...scores, ...ROWS].filter(([field]) => places.some((place) => lanes[field]?.[place] != null));
+  const flat = figures.zero_spread[mine] === "yes";
+  const values = figures.values[mine];
+  return html`<div><h1>Group ${visible(name)}</h1>
+    <${Failure} error=${error} />
+    <div class="bar"><span>${counted(figures.size[mine], "rollout")}, ${figure(figures.ended[mine])} ended</span>
+      <${AnnotationChoice} known=${known} of=${of} />
+      ${values.length > 0 && html`<span>mean ${figure(figures.mean[mine])}, spread ${figure(figures.deviation[mine])}, from ${figure(figures.min[mine])} to ${figure(figures.max[mine])}</span>`}
+      ${mine > 0 && html`<a href=${address(["group", id, groups[mine - 1]], { of: params.of })}>previous group <kbd>p</kbd></a>`}
+      ${mine < groups.length - 1 && html`<a href=${address(["group", id, groups[mine + 1]], { of: params.of })}>next group <kbd>n</kbd></a>`}
+      <span class="soft"><kbd>h</kbd> <kbd>l</kbd> choose one, <kbd>Enter</kbd> opens it</span></div>
+    ${values.length > 1 && html`<p class="wide"><${Strip} values=${values} low=${figures.min[mine]} high=${figures.max[mine]} /></p>`}
+    ${flat && html`<p class="alert mild"><strong>= no spread:</strong> all values of ${visible(of)} are ${figure(values[0])}. Such a group teaches nothing.</p>`}
+    ${members.get(name).length > MOST && html`<p>The first ${MOST} of ${counted(members.get(name).length, "rollout")}.</p>`}
+    <${LaneLegend} />
+    <div class="scroll" tabindex="0" role="region" aria-label="rollouts side by side"><table class="siblings">
+      <thead><tr><th scope="col">rollout</th>${places.map((place, column) => html`<th key=${place} scope="col" aria-current=${column === here ? "true" : undefined}><a href=${rolloutOf(place)}>#${figure(columns.index[place])}</a></th>`)}</tr></thead>
+      <tbody>
+        ${rows.map(([field, title, show]) => html`<tr key=${field}><th scope="row">${title}</th>${places.map((place) => html`<td key=${place}>${(show ?? cell)(lanes[field]?.[place])}</td>`)}</tr>`)}
+        <tr><th scope="row">time</th>${places.map((place) => html`<td key=${place}><${Lane} parts=${lanes.parts[place]} end=${end} /></td>`)}</tr>
+        <tr><th scope="row">compare</th>${places.map((place, column) => html`<td key=${place}>${column === base
+          ? "with this one"
+          : html`<a href=${address(["compare", columns.uid[places[base]], columns.uid[place]])}>compare</a> <button onClick=${() => setParams({ base: columns.uid[place] })} aria-label="compare the others with #${columns.index[place]}">⌂</button>`}</td>`)}</tr>
+      </tbody></table></div></div>`;
+};

@@ -1,0 +1,67 @@
+// Where a rollout's time went, and which rollouts held the batch. Pure.
+
+/** The kinds of time, in the order in which they are drawn. */
+export const KINDS = ["queued", "tokenizer", "model", "tools", "other", "running"];
+
+const SUMS = [["tokenizer", "tokenizer_ms"], ["model", "llm_ms"], ["tools", "tools_ms"]];
+
+/**
+ * Adds to a page's columns what its lanes need: `start_ms` and `end_ms` (since the batch was accepted), `other_ms`,
+ * `longest` (the kind that took most), and `parts` ([{ kind, from, to }]). In an ended rollout's lane the time of a kind is
+ * one part, because a row has sums.
+ */
+export const lanesOf = ({ columns, created_ms: created, now_ms: now }) => {
+  const made = { start_ms: [], end_ms: [], other_ms: [], longest: [], parts: [] };
+  columns.index.forEach((_, place) => {
+    const of = (name) => columns[name]?.[place] ?? null;
+    const lane = laneOf(of, created, now);
+    for (const name of Object.keys(made)) made[name].push(lane[name]);
+  });
+  return { ...columns, ...made };
+};
+
+const laneOf = (of, created, now) => {
+  const status = of("status");
+  const ended = of("ended_ms");
+  if (status === "queued") return { start_ms: null, end_ms: null, other_ms: null, longest: "queued", parts: [{ kind: "queued", from: 0, to: now - created }] };
+  if (status === "running") {
+    const start = (of("claimed_ms") ?? created) - created;
+    return { start_ms: start, end_ms: null, other_ms: null, longest: null, parts: [{ kind: "queued", from: 0, to: start }, { kind: "running", from: start, to: now - created }] };
+  }
+  const total = of("total_ms") ?? 0;
+  const end = Math.max(0, ended === null ? (of("queued_ms") ?? 0) + total : ended - created);
+  const start = Math.min(end, Math.max(0, of("claimed_ms") === null ? end - total : of("claimed_ms") - created));
+  const sums = SUMS.map(([kind, name]) => ({ kind, ms: of(name) ?? 0 }));
+  const known = sums.reduce((sum, { ms }) => sum + ms, 0);
+  // Clocks differ by some milliseconds, so the sums may be more than the time between claim and end.
+  const scale = known > end - start ? (end - start) / known : 1;
+  const other = Math.max(0, end - start - known);
+  const parts = [{ kind: "queued", from: 0, to: start }];
+  for (const { kind, ms } of [...sums, { kind: "other", ms: other }]) {
+    const from = parts.at(-1).to;
+    parts.push({ kind, from, to: from + (kind === "other" ? ms : ms * scale) });
+  }
+  const longest = [{ kind: "queued", ms: start }, ...sums, { kind: "other", ms: other }].reduce((one, two) => (two.ms > one.ms ? two : one)).kind;
+  return { start_ms: start, end_ms: end, other_ms: other, longest, parts: parts.filter(({ from, to }) => to > from) };
+};
+
+/**
+ * The last twentieth of the rollouts to end, at least one: { places, cut, last, share }. `cut` is when all others had
+ * ended, `share` the part of the batch's time that the last ones took alone. Null with less than three that have ended.
+ */
+export const stragglersOf = (ends) => {
+  const order = ends.map((_, place) => place).filter((place) => ends[place] !== null).sort((a, b) => ends[a] - ends[b]);
+  if (order.length < 3) return null;
+  const late = Math.max(1, Math.floor(order.length / 20));
+  const cut = ends[order[order.length - late - 1]];
+  const last = ends[order.at(-1)];
+  return { places: new Set(order.slice(-late)), cut, last, share: last > 0 ? (last - cut) / last : 0 };
+};
+
+/** The parts of one rollout's lane by turn, from its turns' own times; empty where they are not known. */
+export const turnParts = (turn) => {
+  if (typeof turn.start_ms !== "number" || typeof turn.llm_ms !== "number") return [];
+  const asked = turn.start_ms + turn.llm_ms;
+  const tools = Math.max(0, ...(turn.tools ?? []).map(({ ms }) => ms));
+  return [{ kind: "model", from: turn.start_ms, to: asked }, ...(tools ? [{ kind: "tools", from: asked, to: asked + tools }] : [])];
+};

@@ -1,0 +1,73 @@
+// What tokens read. A character may be spread over several tokens: it stands at the first of them, and the others read
+// nothing, so that the text of the page is the text itself.
+import { idAt } from "./runs.js";
+import { visible } from "./text.js";
+
+const LONGEST = 8; // Tokens that one character may take before it counts as broken: four bytes, and four to spare.
+const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+const decoded = (bytes) => {
+  try {
+    return strict.decode(bytes);
+  } catch {
+    return null;
+  }
+};
+
+const hex = (bytes) => `\u27e8${[...bytes].map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ")}\u27e9`;
+const shown = (text) => visible(text).replaceAll("\n", "↵\n") || "␀";
+
+const joined = (parts) => {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+};
+
+/**
+ * The texts of a sample's tokens, by place. Without a reader these are the ids.
+ * reader: (id) => the token's text, the bytes of a part of a character, or null for an id that it does not know.
+ */
+export const readingsOf = (sample, runs, reader) => {
+  const texts = [];
+  const whole = new Map(); // By id, the text of a token that holds whole characters; null for one that does not.
+  const bytesOf = new Map(); // The bytes of the others.
+  const learn = (id) => {
+    const held = reader(id);
+    if (held instanceof Uint8Array) bytesOf.set(id, held);
+    whole.set(id, held === null ? `⟨${id}⟩` : held instanceof Uint8Array ? null : shown(held));
+  };
+  for (const run of runs) {
+    if (!reader) {
+      for (let at = run.start; at < run.start + run.n; at++) texts[at] = `${idAt(sample, at)} `;
+      continue;
+    }
+    let waiting = []; // Places whose bytes begin a character and do not end it.
+    const giveUp = () => {
+      for (const at of waiting) texts[at] = hex(bytesOf.get(idAt(sample, at)));
+      waiting = [];
+    };
+    for (let at = run.start; at < run.start + run.n; at++) {
+      const id = idAt(sample, at);
+      if (!whole.has(id)) learn(id);
+      const text = whole.get(id);
+      if (text !== null) {
+        giveUp();
+        texts[at] = text;
+        continue;
+      }
+      waiting.push(at);
+      const together = decoded(joined(waiting.map((place) => bytesOf.get(idAt(sample, place)))));
+      if (together !== null) {
+        for (const place of waiting) texts[place] = "";
+        texts[waiting[0]] = shown(together);
+        waiting = [];
+      } else if (waiting.length >= LONGEST) giveUp();
+    }
+    giveUp();
+  }
+  return texts;
+};

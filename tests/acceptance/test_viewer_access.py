@@ -1,0 +1,72 @@
+"""Each view of the viewer is usable by everybody, in light and dark, as far as axe can tell."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tests.support.axe import needs_axe, violations
+from tests.support.browsers import needs_browser
+from tests.support.finished_rollouts import forked
+from tests.support.viewed_batches import BATCH, answers, batch_line, rollout_answers
+from tests.support.viewed_pool import viewed
+
+from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
+
+pytestmark = [*needs_browser, needs_axe]
+
+UID = f"{BATCH}-0"
+VIEWS = {
+    "batches": "",
+    "batch": f"#/batch/{BATCH}?sort=-turns",
+    "groups": f"#/groups/{BATCH}",
+    "group": f"#/group/{BATCH}/g1",
+    "lanes": f"#/lanes/{BATCH}",
+    "rollout-mask": f"#/rollout/{UID}?at=1.40",
+    "rollout-origin": f"#/rollout/{UID}?colour=kind",
+    "rollout-probability": f"#/rollout/{UID}?colour=prob",
+    "rollout-version": f"#/rollout/{UID}?colour=version",
+    "rollout-annotation": f"#/rollout/{UID}?colour=stream:advantage",
+    "proof": f"#/proof/{UID}",
+    "compare": f"#/compare/{UID}/{BATCH}-1",
+    "nothing": "#/nonsense",
+}
+
+
+def everything() -> dict[str, Any]:
+    call = ToolCall(id="c1", function=FunctionCall(name="search", arguments='{"q": 1}'))
+    messages = [
+        Message(role="user", content="ask"),
+        Message(role="assistant", content="so", reasoning_content="hm", tool_calls=[call]),
+        Message(role="tool", content="42", tool_call_id="c1"),
+    ]
+    first = forked(messages=messages, labels={"step": "3"}, warnings=["zero_logprobs"])
+    made = rollout_answers(first, forked()) | answers(64)
+    advantages = [[(at % 9 - 4) / 4 for at in range(len(one.response_ids))] for one in first.samples]
+    said = {"uid": UID, "scalars": {"reward": 1.0}, "streams": {"advantage": advantages}}
+    attempt = {"attempt": 1, "worker": "w1", "claimed_ms": 5, "ended_ms": 9, "outcome": "requeued", "turns": 1}
+    attempt |= {"reason": "deaths", "detail": "signal:9", "delay_ms": 20}
+    history = {"uid": UID, "status": "failed", "accepted_ms": 1, "ended_ms": 9, "not_before_ms": None}
+    waits = {"waits_for": "trainer", "endpoint": "http://t", "status": 503, "message": "m", "tries": 3, "rollouts": 2}
+    return {
+        **made,
+        "/v1/batches": {"batches": [batch_line(1), batch_line(2, state="complete")], "next_cursor": "x"},
+        f"/v1/batches/{BATCH}": made[f"/v1/batches/{BATCH}"] | {"waiting": [waits], "labels": {"step": "3"}},
+        f"/v1/rollouts/{UID}/annotations": said,
+        f"/v1/rollouts/{UID}/history": {**history, "attempts": [attempt]},
+    }
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_axe_finds_nothing(browser: Browser, name: str, scheme: str) -> None:
+    with viewed(browser, scheme=scheme) as pool:
+        pool.answers = everything()
+        page = pool.open(VIEWS[name])
+        page.wait_for_load_state("networkidle")
+        if "#/rollout/" in VIEWS[name]:
+            page.locator(".block").first.wait_for(state="attached")
+            page.locator("details:not([open]) > summary").evaluate_all("list => list.forEach(one => one.click())")
+        page.keyboard.press("?")
+        page.keyboard.press("j")
+        pool.look(f"{name}-{scheme}")
+        assert violations(page) == []
