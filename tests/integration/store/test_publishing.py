@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -121,6 +122,41 @@ async def test_the_last_ones_are_spread_over_all_workers(store: Store, sharing: 
     await submit(store, 10)
     assert await sharing.pump() == 10
     assert await sizes(raw) == [2] * 5
+
+
+async def test_a_few_share_a_message_where_workers_have_much_to_do(
+    store: Store, sharing: Publisher, raw: Redis
+) -> None:
+    await announced(store, 256, 256)
+    for uid in await submit(store, 64):
+        await claim(store, uid)
+    for _ in range(5):
+        await submit(store, 1)
+    await sharing.pump()
+    assert (await sizes(raw))[-1] == 5
+
+
+async def test_rollouts_that_come_one_by_one_are_gathered_in_a_busy_pool_only(
+    store: Store, sharing: Publisher, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolloutpool_common.queue.publisher.GATHER_SECONDS", 1.0)
+    await announced(store, 256, 256)
+    began = time.monotonic()
+    for _ in range(3):
+        await submit(store, 1)
+        await sharing.pump()
+    assert time.monotonic() - began < 1
+    for uid in await submit(store, 64):
+        await claim(store, uid)
+    await submit(store, 1)
+    await sharing.pump()
+    before = len(await sizes(raw))
+    pumping = asyncio.create_task(sharing.pump())
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        await submit(store, 1)
+    await pumping
+    assert (await sizes(raw))[before:] == [3]
 
 
 @pytest.mark.parametrize(("slots", "most"), [((256, 24), 3), ((7, 256), 1), ((), 1)])

@@ -39,6 +39,8 @@ class Reserved(NamedTuple):
     tickets: list[Ticket]
     more_waiting: bool
     """Whether the outboxes hold more."""
+    open: int
+    """Rollouts of the whole pool that have not ended; 0 where nothing waited."""
 
 
 class Outbox:
@@ -71,7 +73,7 @@ class Outbox:
             Ticket(batch_id.decode(), int(index), group.decode(), published_ms)
             for batch_id, index, group in answer["tickets"]
         ]
-        return Reserved(priority, tickets, bool(answer["more_waiting"]))
+        return Reserved(priority, tickets, bool(answer["more_waiting"]), answer["open"])
 
     async def lost(self, priority: Priority, before_ms: float, limit: int = 1000) -> int:
         """Puts tickets back into their outbox that were published before `before_ms` and never claimed.

@@ -1,6 +1,7 @@
 -- Take tickets out of the outboxes of one priority class, to be published to the broker now.
 -- ARGV: priority, most tickets, window per worker, ms without a beat after which no worker is counted on.
--- Answer: now_ms, tickets (a list of {batch, index, group or ''}), more_waiting (1: outboxes of the class hold more).
+-- Answer: now_ms, tickets (a list of {batch, index, group or ''}), more_waiting (1: outboxes of the class hold more), open
+-- (rollouts of the whole pool that have not ended; 0 where nothing of this class waits).
 --
 -- The window: at most (live workers) x (window per worker) tickets of a class are published and unclaimed. More would only
 -- stand in the broker in front of what is submitted later.
@@ -12,7 +13,7 @@
 local priority, limit = ARGV[1], tonumber(ARGV[2])
 local runs, published = k_runs(priority), k_published(priority)
 -- Each submit asks for all classes, and in most of them nothing waits.
-if redis.call('EXISTS', runs) == 0 then return { 'now_ms', '0', 'tickets', {}, 'more_waiting', 0 } end
+if redis.call('EXISTS', runs) == 0 then return { 'now_ms', '0', 'tickets', {}, 'more_waiting', 0, 'open', 0 } end
 local ms = now_ms()
 local workers = redis.call('ZCOUNT', P .. 'workers', str(ms - tonumber(ARGV[4])), '+inf')
 local room = math.min(limit, math.max(workers, 1) * tonumber(ARGV[3]) - redis.call('ZCARD', published))
@@ -58,4 +59,9 @@ while room > 0 do
     redis.call(turn > 0 and 'LPUSH' or 'RPUSH', runs, run)
   end
 end
-return { 'now_ms', now, 'tickets', tickets, 'more_waiting', redis.call('EXISTS', runs) }
+return {
+  'now_ms', now,
+  'tickets', tickets,
+  'more_waiting', redis.call('EXISTS', runs),
+  'open', tonumber(redis.call('GET', P .. 'open') or '0'),
+}
