@@ -19,7 +19,8 @@ import orjson
 from rolloutpool_api.checks import Catalog, expanded_ids
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import CheckedBatch, canonical, check_batch
-from rolloutpool_common.protocol.batch import Priority, RolloutItem
+from rolloutpool_common.protocol.batch import BatchRequest, Priority, RolloutItem
+from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewRollout
@@ -83,6 +84,8 @@ def plan_batch(
     # A single endpoint is stored once, in the shared fields, and not with each of up to 10,000 rollouts.
     urls = [] if batch.trainer is None else batch.trainer.urls()
     shared = _set_fields(checked.defaults)
+    if batch.trainer is not None:
+        shared |= batch.trainer.endpoint_fields()
     if batch.defaults.server_url is not None:
         shared["server_url"] = batch.defaults.server_url
     elif len(urls) == 1:
@@ -148,9 +151,18 @@ def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | 
     return chosen
 
 
+def _elsewhere(batch: BatchRequest) -> dict[str, Any]:
+    """What holds at an endpoint that is not the batch's `trainer`, in the place of what is said of that one."""
+    if batch.trainer is None:
+        return {}
+    others = batch.defaults.model_dump(mode="json", include=set(EndpointOptions.model_fields))
+    return {name: others[name] for name in batch.trainer.endpoint_fields()}
+
+
 def _expand(checked: CheckedBatch, urls: Sequence[str]) -> Iterator[NewRollout]:
     """Makes the rollouts of a batch: first the groups, then the endpoints, then the ids of each item's `n` rollouts."""
     default_deadline = checked.batch.defaults.deadline_seconds
+    elsewhere = _elsewhere(checked.batch)
     groups = _groups(checked.rollouts)
     endpoints = _endpoints(groups, urls)
     for (raw, item), group, endpoint in zip(checked.rollouts, groups, endpoints, strict=True):
@@ -159,6 +171,8 @@ def _expand(checked: CheckedBatch, urls: Sequence[str]) -> Iterator[NewRollout]:
             own["group"] = group
         if (url := item.server_url or endpoint) is not None:
             own["server_url"] = url
+        if item.server_url is not None:
+            own = {**elsewhere, **own}
         # An explicit null means no deadline, so a missing field and a null are told apart.
         deadline = item.deadline_seconds if "deadline_seconds" in item.model_fields_set else default_deadline
         ids = [None] * item.n if item.rollout_id is None else expanded_ids(item.rollout_id, item.n)

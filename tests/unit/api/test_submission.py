@@ -119,3 +119,31 @@ def test_v1_integers_beyond_64_bits_are_refused() -> None:
     )
     with pytest.raises(TypeError, match="64-bit"):
         plan_v1(request, owner="s", deadline_s=600)
+
+
+def test_a_trainers_protocol_holds_for_its_own_endpoints() -> None:
+    new = plan(
+        rollout(),
+        rollout(server_url="http://callback"),
+        rollout(server_url="http://engine", protocol="sglang"),
+        defaults={"tokenizer_name": "tiny"},
+        trainer={"server_urls": ["http://0", "http://1"], "protocol": "vllm", "model": "policy"},
+    )
+    specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
+    assert [(s.server_url, s.protocol, s.model) for s in specs] == [
+        ("http://0", "vllm", "policy"),
+        ("http://callback", "callback", None),
+        ("http://engine", "sglang", None),
+    ]
+
+
+def test_defaults_may_name_a_protocol_for_endpoints_that_are_not_the_trainers() -> None:
+    new = plan(
+        rollout(),
+        rollout(server_url="http://own"),
+        defaults={"tokenizer_name": "tiny", "protocol": "sglang", "logprobs_mode": "raw"},
+        trainer={"host": "engines", "protocol": "vllm"},
+    )
+    specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
+    assert [(s.protocol, s.logprobs_mode) for s in specs] == [("vllm", "raw"), ("sglang", "raw")]
+    assert [s.may_repeat for s in specs] == [True, True]

@@ -54,6 +54,8 @@ class WorkerSettings(ActorSettings):
     """Tools during whose calls the process's memory grew by more are named likewise."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
+    engine_pause_seconds: float = Field(default=600.0, ge=0)
+    """How long an engine may be paused for a weight update, or make its callers wait, before a turn fails."""
     infra_retries: int = Field(default=3, ge=0, le=100)
     """Times that a rollout is put back into the queue after a failure that the policy cannot cause (batch API only)."""
     trainer_down_timeout: float = Field(default=600.0, ge=0)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
+from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.messages import Message
@@ -65,8 +66,8 @@ class RolloutItem(RolloutOptions):
         return None if value is None else check_rollout_id(value)
 
 
-class TrainerUrls(BaseModel):
-    """Callback endpoints as a list; groups are spread over them in turn."""
+class TrainerUrls(EndpointOptions):
+    """Endpoints as a list; groups are spread over them in turn."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,8 +83,8 @@ class TrainerUrls(BaseModel):
         return self.server_urls
 
 
-class TrainerPorts(BaseModel):
-    """Callback endpoints by rule: trainer worker i listens on `base_port + i`."""
+class TrainerPorts(EndpointOptions):
+    """Endpoints by rule: trainer worker i listens on `base_port + i`."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -11,8 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 
 # Plug-ins written for 0.1 import the two from here.
-__all__ = ["ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction"]
+__all__ = ["CALL_FAULTS", "ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction"]
 
+CALL_FAULTS = "tool_call_faults"
+"""The key of an assistant message that says which of its calls cannot be run, and why: an object, by the calls' ids.
+Only messages that the pool has parsed itself can have it."""
 ROLES = ("assistant", "function", "system", "tool", "user")
 
 

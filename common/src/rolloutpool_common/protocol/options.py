@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
 
@@ -98,7 +99,7 @@ class DeclaredTokenizer(BaseModel):
     """The revision that the trainer loaded; the rollout's `tokenizer_revision` must say the same."""
 
 
-class RunOptions(BaseModel):
+class RunOptions(EndpointOptions):
     """What a trainer may set and a worker obeys as it stands."""
 
     tokenizer_revision: str | None = None
@@ -136,12 +137,12 @@ class RolloutOptions(RunOptions):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     server_url: str | None = None
-    """Base URL of the trainer's callback; wins over the batch's `trainer`."""
+    """Base URL of the trainer's callback or of an engine; wins over the batch's `trainer`."""
     sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
     tokenizer_name: str | None = None
     """Hub name or a directory on the workers; required here or in `defaults`."""
     callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
-    """Bearer key of the trainer's callback."""
+    """Bearer key of the endpoint: of the trainer's callback, or of the engine."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds from acceptance until the rollout expires, queueing included."""
 
@@ -171,4 +172,5 @@ class RolloutSpec(RunOptions):
     @property
     def may_repeat(self) -> bool:
         """Whether a model call that may have been answered already may be made again."""
-        return self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY
+        # An engine keeps nothing of a turn, so the lost reply is in nobody's data.
+        return self.token_in or self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY

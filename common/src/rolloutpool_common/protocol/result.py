@@ -91,6 +91,10 @@ class TurnSummary(BaseModel):
     is `llm_ms`."""
     llm_ms: float | None = None
     """Wall time of the call, with all its repetitions."""
+    aborts: int = 0
+    """How often an engine stopped in the middle of it, for a weight update. It went on from what it had."""
+    resampled: bool = False
+    """Whether a worker died while an engine sampled it. That reply is lost, and this is another one."""
     tools: list[ToolTime] = Field(default_factory=list)
     """The tools that ran after it, in the order of its calls. They run at the same time."""
 
@@ -168,8 +172,8 @@ def _encode_sample(sample: Sample) -> bytes:
         b'"%b":[%b]' % (name.encode(), b",".join(orjson.dumps(part)[1:-1] for part in sliced(getattr(sample, name))))
         for name in _LISTS
     )
-    segments = sample.model_dump_json(include={"segments"}).encode()
-    return b"".join((b"{", b",".join(lists), b",", segments[1:]))
+    rest = sample.model_dump_json(exclude=set(_LISTS)).encode()
+    return b"".join((b"{", b",".join(lists), b",", rest[1:]))
 
 
 _BEFORE = set(takewhile(lambda name: name != "samples", RolloutResult.model_fields))

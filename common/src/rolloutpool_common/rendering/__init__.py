@@ -5,6 +5,7 @@
 - `delta` renders only what is new: after a `sentinel` turn, in the context that a `shape` needs, cut at the `turn_end`;
   `written` tries out which headers a template builds; `deepseek` is the one exception.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
+- `parsing` makes messages of sampled text.
 - `checks` finds out what a tokenizer's template does.
 
 Needs the extra `rendering`. The import takes seconds because of transformers, so import it only where it is needed.
@@ -31,6 +32,7 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+from rolloutpool_common.rendering.parsing import ParsedTurn, TurnParser
 from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
 from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
@@ -45,6 +47,7 @@ __all__ = [
     "Delta",
     "DriftLabel",
     "HistoryRewritten",
+    "ParsedTurn",
     "RenderFailed",
     "RenderedConversation",
     "RerenderCounter",
@@ -55,6 +58,7 @@ __all__ = [
     "TokenizerLoadError",
     "TokenizerNotAllowed",
     "TurnEndNotFound",
+    "TurnParser",
     "classify",
     "load_tokenizer",
     "rerender",

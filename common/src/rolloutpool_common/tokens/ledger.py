@@ -105,6 +105,10 @@ class TokenLedger:
         """The current context, [len(self)]: the prompt of the next model call."""
         return self._ids.tolist()
 
+    def ids_from(self, start: int) -> list[int]:
+        """The current context without its first `start` ids."""
+        return self._ids[start:].tolist()
+
     @property
     def mask(self) -> list[int]:
         """1 where the current context's id was sampled and is trained, [len(self)]."""
@@ -122,11 +126,8 @@ class TokenLedger:
 
     def last_sampled(self, most: int) -> Sequence[int]:
         """Up to `most` of the last ids that the policy sampled in its last turn; empty if it sampled none."""
-        for segment in reversed(self._segments):
-            if segment.kind is SegmentKind.SAMPLED:
-                found = self._ids[max(segment.start, segment.end - most) : segment.end]
-                return found if segment.turn == self._turn else ()
-        return ()
+        turn = [s for s in self._segments if s.kind is SegmentKind.SAMPLED and s.turn == self._turn]
+        return self._ids[max(turn[0].start, turn[-1].end - most) : turn[-1].end] if turn else ()
 
     @property
     def pending_glue(self) -> int:

@@ -52,6 +52,9 @@ class Sample(BaseModel):
     """[R]; the sampling policy's log-probability (natural logarithm) where the mask is 1, else 0.0."""
     segments: list[SampleSegment]
     """Tile the response without gap."""
+    logprobs_mode: str | None = None
+    """Of which distribution the log-probabilities are: `raw` (before temperature and top-p) or `processed` (the one
+    that was sampled from); null where the trainer does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ way for both, so a resumed rollout is in the same state as one that was never in
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
-from rolloutpool_common.protocol.messages import Message, ToolCall
+from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
@@ -23,7 +23,7 @@ from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.conversation.recorder import Recorder
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
-from rolloutpool_worker.policy import CallbackChannel
+from rolloutpool_worker.policy import CallbackChannel, EngineChannel
 from rolloutpool_worker.tools import ToolRunner
 
 __all__ = ["Conversation", "SampledTurn"]
@@ -47,6 +47,8 @@ class SampledTurn:
     """The trainer's word for why sampling stopped."""
     sampled: int
     """Number of sampled tokens."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with those calls that cannot be run, by their ids."""
 
 
 class Conversation:
@@ -57,7 +59,7 @@ class Conversation:
         claim: Claim,
         *,
         journal: Journal,
-        channel: CallbackChannel,
+        channel: CallbackChannel | EngineChannel,
         tokens: TokenTrack,
         tools: ToolRunner,
         stop: RolloutStop,
@@ -155,7 +157,8 @@ class Conversation:
         if record is None:
             # Not for a replayed record: it was checked when it was made.
             self._check_appendable()
-            record = await self._recorder.run_tools(turn.tool_calls, turn.turn, normal_form(append))
+            appended = normal_form(append)
+            record = await self._recorder.run_tools(turn.tool_calls, turn.turn, appended, faults=turn.faults)
         self._apply_observation(record)
 
     async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -209,6 +212,8 @@ class Conversation:
             tool_calls=Message.model_validate(record.message).tool_calls or [],
             finish_reason=summary.finish_reason,
             sampled=summary.sampled_tokens,
+            # A trainer's message may hold anything under this key.
+            faults=record.message.get(CALL_FAULTS, {}) if self.spec.token_in else {},
         )
 
     def _apply_observation(self, record: ObservationRecord) -> None:

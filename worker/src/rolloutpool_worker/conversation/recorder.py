@@ -5,7 +5,7 @@ so a step changes nothing that its record does not hold.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.process import failpoints
@@ -14,12 +14,14 @@ from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.entries import Entry
+from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.conversation.engine_turn import EngineAsker
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.next_turn import TurnAsker
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
-from rolloutpool_worker.policy import CallbackChannel, MessageBytes
+from rolloutpool_worker.policy import CallbackChannel, EngineChannel, MessageBytes
 from rolloutpool_worker.policy.callback import refuse_ambiguous
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
@@ -36,7 +38,7 @@ class Recorder:
         history: History,
         tokens: TokenTrack,
         *,
-        channel: CallbackChannel,
+        channel: CallbackChannel | EngineChannel,
         tools: ToolRunner,
         stop: RolloutStop,
     ) -> None:
@@ -49,7 +51,7 @@ class Recorder:
         self._history = history
         self._tokens = tokens
         self._channel = channel
-        self._asker = TurnAsker(channel, tokens, claim.uid)
+        self._asker = _asker(channel, tokens, claim.uid)
         self._tools = tools
         self._stop = stop
 
@@ -81,6 +83,7 @@ class Recorder:
         # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
         # with it, and then the turn is in doubt.
         self.calling = True
+        resampled = not self.certain
         reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
         failpoints.hit("worker.reply_before_turn")
         # First the check, then everything else: a reply that contradicts the ledger leaves no record.
@@ -95,6 +98,8 @@ class Recorder:
             tool_calls=len(reply.message.get("tool_calls") or ()),
             stop=self._tokens.stop_of(reply),
             policy_version=reply.policy_version,
+            aborts=reply.aborts,
+            resampled=resampled and self._claim.spec.token_in,
             start_ms=round(self._claim.accepted_ms(start), 1),
         )
         record = TurnRecord(
@@ -119,7 +124,12 @@ class Recorder:
         return await self._channel.ask_idempotent()
 
     async def run_tools(
-        self, calls: Sequence[ToolCall], turn: int, appended: list[dict[str, Any]]
+        self,
+        calls: Sequence[ToolCall],
+        turn: int,
+        appended: list[dict[str, Any]],
+        *,
+        faults: Mapping[str, str] | None = None,
     ) -> ObservationRecord:
         """Runs the tool calls of a turn; records their results, then the messages `appended`.
 
@@ -127,6 +137,7 @@ class Recorder:
             calls: In the order in which the policy made them.
             turn: The turn that made them.
             appended: In normal form; they follow the results.
+            faults: What is wrong with calls that cannot be run, by their ids.
 
         Returns:
             The record, which is durable.
@@ -142,7 +153,7 @@ class Recorder:
         spec = self._claim.spec
         contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
         self.running_tools = True
-        results = await self._tools.run(calls, contexts)
+        results = await self._tools.run(calls, contexts, faults=faults)
         self.running_tools = False
         elapsed = (time.perf_counter() - start) * 1000
         return await self.append(
@@ -214,3 +225,10 @@ class Recorder:
 
     def _new_entries(self) -> tuple[Entry, ...]:
         return self._tokens.ledger.entries_since(self._journal.entries)
+
+
+def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack, uid: str) -> TurnAsker | EngineAsker:
+    if isinstance(channel, EngineChannel):
+        assert isinstance(tokens, EngineTokens)
+        return EngineAsker(channel, tokens)
+    return TurnAsker(channel, tokens, uid)

@@ -6,6 +6,10 @@
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
+| `engine` | one rollout's way to its inference engine: ids go out, ids come back |
+| `engine_api`, `vllm`, `sglang` | what differs between engines: paths, requests, replies |
+| `engine_reply` | an engine's reply, checked |
+| `engines` | what this process knows of its engines |
 | `repeated_echo` | the ids of a prompt that a reply repeats are not read again |
 | `idempotence` | which trainers may be asked the same turn again |
 | `breaker` | keeps rollouts away from a port that refuses connections |
@@ -17,6 +21,8 @@
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
+from rolloutpool_worker.policy.engine import EngineChannel, LedgerPrompt
+from rolloutpool_worker.policy.engines import Engines
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply
@@ -29,7 +35,10 @@ __all__ = [
     "CallbackChannel",
     "Echo",
     "EchoText",
+    "EngineChannel",
+    "Engines",
     "IdempotentTrainers",
+    "LedgerPrompt",
     "MessageBytes",
     "Reply",
     "Resolver",

@@ -43,8 +43,8 @@ class TrainerEndpoint:
         self._breakers = breakers
         self._spec = spec
         self._max_reply_bytes = max_reply_bytes
-        # Parsing it takes longer than all the rest of building a request, so it is done once per rollout.
-        self._url: httpx.URL | None = None
+        # By path. Parsing one takes longer than all the rest of building a request, so it is done once per rollout.
+        self._urls: dict[str, httpx.URL] = {}
 
     @property
     def may_repeat(self) -> bool:
@@ -83,12 +83,21 @@ class TrainerEndpoint:
             return False
 
     async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
-        """Asks for one turn, once.
+        """Asks a callback for one turn, once; arguments and errors as of `ask`."""
+        return await self.ask("POST", "/v1/chat/completions", body, headers, where)
+
+    async def ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
+    ) -> tuple[bytes, httpx.Headers]:
+        """Makes one call.
 
         Args:
+            method: GET or POST.
+            path: Below the endpoint's URL.
             body: the request's JSON.
             headers: of the request.
             where: turn and URL, for the messages of errors.
+            seconds: for the reply; None stands for the transport's own limit.
 
         Returns:
             The reply's whole body, and its headers.
@@ -105,12 +114,17 @@ class TrainerEndpoint:
             self._breakers.check(origin)
         # The transport's limit holds for each read alone, and a reply may trickle for ever.
         limits = self._transport.timeout
+        if seconds is not None:
+            limits = httpx.Timeout(seconds, connect=limits.connect)
         whole = (limits.read or 0) + (limits.connect or 0)
         try:
-            if self._url is None:
-                self._url = httpx.URL(f"{origin}/v1/chat/completions")
+            url = self._urls.get(path)
+            if url is None:
+                url = self._urls[path] = httpx.URL(f"{origin}{path}")
             # UTF-8, because a key for the trainer may hold any letters.
-            request = httpx.Request("POST", self._url, headers=httpx.Headers(headers, encoding="utf-8"), content=body)
+            named = httpx.Headers(headers, encoding="utf-8")
+            limited = {} if seconds is None else {"timeout": limits.as_dict()}
+            request = httpx.Request(method, url, headers=named, content=body or None, extensions=limited)
             async with (
                 asyncio.timeout(whole),
                 aclosing(await self._transport.handle_async_request(request)) as response,
@@ -118,7 +132,8 @@ class TrainerEndpoint:
                 # At the head of the reply, whatever its status: the breaker counts refused connections only.
                 self._breakers.worked(origin)
                 await self._check_status(response, where)
-                self._trainers.hear(origin, response.headers)
+                if not self._spec.token_in:
+                    self._trainers.hear(origin, response.headers)
                 return await self._read(response, where), response.headers
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The resolver raises the last two for an impossible port or host name.
@@ -137,7 +152,7 @@ class TrainerEndpoint:
     async def _check_status(self, response: httpx.Response, where: str) -> None:
         status = response.status_code
         if status >= httpx.codes.MULTIPLE_CHOICES:
-            said = await read_message(response)
+            said = await read_message(response, detail=self._spec.token_in)
             raise TrainerStatusError(
                 f"{where}: the trainer answered {status}" + (f": {said}" if said else ""),
                 status=status,

@@ -18,8 +18,13 @@ LONGEST = 200
 """Characters."""
 
 
-async def read_message(response: httpx.Response) -> str:
-    """Reads the message of an error; empty where there is none, where the body is large, or where it does not come."""
+async def read_message(response: httpx.Response, *, detail: bool = False) -> str:
+    """Reads the message of an error; empty where there is none, where the body is large, or where it does not come.
+
+    Args:
+        response: With an error status; its body is unread.
+        detail: See `message_of`.
+    """
     data = b""
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -29,14 +34,15 @@ async def read_message(response: httpx.Response) -> str:
                     return ""
     except (TimeoutError, httpx.HTTPError):
         return ""
-    return message_of(data)
+    return message_of(data, detail=detail)
 
 
-def message_of(data: bytes) -> str:
+def message_of(data: bytes, *, detail: bool = False) -> str:
     """Finds the message in a body: `{"message": …}`, `{"error": {"message": …}}` or `{"error": "…"}`.
 
     Args:
         data: The whole body.
+        detail: Whether `{"detail": "…"}` is one too. It is with SGLang; other servers may quote the request there.
 
     Returns:
         At most 200 characters that a terminal shows as they are; empty where there is none.
@@ -47,7 +53,11 @@ def message_of(data: bytes) -> str:
         return ""
     error = document.get("error") if isinstance(document, dict) else None
     inner = error.get("message") if isinstance(error, dict) else error
-    found = document.get("message", inner) if isinstance(document, dict) else None
+    found = (
+        document.get("message", inner or (document.get("detail") if detail else None))
+        if isinstance(document, dict)
+        else None
+    )
     if not isinstance(found, str):
         return ""
     line = "".join(c if c.isprintable() else "?" for c in " ".join(found.split()))

@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.turn_headers import (
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
 )
+from rolloutpool_worker.policy.engine_reply import EnginePart
 from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
 __all__ = ["Reply", "as_count", "parse_reply"]
@@ -50,6 +51,10 @@ class Reply:
     """How many ids at the start of the prompt have the text of an earlier reply, so that they were not read again."""
     echo_text: EchoText | None = None
     """The text of the whole prompt's ids; None where it is not known, or a prefix was left out."""
+    parts: tuple[EnginePart, ...] = ()
+    """The same ids in the parts in which an engine has sampled them; empty where a trainer has answered."""
+    aborts: int = 0
+    """How often the engine stopped in the middle of the turn."""
 
     @property
     def skipped(self) -> int:

@@ -39,11 +39,11 @@ from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
-from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
-from rolloutpool_worker.policy import CallbackChannel, TrainerDown
+from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
+from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.services import Services
@@ -289,26 +289,7 @@ class _Attempt:
         after_write = self._stop.clear_suspect if suspect else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
-        settings = services.settings
-        channel = CallbackChannel(
-            services.transport,
-            # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them
-            # sealed.
-            services.store.with_secrets(spec),
-            uid=claim.uid,
-            attempt=claim.attempt,
-            attempts=settings.trainer_attempts,
-            max_reply_bytes=int(settings.max_reply_mb * 1_000_000),
-            pause=services.drain.pause,
-            breakers=services.breakers,
-            trainers=services.trainers,
-            waits=self._waits,
-        )
-        # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
-        # shows, and `FirstPrompt` finds that out.
-        shown = [tool.shown for tool in TOOLS.values()]
-        kind = await self._retry_store(lambda: services.kinds.of(spec))
-        tokens = TokenTrack(spec, tokenizer, shown, kind, claim.uid, services.kinds.agreement(spec))
+        channel, tokens = await self._retry_store(lambda: open_channel(services, claim, self._waits, tokenizer, tools))
         self._conversation = Conversation(
             claim,
             journal=journal,

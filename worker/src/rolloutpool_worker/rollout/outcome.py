@@ -3,12 +3,16 @@
 from typing import Any, NamedTuple
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult, Spans
+from rolloutpool_common.protocol.endpoint import LogprobsMode
+from rolloutpool_common.protocol.result import RolloutResult, Sample, Spans
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.conversation import Conversation
 
 __all__ = ["AgentEnd", "failed", "make_result"]
+
+_SHAPING = frozenset({"frequency_penalty", "min_p", "presence_penalty", "repetition_penalty", "top_k"})
+"""Sampling parameters that change what is sampled from."""
 
 
 class AgentEnd(NamedTuple):
@@ -53,10 +57,10 @@ def make_result(
         spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
         known = {
             "messages": talk.messages,
-            "samples": talk.tokens.ledger.samples(),
+            "samples": _samples(talk),
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
-            "warnings": measures.warnings(),
+            "warnings": [*measures.warnings(), *_engine_warnings(claim, talk)],
             "turns": measures.turns,
             "num_llm_calls": talk.turns,
             "num_tool_calls": measures.tool_calls,
@@ -83,3 +87,25 @@ def make_result(
         tokenizer=tokenizer,
         **known,
     )
+
+
+def _samples(talk: Conversation) -> list[Sample]:
+    samples, mode = talk.tokens.ledger.samples(), talk.spec.reported_logprobs
+    return samples if mode is None else [sample.model_copy(update={"logprobs_mode": mode.value}) for sample in samples]
+
+
+def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
+    """Lists what a trainer should know of turns that an engine has sampled.
+
+    Returns:
+        `raw_logprobs`: the log-probabilities are not of the distribution that was sampled from. `turn_resampled`: a
+        worker died while a turn was sampled, and it was sampled anew.
+    """
+    spec, found = claim.spec, []
+    sampling = spec.sampling_params
+    shaped = sampling.temperature != 1 or sampling.top_p != 1 or bool(_SHAPING & sampling.extra().keys())
+    if talk.turns and spec.reported_logprobs is LogprobsMode.RAW and shaped:
+        found.append("raw_logprobs")
+    if any(turn.resampled for turn in talk.measures.turns):
+        found.append("turn_resampled")
+    return found

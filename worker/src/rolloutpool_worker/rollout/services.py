@@ -29,7 +29,7 @@ from rolloutpool_common.store import Claim, SecretStore, Store, new_token
 from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, IdempotentTrainers, Resolver
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
@@ -164,6 +164,7 @@ class Services:
         self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
+        self.engines = Engines()
         self.waits = ProcessWaits(self.store.waits)
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)

@@ -71,12 +71,15 @@ class ToolRunner:
         self._times.clear()
         return taken
 
-    async def run(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext]) -> list[dict[str, Any]]:
+    async def run(
+        self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], *, faults: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
         """Runs the calls of one turn.
 
         Args:
             calls: In the order in which the policy made them.
             contexts: What the tool of each call is told, in the same order.
+            faults: What is wrong with calls that cannot be run, by their ids; the policy reads it in place of a result.
 
         Returns:
             One tool message per call, in call order.
@@ -91,7 +94,8 @@ class ToolRunner:
             )
         messages = []
         spent = [0.0] * len(calls)
-        for call, text, seconds in zip(calls, await self._texts(calls, contexts, spent), spent, strict=True):
+        texts = await self._texts(calls, contexts, spent, faults or {})
+        for call, text, seconds in zip(calls, texts, spent, strict=True):
             # The name is the policy's, so it may be anything.
             name = call.function.name[:LONGEST_NAME]
             self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=not text.startswith("Error:")))
@@ -102,18 +106,28 @@ class ToolRunner:
             messages.append(message)
         return messages
 
-    async def _texts(self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], spent: list[float]) -> list[str]:
+    async def _texts(
+        self,
+        calls: Sequence[ToolCall],
+        contexts: Sequence[ToolContext],
+        spent: list[float],
+        faults: Mapping[str, str],
+    ) -> list[str]:
         # Each call has a task, a single one too. A tool that cancels the task in which it runs then ends its own call;
         # in the rollout's task that would look like a cancelled rollout. If the rollout is cancelled, `gather` raises
         # in any case, also where a tool caught the cancellation and returned something.
         running = (
-            self._timed(call, context, spent, place)
+            self._timed(call, context, spent, place, faults.get(call.id))
             for place, (call, context) in enumerate(zip(calls, contexts, strict=True))
         )
         texts = await asyncio.gather(*running, return_exceptions=True)
         return [FAILED if isinstance(text, BaseException) else text for text in texts]
 
-    async def _timed(self, call: ToolCall, context: ToolContext, spent: list[float], place: int) -> str:
+    async def _timed(
+        self, call: ToolCall, context: ToolContext, spent: list[float], place: int, fault: str | None
+    ) -> str:
+        if fault is not None:
+            return f"Error: {fault}"
         start = time.perf_counter()
         try:
             return await self._text(call, context)

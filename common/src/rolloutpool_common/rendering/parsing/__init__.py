@@ -1,0 +1,18 @@
+"""Sampled text to a message: what the policy said, thought and called.
+
+A parse decides what agents see and which tools run. What is trained are the sampled ids, whatever a parser says.
+
+| module | what it is |
+| --- | --- |
+| `turn_parser` | the one interface: which parser a tokenizer gets, and from ids to a message |
+| `found` | what a parser found in a text |
+| `syntaxes` | the ways in which model families write calls |
+| `json_calls` | calls that are JSON |
+| `thoughts` | the block of thoughts at a turn's start |
+| `response_template` | a tokenizer's or a user's own description of its text, in the form of transformers |
+"""
+
+from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedCall, ParsedTurn
+from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, TurnParser
+
+__all__ = ["CallStatus", "ParsedCall", "ParsedTurn", "ParserMissing", "TurnParser"]

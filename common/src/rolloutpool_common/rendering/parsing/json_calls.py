@@ -1,0 +1,71 @@
+"""Calls that are JSON: an object with a name, and with arguments or parameters."""
+
+import json
+import re
+from typing import Any
+
+from rolloutpool_common.rendering.parsing.found import CallStatus, FoundCall
+
+__all__ = ["BROKEN_NAME", "broken", "call_of", "decode", "usable_name"]
+
+BROKEN_NAME = "invalid_tool_call"
+"""The name of a call that has none which could be read."""
+LONGEST_NAME = 256
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,256})"')
+_LONGEST_FAULT = 200
+
+
+def decode(text: str) -> Any:
+    """Parses JSON; raises ValueError, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def usable_name(name: object) -> bool:
+    """Whether a tool can have this name."""
+    return isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME and _encodable(name)
+
+
+def call_of(value: Any, raw: str, span: tuple[int, int]) -> FoundCall:
+    """Makes a call of a JSON value.
+
+    Args:
+        value: What was parsed.
+        raw: Its text.
+        span: Where the call stands.
+    """
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict) or not usable_name(value.get("name")):
+        return broken(raw, span, "a tool call must be an object with a name and arguments")
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not _encodable(arguments):
+        # An escaped lone surrogate is valid JSON, but it cannot be encoded as UTF-8.
+        return broken(raw, span, "its arguments hold half of a surrogate pair")
+    return FoundCall(*span, value["name"], arguments)
+
+
+def broken(raw: str, span: tuple[int, int], why: str, status: CallStatus = CallStatus.INVALID) -> FoundCall:
+    """Makes a call that cannot be run.
+
+    Args:
+        raw: What the policy wrote.
+        span: Where the call stands.
+        why: What is wrong with it.
+        status: Whether it is malformed or was never closed.
+    """
+    named = _NAME.search(raw)
+    name = named[1] if named is not None and usable_name(named[1]) else BROKEN_NAME
+    return FoundCall(*span, name, raw, status, f"Invalid tool call, not run: {why[:_LONGEST_FAULT]}")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

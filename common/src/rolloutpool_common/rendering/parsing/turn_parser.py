@@ -1,0 +1,228 @@
+"""TurnParser: from the ids of a sampled turn to a message.
+
+Which parser a rollout gets:
+
+1. What the batch says (`response_template`): a template in the form of transformers, or the name of a known syntax.
+2. The tokenizer's own `response_template`, where it has one.
+3. A known syntax (`syntaxes`), if the chat template itself writes calls in it. A message with a call is rendered; a
+   syntax is right if it finds exactly this call in the text. So nothing depends on a model's name.
+4. Else the rollout is refused before anything is sampled, unless it may call no tools. Then all text is content.
+
+A call that cannot be run becomes a call of the message all the same, with a fault that the policy reads in the place of
+a result. One that the policy could not close, because its turn was cut, is content and no call.
+
+Each call gets an id of nine hexadecimal digits, as Mistral's template demands.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rolloutpool_common.errors import TemplateUnusable
+from rolloutpool_common.protocol.messages import CALL_FAULTS, FunctionCall, Message, ToolCall
+from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, ParsedCall, ParsedTurn, TextParser
+from rolloutpool_common.rendering.parsing.json_calls import decode
+from rolloutpool_common.rendering.parsing.response_template import TemplateParser
+from rolloutpool_common.rendering.parsing.syntaxes import SYNTAXES, Syntax
+from rolloutpool_common.rendering.parsing.thoughts import CLOSES, split_thoughts
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+
+__all__ = ["ParserMissing", "TurnParser"]
+
+_ID_LENGTH = 9
+_PROBE = "probe_of_calls"
+_ARGUMENTS = {"argument": "value of it"}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _PROBE,
+        "description": "A probe.",
+        "parameters": {"type": "object", "properties": {"argument": {"type": "string", "description": "Any."}}},
+    },
+}
+_ASKED: list[dict[str, Any]] = [{"role": "user", "content": "Probe."}]
+_CALLED: dict[str, Any] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "probecall", "type": "function", "function": {"name": _PROBE, "arguments": dict(_ARGUMENTS)}}
+    ],
+}
+_ANSWERED: dict[str, Any] = {"role": "tool", "tool_call_id": "probecall", "name": _PROBE, "content": "1"}
+
+
+class ParserMissing(TemplateUnusable):
+    """It is not known how this model writes tool calls; set `response_template`, or allow no tools (`tools: []`)."""
+
+
+class TurnParser:
+    """Parses the turns of one rollout."""
+
+    def __init__(self, tokenizer: ChatTokenizer, text_parser: TextParser, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Use `TurnParser.of`."""
+        self._tokenizer = tokenizer
+        self._parser = text_parser
+        self._tools = tools
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: ChatTokenizer,
+        tools: Sequence[Mapping[str, Any]],
+        response_template: Mapping[str, Any] | str | None = None,
+    ) -> "TurnParser":
+        """Chooses the parser of a rollout.
+
+        Args:
+            tokenizer: Of the policy.
+            tools: Definitions of what it may call.
+            response_template: What the batch says.
+
+        Raises:
+            ParserMissing: None is known for this tokenizer, or the batch's own cannot be used.
+        """
+        if response_template is None:
+            response_template = getattr(tokenizer.reference, "response_template", None)
+        if isinstance(response_template, str):
+            named = {syntax.name: syntax for syntax in SYNTAXES}.get(response_template)
+            if named is None:
+                known = ", ".join(syntax.name for syntax in SYNTAXES)
+                raise ParserMissing(f"response_template: no syntax {response_template[:80]!r}; known are {known}")
+            return cls(tokenizer, _SyntaxParser(named, _thinks(tokenizer)), tools)
+        if response_template is not None:
+            try:
+                return cls(tokenizer, TemplateParser(response_template), tools)
+            except ValueError as error:
+                raise ParserMissing(f"response_template cannot be used: {str(error)[:300]}") from None
+        syntax = known_syntax(tokenizer)
+        if syntax is None and tools:
+            raise ParserMissing(f"{tokenizer.name!r}: {ParserMissing.__doc__}")
+        return cls(tokenizer, _SyntaxParser(syntax, _thinks(tokenizer)), tools)
+
+    def parse(self, ids: Sequence[int], *, after: Sequence[int], whole: bool) -> ParsedTurn:
+        """Makes a message of a sampled turn.
+
+        Args:
+            ids: What was sampled, with the id that ended it.
+            after: The last ids of the prompt.
+            whole: Whether the policy has ended the turn itself.
+        """
+        tokenizer = self._tokenizer
+        spoken = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
+        text = tokenizer.decode(spoken)
+        found = self._parser.find(text, before=tokenizer.decode(after), tools=self._tools)
+        return _turn(found, text, whole=whole)
+
+
+class _SyntaxParser:
+    """Parses by a known syntax; with none, all text is content."""
+
+    def __init__(self, syntax: Syntax | None, thinks: bool) -> None:
+        self._syntax = syntax
+        self._thinks = thinks
+
+    def find(self, text: str, *, before: str, tools: Sequence[Mapping[str, Any]]) -> Found:
+        reasoning, start = split_thoughts(text, before) if self._thinks else (None, 0)
+        rest = text[start:]
+        if reasoning is not None:
+            rest = rest.lstrip("\n")
+            start = len(text) - len(rest)
+        calls = self._syntax.find(rest, tools) if self._syntax is not None else []
+        moved = tuple(_moved(call, start) for call in calls)
+        marks = self._syntax.marks if self._syntax is not None and calls else ()
+        return Found(_outside(rest, calls, marks), moved, reasoning)
+
+
+def _turn(found: Found, text: str, *, whole: bool) -> ParsedTurn:
+    calls = [call for call in found.calls if whole or call.status is not CallStatus.UNCLOSED]
+    # What could not be closed stays in the text. It is the end of it, or all of it.
+    cut = found.calls[len(calls) :]
+    content = found.content + "".join(text[call.start : call.end] for call in cut)
+    if cut and cut[0].start == 0:
+        content = text
+    made = [
+        ToolCall(id=uuid.uuid4().hex[:_ID_LENGTH], function=FunctionCall(name=call.name, arguments=call.arguments))
+        for call in calls
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if made:
+        # Templates write their own white space between content and calls.
+        message = {**message, "content": content.strip() or None, "tool_calls": made}
+    if found.reasoning is not None:
+        message["reasoning_content"] = found.reasoning
+    if faults := {tool_call.id: call.fault for tool_call, call in zip(made, calls, strict=True) if call.fault}:
+        message[CALL_FAULTS] = faults
+    return ParsedTurn(
+        Message.model_validate(message).wire(),
+        tuple(
+            ParsedCall(tool_call.id, call.status, (call.start, call.end))
+            for tool_call, call in zip(made, calls, strict=True)
+        ),
+    )
+
+
+def _moved(call: FoundCall, by: int) -> FoundCall:
+    return FoundCall(call.start + by, call.end + by, call.name, call.arguments, call.status, call.fault)
+
+
+def _outside(text: str, calls: Sequence[FoundCall], marks: Sequence[str]) -> str:
+    """The text without its calls and the marks around them."""
+    pieces, at = [], 0
+    for call in calls:
+        pieces.append(text[at : call.start])
+        at = max(at, call.end)
+    content = "".join((*pieces, text[at:]))
+    for mark in marks:
+        content = content.replace(mark, "")
+    return content
+
+
+_known: "WeakKeyDictionary[ChatTokenizer, Syntax | None]" = WeakKeyDictionary()
+
+
+def known_syntax(tokenizer: ChatTokenizer) -> Syntax | None:
+    """Returns the syntax in which a tokenizer's template writes calls; None where it is unknown."""
+    if tokenizer not in _known:
+        texts = list(_written(tokenizer))
+        fitting = (syntax for syntax in SYNTAXES if any(_finds_probe(syntax, text) for text in texts))
+        _known[tokenizer] = next(fitting, None) or _marked(tokenizer)
+    return _known[tokenizer]
+
+
+def _written(tokenizer: ChatTokenizer) -> list[str]:
+    """What the template writes for an assistant message with one call."""
+    texts = []
+    for messages in ([*_ASKED, _CALLED], [*_ASKED, _CALLED, _ANSWERED]):
+        for tools in ([_TOOL], None):
+            with suppress(TemplateRefused):
+                asked = tokenizer.render_text(_ASKED, tools=tools)
+                text = tokenizer.render_conversation(messages, tools=tools).text
+                answer = text[len(asked) :] if text.startswith(asked) else text.rpartition(_ASKED[0]["content"])[2]
+                answer = answer.rstrip().removesuffix(tokenizer.close_token or "")
+                texts.append(answer)
+    return texts
+
+
+def _finds_probe(syntax: Syntax, text: str) -> bool:
+    found = syntax.find(text, [_TOOL])
+    if len(found) != 1 or found[0].status is not CallStatus.OK:
+        return False
+    with suppress(ValueError):
+        return found[0].name == _PROBE and bool(decode(found[0].arguments) == _ARGUMENTS)
+    return False
+
+
+def _marked(tokenizer: ChatTokenizer) -> Syntax | None:
+    """For a template that cannot render a finished call: a syntax whose marks are tokens of the vocabulary."""
+    known = tokenizer.codec.control_ids
+    return next((s for s in SYNTAXES if len(s.marks) > 1 and all(mark in known for mark in s.marks)), None)
+
+
+def _thinks(tokenizer: ChatTokenizer) -> bool:
+    """Whether the model's template, or its vocabulary, knows thoughts."""
+    template = tokenizer.reference.chat_template
+    sources = list(template.values()) if isinstance(template, dict) else [template]
+    return CLOSES in tokenizer.added_strings or any(CLOSES in str(source) for source in sources)

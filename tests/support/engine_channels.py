@@ -1,0 +1,77 @@
+"""Channels to engines for tests: of one process, each for a rollout of its own."""
+
+import asyncio
+from typing import Any
+
+from tests.support.batches import claim, submit
+from tests.support.imitated_engine import ImitatedEngine
+
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.store import Store
+from rolloutpool_worker.drain import Drained
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, EngineChannel, Engines, LedgerPrompt, Resolver
+from rolloutpool_worker.policy.engine_reply import EngineTurn
+
+__all__ = ["IDS", "PROMPT", "Channels", "prompt", "versions"]
+
+PROMPT = [11, 12, 13]
+IDS = [20, 21, 22, 23, 24, 25, 26, 27]
+
+
+class Channels:
+    """Makes channels of one process, and counts their pauses."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+        self.transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+        self.engines = Engines()
+        self.draining = False
+        self.on_pause: Any = None
+
+    async def to(
+        self,
+        store: Store,
+        engine: ImitatedEngine | str,
+        protocol: str = "vllm",
+        *,
+        attempts: int = 3,
+        pause_seconds: float = 60.0,
+        group: str | None = None,
+        **options: Any,
+    ) -> EngineChannel:
+        url = engine if isinstance(engine, str) else engine.url
+        sampling = {"max_tokens": 100, **options.pop("sampling_params", {})}
+        fields = {"server_url": url, "protocol": protocol, "sampling_params": sampling, **options}
+        (uid,) = await submit(store, [fields])
+        self.uid = uid
+
+        async def pause(seconds: float) -> None:
+            self.pauses.append(seconds)
+            if self.on_pause is not None:
+                self.on_pause()
+            if self.draining:
+                raise Drained
+            await asyncio.sleep(0)
+
+        return EngineChannel(
+            self.transport,
+            store.with_secrets((await claim(store, uid)).spec),
+            uid=uid,
+            group=group,
+            attempt=2,
+            attempts=attempts,
+            max_reply_bytes=1_000_000,
+            pause_seconds=pause_seconds,
+            stop_ids=frozenset({9}),
+            pause=pause,
+            breakers=Breakers(),
+            engines=self.engines,
+        )
+
+
+def prompt(ids: list[int] = PROMPT, version: str | None = None) -> LedgerPrompt:
+    return LedgerPrompt(",".join(map(str, ids)).encode(), len(ids), version)
+
+
+def versions(turn: EngineTurn) -> list[tuple[str | None, list[int]]]:
+    return [(part.version, part.ids) for part in turn.parts]

@@ -1,0 +1,206 @@
+"""What imitations of inference engines share: a policy that continues ids, weights with versions, pauses and aborts.
+
+    async with vllm_server(tokenizer, ADD, "It is 38.") as engine:
+        engine.abort_after(3)
+        result = await inside.run_one(server_url=engine.url, protocol="vllm")
+
+A policy knows what to say on each turn, as ids. It is asked with a prompt, and the name of the request tells it the
+rollout and the turn. Where the prompt already ends with the first ids of the turn's answer, it goes on after them; and
+where the ids are others, it fails the test. So a turn that was aborted comes out whole only if its ids were kept.
+
+The log-probability of an id follows from the id, so a list that is shifted by one is noticed.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from rolloutpool_common.rendering import ChatTokenizer
+
+__all__ = ["Answer", "Asked", "ImitatedEngine", "Refusal", "logprob_of", "served"]
+
+CONTEXT = 4096
+_NAME = re.compile(r"(.+)/(\d+)\.(\d+)\.(\d+)")
+
+
+def logprob_of(token: int) -> float:
+    """The log-probability that an imitated engine reports for an id."""
+    return -(token % 97 + 1) / 64
+
+
+class Refusal(Exception):
+    """A request that the engine refuses."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+
+
+@dataclass
+class Asked:
+    """One request, as it came."""
+
+    path: str
+    headers: dict[str, str]
+    document: dict[str, Any]
+    reply: dict[str, Any] = field(default_factory=dict)
+    """None of it where the request was refused."""
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was sampled in one call."""
+
+    ids: list[int]
+    finish: str
+    spans: list[dict[str, Any]]
+
+
+class ImitatedEngine:
+    """An engine's state, and all that it was asked."""
+
+    def __init__(self, tokenizer: ChatTokenizer, answers: Sequence[str | Sequence[int]]) -> None:
+        self.url = ""
+        self.asked: list[Asked] = []
+        """Requests for turns, in order."""
+        self.gets: list[str] = []
+        """Paths of other requests."""
+        self.context = CONTEXT
+        self.key: str | None = None
+        """Where it is set, requests need it."""
+        self.version = "default"
+        self.tells_version = True
+        """Whether it says which weights it has, where that is asked."""
+        self.tells_context = True
+        self.paused = asyncio.Event()
+        """Set while it is not paused."""
+        self.paused.set()
+        self.change: Callable[[dict[str, Any]], None] | None = None
+        """Changes each right reply before it is sent."""
+        self.before: Callable[[Asked], Awaitable[None]] | None = None
+        """Runs before a request is answered."""
+        self.refusals: list[Refusal] = []
+        """The next requests are refused with these, one after the other."""
+        self.finish: str | None = None
+        """How answers end that are whole; None stands for a stop."""
+        self._tokenizer = tokenizer
+        self._answers = [self._ids(answer) for answer in answers]
+        self._starts: dict[tuple[str, int], int] = {}
+        self._aborts: list[int] = []
+        self._updates: dict[int, str] = {}
+
+    def _ids(self, answer: str | Sequence[int]) -> list[int]:
+        if not isinstance(answer, str):
+            return list(answer)
+        close = self._tokenizer.close_id
+        return [*self._tokenizer.encode(answer), *([] if close is None else [close])]
+
+    def ids_of(self, turn: int) -> list[int]:
+        """What the policy says on a turn, counted from 1; the last answer is said again and again."""
+        return self._answers[min(turn, len(self._answers)) - 1]
+
+    def abort_after(self, *ids: int) -> None:
+        """Aborts the next calls after so many ids each."""
+        self._aborts += ids
+
+    def update_at(self, index: int, version: str) -> None:
+        """Has the next call sampled by these weights from an index of its output on."""
+        self._updates[index] = version
+
+    def sample(self, name: str, prompt: list[int], most: int) -> Answer:
+        """Continues a prompt by at most so many ids."""
+        named = _NAME.fullmatch(name)
+        assert named is not None, f"a request is named by rollout, turn, attempt and call, not {name!r}"
+        turn = int(named[2])
+        start = self._starts.setdefault((named[1], turn), len(prompt))
+        whole, done = self.ids_of(turn), prompt[start:]
+        assert done == whole[: len(done)], "what was sampled before an abort is not what the next prompt ends with"
+        rest = whole[len(done) :]
+        cut = self._aborts.pop(0) if self._aborts else None
+        ids = rest[: most if cut is None else min(cut, most)]
+        if cut is not None and cut <= len(rest):
+            finish = "abort"
+        elif len(ids) < len(rest) or most <= 0:
+            finish = "length"
+        else:
+            finish = self.finish or "stop"
+        return Answer(ids, finish, self._spans(len(ids)))
+
+    def _spans(self, n: int) -> list[dict[str, Any]]:
+        borders = {0: self.version, **self._updates}
+        self._updates = {}
+        self.version = borders[max(borders)]
+        starts = sorted(start for start in borders if start < n)
+        ends = [*starts[1:], n]
+        return [{"version": borders[s], "start": s, "end": e} for s, e in zip(starts, ends, strict=True)] if n else []
+
+
+async def served(
+    engine: ImitatedEngine,
+    routes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
+    gets: Mapping[str, Callable[[], Any]],
+) -> web.AppRunner:
+    """Starts a server; the caller ends it with `cleanup`.
+
+    Args:
+        engine: Whose state it shows.
+        routes: What answers a request for a turn, by path; it may raise a `Refusal`.
+        gets: What answers other requests, by path; None is 404.
+    """
+
+    async def post(request: web.Request) -> web.Response:
+        asked = Asked(
+            request.path, {k.lower(): v for k, v in request.headers.items()}, orjson.loads(await request.read())
+        )
+        engine.asked.append(asked)
+        try:
+            if engine.key is not None and asked.headers.get("authorization") != f"Bearer {engine.key}":
+                raise Refusal(401, {"error": "Unauthorized"})
+            if engine.before is not None:
+                await engine.before(asked)
+            if engine.refusals:
+                raise engine.refusals.pop(0)
+            asked.reply = routes[request.path](asked.document)
+            if engine.change is not None:
+                engine.change(asked.reply)
+            asked.status = 200
+            return web.Response(body=orjson.dumps(asked.reply), content_type="application/json")
+        except Refusal as refusal:
+            asked.status = refusal.status
+            body = refusal.body if isinstance(refusal.body, bytes) else orjson.dumps(refusal.body)
+            return web.Response(status=refusal.status, body=body, content_type="application/json")
+
+    async def get(request: web.Request) -> web.Response:
+        engine.gets.append(request.path)
+        found = gets[request.path]()
+        if found is None:
+            return web.Response(status=404, body=b'{"detail":"Not Found"}', content_type="application/json")
+        return web.Response(body=orjson.dumps(found), content_type="application/json")
+
+    app = web.Application(client_max_size=2**26)
+    app.add_routes([*(web.post(path, post) for path in routes), *(web.get(path, get) for path in gets)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    engine.url = f"http://{host}:{port}"
+    return runner
+
+
+@contextlib.asynccontextmanager
+async def running(runner: Awaitable[web.AppRunner]) -> AsyncIterator[None]:
+    """Serves until the block ends; calls that wait are cut off."""
+    started = await runner
+    try:
+        yield
+    finally:
+        await started.cleanup()

@@ -1,0 +1,126 @@
+"""The ledger as an engine's prompt: its text is its ids, whatever has happened to it."""
+
+from typing import Any, cast
+
+import orjson
+import pytest
+from tests.support.conversations import claim_of
+
+from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.engine_reply import EnginePart
+
+ASK = [{"role": "user", "content": "Calculate 5 + 3"}]
+MORE = [{"role": "user", "content": "And 4 more?"}]
+
+
+@pytest.fixture
+def tokens(tokenizer: ChatTokenizer) -> EngineTokens:
+    return EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+
+
+def reply(*parts: EnginePart) -> Reply:
+    fields: dict[str, Any] = dict.fromkeys(
+        ("message", "finish_reason", "prompt_token_ids", "policy_version", "keeps_ids", "fingerprint")
+    )
+    return Reply(
+        **fields,
+        prefix=0,
+        token_ids=[token for part in parts for token in part.ids],
+        logprobs=[logprob for part in parts for logprob in part.logprobs],
+        parts=parts,
+    )
+
+
+async def ingest(tokens: EngineTokens, turn: int, *parts: EnginePart, edited: bool = False) -> DriftLabel:
+    return await tokens.ingest_reply(reply(*parts), ASK, AskedTurn(turn, edited=edited), train=True)
+
+
+def part(*ids: int, version: str | None = None) -> EnginePart:
+    return EnginePart(list(ids), [-0.5] * len(ids), version)
+
+
+def check_prompt(tokens: EngineTokens) -> None:
+    prompt = tokens.prompt()
+    assert orjson.loads(b"[%b]" % prompt.text) == tokens.ledger.ids
+    assert prompt.length == len(tokens.ledger)
+
+
+async def test_the_first_prompt_is_rendered_once(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
+    await tokens.open(ASK)
+    await tokens.open(MORE)
+    assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
+    check_prompt(tokens)
+
+
+async def test_the_prompt_follows_the_ledger(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
+    close = cast(int, tokenizer.close_id)
+    await tokens.open(ASK)
+    check_prompt(tokens)
+    assert await ingest(tokens, 1, part(5, 6, version="1"), part(7, close, version="2")) is DriftLabel.NONE
+    check_prompt(tokens)
+    await tokens.append(MORE, ASK, 1)
+    check_prompt(tokens)
+    # What follows a turn may be rendered again, with further messages.
+    await tokens.append([*MORE, *MORE], ASK, 1)
+    check_prompt(tokens)
+    await ingest(tokens, 2, part(8, close))
+    check_prompt(tokens)
+    await tokens.replace(MORE, 2)
+    check_prompt(tokens)
+    assert await ingest(tokens, 3, part(9, close), edited=True) is DriftLabel.EDITED
+    check_prompt(tokens)
+    assert [sample.response_ids[0] for sample in tokens.ledger.samples()] == [5, 9]
+
+
+async def test_another_worker_has_the_same_prompt(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
+    await tokens.open(ASK)
+    await ingest(tokens, 1, part(5, version="3"), part(6, version="4"))
+    await tokens.append(MORE, ASK, 1)
+    again = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    again.ledger.absorb(tokens.ledger.entries)
+    again.resume(TrainerKind.KEEPS_IDS, ASK)
+    assert again.prompt() == tokens.prompt()
+    assert again.prompt().first_version == "3"
+    await ingest(again, 2, part(7))
+    check_prompt(again)
+
+
+async def test_a_turn_without_ids_is_a_turn(tokens: EngineTokens) -> None:
+    await tokens.open(ASK)
+    await ingest(tokens, 1, part(5))
+    await tokens.append(MORE, ASK, 1)
+    before = tokens.ledger.ids
+    await ingest(tokens, 2)
+    assert tokens.ledger.ids == before
+    check_prompt(tokens)
+    await tokens.append(MORE, ASK, 2)
+    check_prompt(tokens)
+
+
+async def test_a_reply_with_an_id_beyond_the_vocabulary_leaves_nothing(
+    tokens: EngineTokens, tokenizer: ChatTokenizer
+) -> None:
+    await tokens.open(ASK)
+    with pytest.raises(TrainerProtocolError):
+        await ingest(tokens, 1, part(5), part(tokenizer.vocab_size))
+    assert tokens.ledger.samples() == []
+    check_prompt(tokens)
+
+
+async def test_the_end_of_a_turn_in_parts_is_found(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
+    close = cast(int, tokenizer.close_id)
+    await tokens.open(ASK)
+    whole = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    await whole.open(ASK)
+    await ingest(tokens, 1, part(5, 6), part(close))
+    await ingest(whole, 1, part(5, 6, close))
+    for each in (tokens, whole):
+        await each.append(MORE, ASK, 1)
+    assert tokens.ledger.ids == whole.ledger.ids
+    assert tokens.ledger.last_sampled(2).tolist() == [6, close]  # type: ignore[attr-defined]

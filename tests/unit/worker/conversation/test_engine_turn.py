@@ -1,0 +1,75 @@
+"""How an engine is asked: with the ids that were planned, and with no others."""
+
+from typing import Any, cast
+
+import pytest
+from tests.support.conversations import claim_of
+
+from rolloutpool_common.errors import RequestChanged
+from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.conversation.engine_turn import EngineAsker
+from rolloutpool_worker.policy import EngineChannel, LedgerPrompt, MessageBytes
+from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
+MORE: list[dict[str, Any]] = [{"role": "user", "content": "And 4 more?"}]
+WIRE = MessageBytes()
+
+
+class _Engine:
+    """Says one thing, and remembers what it was asked."""
+
+    def __init__(self, parts: tuple[EnginePart, ...], finish: Finish, aborts: int = 0) -> None:
+        self.turn = EngineTurn(parts, finish, aborts)
+        self.asked: list[tuple[int, LedgerPrompt]] = []
+
+    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+        self.asked.append((turn, prompt))
+        return self.turn
+
+
+def asker(
+    tokenizer: ChatTokenizer, text: str, finish: Finish = Finish.STOP
+) -> tuple[EngineAsker, _Engine, EngineTokens]:
+    ids = tokenizer.encode(text)
+    engine = _Engine((EnginePart(ids[:1], [-0.1], "1"), EnginePart(ids[1:], [-0.2] * (len(ids) - 1), "2")), finish, 1)
+    tokens = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    return EngineAsker(cast(EngineChannel, engine), tokens), engine, tokens
+
+
+async def test_the_first_turn_is_asked_with_the_rendered_prompt(tokenizer: ChatTokenizer) -> None:
+    asking, engine, tokens = asker(tokenizer, "It is 8.")
+    reply, asked = await asking.ask(None, ASK, WIRE, 1)
+    assert asked == AskedTurn(1)
+    assert engine.asked == [(1, tokens.prompt())]
+    assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
+    assert (reply.token_ids, reply.message["content"]) == (tokenizer.encode("It is 8."), "It is 8.")
+    assert (reply.finish_reason, reply.policy_version, reply.aborts) == ("stop", "2", 1)
+    assert len(reply.logprobs) == len(reply.token_ids)
+
+
+async def test_a_later_turn_is_asked_with_what_was_planned(tokenizer: ChatTokenizer) -> None:
+    asking, engine, tokens = asker(tokenizer, "It is 8.")
+    reply, asked = await asking.ask(None, ASK, WIRE, 1)
+    await tokens.ingest_reply(reply, ASK, asked, train=True)
+    await tokens.append(MORE, ASK, 1)
+    planned = await asking.plan([*ASK, *MORE], WIRE, 2)
+    assert (planned.plan.lengths, planned.edited) == ((), False)
+    await asking.ask(planned, [*ASK, *MORE], WIRE, 2)
+    assert [turn for turn, _ in engine.asked] == [1, 2]
+    # A worker that has other ids asks nothing.
+    await tokens.append([*MORE, *MORE], ASK, 1)
+    with pytest.raises(RequestChanged):
+        await asking.ask(planned, [*ASK, *MORE], WIRE, 2)
+    assert len(engine.asked) == 2
+
+
+@pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.REPETITION])
+async def test_only_a_stop_ends_a_turn(tokenizer: ChatTokenizer, finish: Finish) -> None:
+    text = '<tool_call>{"name": "add"'
+    asking, _, _ = asker(tokenizer, text, finish)
+    reply, _ = await asking.ask(None, ASK, WIRE, 1)
+    assert (reply.message["content"], reply.message["tool_calls"]) == (text, None)
+    assert reply.finish_reason == finish.value

@@ -1,0 +1,334 @@
+"""The channel to an engine: what is sent, what is refused, and what is repeated."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.batches import NOWHERE
+from tests.support.engine_channels import IDS, PROMPT, Channels, prompt, versions
+from tests.support.imitated_engine import Refusal, logprob_of
+from tests.support.sglang_server import sglang_server
+from tests.support.vllm_server import COMPLETIONS, GENERATE, vllm_server
+
+from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.outcomes import Category
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Store
+from rolloutpool_worker.policy.engine_reply import Finish
+
+
+@pytest.fixture
+async def channels() -> AsyncIterator[Channels]:
+    made = Channels()
+    yield made
+    await made.transport.aclose()
+
+
+SERVERS = [("vllm", vllm_server), ("sglang", sglang_server)]
+BOTH = pytest.mark.parametrize(("protocol", "server"), SERVERS, ids=["vllm", "sglang"])
+
+
+@BOTH
+async def test_a_turn_is_what_the_engine_has_sampled(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, IDS) as engine:
+        engine.version = "12"
+        turn = await (await channels.to(store, engine, protocol)).sample(1, prompt())
+    assert (versions(turn), turn.finish, turn.aborts) == ([("12", IDS)], Finish.STOP, 0)
+    assert turn.logprobs == [logprob_of(token) for token in IDS]
+    (asked,) = engine.asked
+    assert asked.document.get("token_ids", asked.document.get("input_ids")) == PROMPT
+
+
+async def test_what_vllm_is_sent(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
+    async with vllm_server(tokenizer, IDS) as engine:
+        engine.version, engine.key = "12", "engine-key"
+        options: dict[str, Any] = {
+            "sampling_params": {"temperature": 0.7, "top_k": 5},
+            "callback_api_key": None,
+            "model": "policy",
+        }
+        channel = await channels.to(store, engine, **options, group="b/g")
+        with pytest.raises(TrainerStatusError) as refused:
+            await channel.sample(1, prompt())
+        assert refused.value.http_status == 401
+        engine.key = None
+        await channel.sample(1, prompt())
+    asked = engine.asked[-1]
+    assert asked.path == GENERATE
+    assert asked.document == {
+        "token_ids": PROMPT,
+        "model": "policy",
+        "request_id": f"{channels.uid}/1.2.2",
+        "stream": False,
+        "cache_salt": "12",
+        "return_token_ids": True,
+        "sampling_params": {
+            "temperature": 0.7,
+            "top_p": 1.0,
+            "top_k": 5,
+            "max_tokens": 100,
+            "stop_token_ids": [9],
+            "logprobs": 1,
+            "detokenize": False,
+        },
+    }
+    assert asked.headers["x-session-id"] == asked.headers["x-smg-routing-key"] == "b/g"
+
+
+async def test_a_vllm_that_was_not_started_for_it_is_asked_for_completions(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with vllm_server(tokenizer, IDS, IDS) as engine:
+        engine.scale_out, engine.version = False, "12"
+        channel = await channels.to(store, engine)
+        first = await channel.sample(1, prompt())
+        second = await channel.sample(2, prompt())
+    assert versions(first) == versions(second) == [("12", IDS)]
+    assert [(asked.path, asked.status) for asked in engine.asked] == [
+        (GENERATE, 403),
+        (COMPLETIONS, 200),
+        (COMPLETIONS, 200),
+    ]
+    assert engine.asked[-1].document == {
+        "prompt": PROMPT,
+        "request_id": f"{channels.uid}/2.2.3",
+        "session_id": channels.uid,
+        "stream": False,
+        "cache_salt": "12",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "stop_token_ids": [9],
+        "max_tokens": 100,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_weight_versions": True,
+    }
+    assert channels.pauses == []
+
+
+async def test_what_sglang_is_sent(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        engine.version = "12"
+        await (await channels.to(store, engine, "sglang", sampling_params={"stop": ["\n"]})).sample(3, prompt())
+    (asked,) = engine.asked
+    assert asked.document == {
+        "input_ids": PROMPT,
+        "rid": f"{channels.uid}/3.2.1",
+        "sampling_params": {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "stop": ["\n"],
+            "max_new_tokens": 100,
+            "stop_token_ids": [9],
+            "skip_special_tokens": False,
+        },
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "return_prompt_token_ids": True,
+        "session_id": channels.uid,
+        "cache_salt": "12",
+        "stream": False,
+    }
+
+
+@BOTH
+async def test_the_key_travels_as_bearer(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, IDS) as engine:
+        engine.key = "engine-key"
+        channel = await channels.to(store, engine, protocol, callback_api_key="engine-key")
+        assert (await channel.sample(1, prompt())).ids == IDS
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            {"error": {"message": "no such field", "type": "BadRequestError", "param": None, "code": 400}},
+            "no such field",
+        ),
+        ({"error": "no such field"}, "no such field"),
+        ({"detail": "no such field"}, "no such field"),
+        ({"object": "error", "message": "no such field"}, "no such field"),
+        (b"<html>", "answered 400"),
+    ],
+)
+async def test_a_refusal_says_what_the_engine_says(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, body: Any, words: str
+) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        engine.refusals = [Refusal(400, body)]
+        with pytest.raises(TrainerStatusError) as refused:
+            await (await channels.to(store, engine, "sglang")).sample(1, prompt())
+    assert words in refused.value.message
+    assert not refused.value.retryable
+
+
+async def test_an_unprocessable_request_is_not_about_masks(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with vllm_server(tokenizer, IDS) as engine:
+        engine.refusals = [Refusal(422, {"detail": "x"})]
+        with pytest.raises(TrainerStatusError) as refused:
+            await (await channels.to(store, engine)).sample(1, prompt())
+    assert refused.value.category is Category.TRAINER_CLIENT_ERROR
+
+
+@BOTH
+async def test_failures_are_repeated_because_an_engine_keeps_nothing(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, IDS) as engine:
+        engine.refusals = [Refusal(500, {"error": {"message": "EngineDeadError"}}), Refusal(502, b"")]
+        turn = await (await channels.to(store, engine, protocol)).sample(1, prompt())
+        assert (turn.ids, len(channels.pauses)) == (IDS, 2)
+        engine.refusals = [Refusal(500, {})] * 3
+        with pytest.raises(TrainerStatusError) as failed:
+            await (await channels.to(store, engine, protocol)).sample(1, prompt())
+    assert failed.value.retryable
+
+
+async def test_nobody_there(store: Store, channels: Channels) -> None:
+    with pytest.raises(TrainerUnreachable):
+        await (await channels.to(store, NOWHERE)).sample(1, prompt())
+    assert len(channels.pauses) == 2
+
+
+@BOTH
+async def test_a_model_that_the_engine_does_not_have(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, IDS) as engine:
+        channel = await channels.to(store, engine, protocol, model="another")
+        if protocol == "sglang":
+            # It serves one model, whatever it is called.
+            assert (await channel.sample(1, prompt())).ids == IDS
+            return
+        with pytest.raises(TrainerStatusError, match="another") as refused:
+            await channel.sample(1, prompt())
+    assert refused.value.http_status == 404
+
+
+async def test_sglang_that_cuts_a_prompt_without_a_word_is_noticed(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        engine.cuts_to = 2
+        with pytest.raises(TrainerProtocolError, match="sampled from 2 prompt ids, sent were 3"):
+            await (await channels.to(store, engine, "sglang")).sample(1, prompt())
+
+
+def _set(reply: dict[str, Any], **values: Any) -> None:
+    """Sets these keys, wherever the reply has them."""
+    for holder in (reply, *reply.get("choices", ()), reply.get("meta_info", {})):
+        for name, value in values.items():
+            if name in holder:
+                holder[name] = value
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"token_ids": IDS[1:], "output_ids": IDS[1:]}, "not of the"),
+        ({"prompt_token_ids": None}, "lacks prompt_token_ids"),
+        ({"prompt_token_ids": [1]}, "sent were 3"),
+        ({"weight_versions": [{"version": "1", "start": 0, "end": 3}]}, "weight_versions end at 3 of 8"),
+        ({"logprobs": None, "output_token_logprobs": None}, "logprob"),
+        ({"logprobs": {"content": "x"}, "output_token_logprobs": "x"}, "not a list"),
+        ({"finish_reason": "tool_calls"}, "finish_reason"),
+        ({"finish_reason": {"type": "timeout"}}, "finish_reason"),
+        ({"choices": [], "meta_info": []}, "one choice|not an object"),
+    ],
+)
+async def test_a_reply_that_proves_too_little_is_refused(
+    store: Store,
+    channels: Channels,
+    tokenizer: ChatTokenizer,
+    protocol: str,
+    server: Any,
+    values: dict[str, Any],
+    why: str,
+) -> None:
+    async with server(tokenizer, IDS) as engine:
+        engine.change = lambda reply: _set(reply, **values)
+        with pytest.raises(TrainerProtocolError, match=why):
+            await (await channels.to(store, engine, protocol)).sample(1, prompt())
+
+
+@BOTH
+async def test_more_ids_than_were_asked_for_are_refused(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, IDS, IDS) as engine:
+        channel = await channels.to(store, engine, protocol, sampling_params={"max_tokens": 4})
+        sample = engine.sample
+        engine.sample = lambda name, ids, most: sample(name, ids, 100)
+        with pytest.raises(TrainerProtocolError, match="8 ids were sampled, 4 were asked for"):
+            await channel.sample(1, prompt())
+
+
+async def test_a_version_without_spans_is_an_upper_bound(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        engine.sends_spans, engine.version = False, "12"
+        turn = await (await channels.to(store, engine, "sglang")).sample(1, prompt())
+    assert versions(turn) == [("<=12", IDS)]
+
+
+@pytest.mark.parametrize(
+    ("engine_says", "first", "salt"),
+    [
+        ("12", None, "12"),
+        ("12", "11", "11"),
+        ("default", None, None),
+        ("12", "default", None),
+        ("12", "<=11", None),
+        (None, None, None),
+        ("x" * 2000, None, "x" * 1024),
+    ],
+)
+async def test_the_salt_is_the_version_at_the_rollouts_start(
+    store: Store,
+    channels: Channels,
+    tokenizer: ChatTokenizer,
+    engine_says: str | None,
+    first: str | None,
+    salt: str | None,
+) -> None:
+    async with vllm_server(tokenizer, IDS) as engine:
+        engine.version, engine.tells_version = engine_says or "1", engine_says is not None
+        await (await channels.to(store, engine)).sample(1 if first is None else 2, prompt(version=first))
+    assert engine.salts == [channels.uid if salt is None else salt]
+
+
+async def test_a_group_stays_together_on_the_first_turn_and_a_rollout_later(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        channel = await channels.to(store, engine, "sglang", group="b/g")
+        await channel.sample(1, prompt())
+        await channel.sample(2, prompt())
+    told = [
+        {asked.headers["x-session-id"], asked.headers["x-smg-routing-key"], asked.document["session_id"]}
+        for asked in engine.asked
+    ]
+    assert told == [{"b/g"}, {channels.uid}]
+
+
+async def test_a_reply_of_ten_megabytes_is_not_read(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
+    async with vllm_server(tokenizer, IDS) as engine:
+        engine.change = lambda reply: reply.update(model="x" * 10_000_000)
+        with pytest.raises(TrainerProtocolError, match="larger than"):
+            await (await channels.to(store, engine)).sample(1, prompt())
+
+
+async def test_nothing_has_to_be_asked_about_repetitions(store: Store, channels: Channels) -> None:
+    channel = await channels.to(store, NOWHERE)
+    assert channel.may_repeat
+    assert await channel.ask_idempotent()
+    assert not channel.is_news("b")

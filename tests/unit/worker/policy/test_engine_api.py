@@ -1,0 +1,49 @@
+"""What both engines write alike."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.engine_api import sampling_fields, with_ids
+
+
+def spec(**sampling: Any) -> RolloutSpec:
+    return RolloutSpec.model_validate(
+        {
+            "rollout_id": "r",
+            "server_url": "http://e",
+            "messages": [],
+            "sampling_params": sampling,
+            "tokenizer_name": "t",
+            "protocol": "vllm",
+        }
+    )
+
+
+def test_ids_are_written_before_all_else() -> None:
+    assert orjson.loads(with_ids("prompt", b"1,2,3", {"n": 1})) == {"prompt": [1, 2, 3], "n": 1}
+
+
+def test_parameters_that_only_the_batch_knows_go_along() -> None:
+    found = sampling_fields(spec(temperature=0.5, top_k=20, stop=["\n"], stop_token_ids=[7]), [9, 7])
+    assert found == {"temperature": 0.5, "top_p": 1.0, "top_k": 20, "stop": ["\n"], "stop_token_ids": [7, 9]}
+
+
+def test_without_stop_strings_none_are_sent() -> None:
+    assert "stop" not in sampling_fields(spec(stop=None), [])
+    assert "stop" not in sampling_fields(spec(stop=[]), [])
+
+
+@pytest.mark.parametrize("name", ["n", "stream", "best_of", "max_new_tokens", "detokenize", "echo"])
+def test_parameters_that_would_change_the_reply_are_refused(name: str) -> None:
+    with pytest.raises(RequestFault, match=name):
+        sampling_fields(spec(**{name: 2}), [])
+
+
+@pytest.mark.parametrize("stops", ["9", [9.0], [None], {"9": 1}])
+def test_stop_ids_are_integers(stops: Any) -> None:
+    with pytest.raises(RequestFault, match="stop_token_ids"):
+        sampling_fields(spec(stop_token_ids=stops), [])

@@ -1,0 +1,119 @@
+"""What a process knows of its engines is asked for seldom, and forgotten in time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rolloutpool_worker.policy.engines import KEEP_SECONDS, VERSION_SECONDS, Engines, context_length_of
+
+ENGINE = "http://engine"
+
+
+class Asked:
+    """Answers, and counts how often it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.times = 0
+
+    async def __call__(self) -> Any:
+        self.times += 1
+        await asyncio.sleep(0)
+        return self.answer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def models(*lengths: Any) -> dict[str, Any]:
+    return {"data": [{"id": f"m{i}", "max_model_len": length} for i, length in enumerate(lengths)]}
+
+
+async def test_many_rollouts_ask_once() -> None:
+    engines, ask = Engines(), Asked(models(4096))
+    found = await asyncio.gather(*(engines.context_length(ENGINE, "m0", ask) for _ in range(20)))
+    assert (set(found), ask.times) == ({4096}, 1)
+
+
+async def test_what_is_not_told_is_not_asked_again_either() -> None:
+    engines, ask = Engines(), Asked(None)
+    assert [await engines.context_length(ENGINE, None, ask) for _ in range(3)] == [None] * 3
+    engines.learn_context_length(ENGINE, None, 100)
+    assert await engines.context_length(ENGINE, None, ask) == 100
+    assert ask.times == 1
+
+
+async def test_a_length_is_asked_again_after_a_while() -> None:
+    clock = Clock()
+    engines, ask = Engines(clock), Asked(models(10))
+    assert await engines.context_length(ENGINE, None, ask) == 10
+    clock.now, ask.answer = KEEP_SECONDS + 1, models(20)
+    assert await engines.context_length(ENGINE, None, ask) == 20
+
+
+async def test_an_error_is_no_answer() -> None:
+    engines = Engines()
+
+    async def fail() -> Any:
+        raise LookupError("nobody there")
+
+    with pytest.raises(LookupError, match="nobody"):
+        await engines.context_length(ENGINE, None, fail)
+    assert await engines.context_length(ENGINE, None, Asked(models(7))) == 7
+
+
+async def test_the_version_is_asked_once_a_second() -> None:
+    clock = Clock()
+    engines, ask = Engines(clock), Asked("12")
+    assert [await engines.version(ENGINE, ask) for _ in range(3)] == ["12"] * 3
+    assert ask.times == 1
+    clock.now, ask.answer = VERSION_SECONDS + 0.1, "13"
+    assert await engines.version(ENGINE, ask) == "13"
+
+
+async def test_an_engine_that_does_not_tell_its_version_is_left_alone() -> None:
+    clock = Clock()
+    engines, ask = Engines(clock), Asked(None)
+    assert [await engines.version(ENGINE, ask) for _ in range(3)] == [None] * 3
+    clock.now = VERSION_SECONDS + 0.1
+    assert await engines.version(ENGINE, ask) is None
+    assert ask.times == 1
+
+
+def test_a_path_that_is_missing_is_tried_again_after_a_while() -> None:
+    clock = Clock()
+    engines = Engines(clock)
+    assert not engines.lacks(ENGINE, "/p")
+    engines.learn_lack(ENGINE, "/p")
+    assert engines.lacks(ENGINE, "/p")
+    assert not engines.lacks(ENGINE, "/q")
+    clock.now = KEEP_SECONDS + 1
+    assert not engines.lacks(ENGINE, "/p")
+
+
+@pytest.mark.parametrize(
+    ("answer", "model", "length"),
+    [
+        (models(10), None, 10),
+        (models(10, 20), "m1", 20),
+        (models(10, 20), None, 10),
+        (models(10, None), "m1", 10),  # an adapter
+        (models(10, 20), "other", 10),
+        (models(None), None, None),
+        (models("10"), None, None),
+        (models(True), None, None),
+        (models(0), None, None),
+        ({"data": "x"}, None, None),
+        ({"data": [1, None]}, None, None),
+        ([], None, None),
+        (None, None, None),
+    ],
+)
+def test_the_length_is_found_among_the_models(answer: Any, model: str | None, length: int | None) -> None:
+    assert context_length_of(answer, model) == length

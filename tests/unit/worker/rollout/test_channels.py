@@ -1,0 +1,329 @@
+"""Whole rollouts over an engine: every sample exact, whatever happens meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.imitated_engine import ImitatedEngine, Refusal, logprob_of
+from tests.support.inside_worker import REPLAY, InsideWorker, inside_worker
+from tests.support.sglang_server import sglang_server
+from tests.support.trainer_script import ADD, ADD_COMPACT
+from tests.support.vllm_server import vllm_server
+from tests.support.waiting import until
+
+from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.store import Store
+
+ANSWER = "It is 38."
+MESSAGES = [{"role": "user", "content": "Calculate 15 + 23"}]
+BOTH = pytest.mark.parametrize(
+    ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]
+)
+
+
+@pytest.fixture
+async def worker(fake_redis: str, tokenizers: TokenizerCache) -> AsyncIterator[InsideWorker]:
+    async with inside_worker(fake_redis, tokenizers, infra_retries=0, trainer_attempts=2) as made:
+        yield made
+
+
+async def run(worker: InsideWorker, engine: ImitatedEngine, protocol: str, **options: Any) -> RolloutResult:
+    return await worker.run_one(server_url=engine.url, protocol=protocol, messages=MESSAGES, **options)
+
+
+async def _asked(engine: ImitatedEngine, times: int) -> bool:
+    return len(engine.asked) >= times
+
+
+def check_exact(result: RolloutResult, engine: ImitatedEngine, *turns: int) -> None:
+    """Holds a result against what the engine has said: each sampled id once, with its log-probability."""
+    (sample,) = result.samples
+    said = [token for turn in turns for token in engine.ids_of(turn)]
+    trained = [
+        (token, logprob)
+        for token, mask, logprob in zip(
+            sample.response_ids, sample.response_mask, sample.response_logprobs, strict=True
+        )
+        if mask
+    ]
+    assert trained == [(token, logprob_of(token)) for token in said]
+    # What the engine was asked with is what the sample says, from its first id to its last.
+    whole = [*sample.prompt_ids, *sample.response_ids]
+    for asked in engine.asked:
+        if asked.status == 200:
+            ids = asked.document.get("token_ids") or asked.document.get("input_ids") or asked.document["prompt"]
+            assert ids == whole[: len(ids)]
+    assert result.alignment is Alignment.EXACT
+
+
+@BOTH
+async def test_a_rollout_with_a_tool(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    # Sampled without spaces: a render of the message would have other ids.
+    async with server(tokenizer, ADD_COMPACT, ANSWER) as engine:
+        engine.version = "12"
+        result = await run(worker, engine, protocol)
+    assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.STOP)
+    check_exact(result, engine, 1, 2)
+    assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
+    assert result.messages[2].content == "38"
+    assert {s.policy_version for s in result.samples[0].segments if s.kind == "sampled"} == {"12"}
+    assert result.samples[0].logprobs_mode == ("raw" if protocol == "vllm" else "processed")
+    assert result.warnings == []
+    assert [(turn.aborts, turn.resampled, turn.mask_sent) for turn in result.turns] == [(0, False, None)] * 2
+
+
+@BOTH
+async def test_the_first_prompt_shows_the_tools_that_the_rollout_may_call(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ANSWER) as engine:
+        with_one = await run(worker, engine, protocol, tools=["add"])
+        with_none = await run(worker, engine, protocol, tools=[])
+    (one,), (none,) = ([tokenizer.decode(s.prompt_ids) for s in r.samples] for r in (with_one, with_none))
+    assert '"add"' in one
+    assert '"multiply"' not in one
+    assert "<tools>" not in none
+
+
+@BOTH
+async def test_a_rollout_over_a_weight_update_with_aborts(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+        engine.version = "12"
+        engine.abort_after(5, 0, 2)
+
+        async def update(asked: Any) -> None:
+            engine.version = str(11 + len(engine.asked))
+
+        engine.before = update
+        result = await run(worker, engine, protocol)
+    check_exact(result, engine, 1, 2)
+    spans = [(s.policy_version, s.n) for s in result.samples[0].segments if s.kind == "sampled"]
+    first, second = (len(engine.ids_of(turn)) for turn in (1, 2))
+    assert spans == [("12", 5), ("14", 2), ("15", first - 7), ("16", second)]
+    assert [turn.aborts for turn in result.turns] == [3, 0]
+    assert [turn.policy_version for turn in result.turns] == ["15", "16"]
+    # The salt is that of the rollout's first id, on all calls.
+    assert set(engine.salts) == {"12"}
+
+
+@BOTH
+async def test_a_rollout_over_a_weight_update_with_a_pause(
+    worker: InsideWorker, store: Store, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+        engine.paused.clear()
+        (uid,) = await worker.submit(server_url=engine.url, protocol=protocol, messages=MESSAGES)
+        ticket = asyncio.create_task(worker.take(uid))
+        await until(lambda: _asked(engine, 1))
+        if protocol == "vllm":
+            await until(lambda: _asked(engine, 4))
+        engine.version = "13"
+        engine.paused.set()
+        assert await ticket == "completed"
+        result = await worker.result(uid)
+    check_exact(result, engine, 1, 2)
+    assert result.attempt == 1
+
+
+@BOTH
+async def test_each_worker_goes_on_from_the_journal(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD_COMPACT, ADD, ANSWER) as engine:
+        engine.abort_after(4)
+        result = await worker.run_in_pieces(server_url=engine.url, protocol=protocol, messages=MESSAGES)
+    assert result.status is RolloutStatus.COMPLETED
+    assert result.attempt == 5
+    check_exact(result, engine, 1, 2, 3)
+    assert not any(turn.resampled for turn in result.turns)
+
+
+@BOTH
+async def test_a_turn_that_was_in_flight_at_a_crash_is_sampled_again(
+    fake_redis: str,
+    worker: InsideWorker,
+    store: Store,
+    tokenizers: TokenizerCache,
+    tokenizer: ChatTokenizer,
+    protocol: str,
+    server: Any,
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+        hold = asyncio.Event()
+
+        async def hang(asked: Any) -> None:
+            if not hold.is_set():
+                await asyncio.Event().wait()
+
+        engine.before = hang
+        (uid,) = await worker.submit(server_url=engine.url, protocol=protocol, messages=MESSAGES)
+        ticket = asyncio.create_task(worker.take(uid))
+        await until(lambda: _asked(engine, 1))
+        # As a drain that has no more time: cut off in the middle of a call.
+        worker.services.drain.begin()
+        (running,) = worker.services.claims.current()
+        running.task.cancel()
+        assert await ticket == "drained"
+        hold.set()
+        async with inside_worker(fake_redis, tokenizers) as second:
+            assert await second.take(uid) == "completed"
+            result = await second.result(uid)
+    check_exact(result, engine, 1, 2)
+    assert [turn.resampled for turn in result.turns] == [True, False]
+    assert "turn_resampled" in result.warnings
+
+
+BROKEN = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": }\n</tool_call>'
+
+
+@BOTH
+async def test_a_broken_call_is_told_to_the_policy(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, BROKEN, ADD, ANSWER) as engine:
+        result = await run(worker, engine, protocol)
+    check_exact(result, engine, 1, 2, 3)
+    told = result.messages[2]
+    assert told.role == "tool"
+    assert isinstance(told.content, str)
+    assert told.content.startswith("Error: Invalid tool call, not run: it is not JSON")
+    assert [tool.ok for turn in result.turns for tool in turn.tools] == [False, True]
+
+
+@BOTH
+async def test_a_call_that_is_cut_is_not_run(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+        most = len(engine.ids_of(1)) - 3
+        result = await run(worker, engine, protocol, sampling_params={"max_tokens": most})
+    assert (result.finish_reason, result.num_tool_calls, len(engine.asked)) == (FinishReason.LENGTH, 0, 1)
+    assert result.samples[0].response_ids == engine.ids_of(1)[:most]
+
+
+@BOTH
+async def test_a_context_that_is_full_ends_the_rollout(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+        first = await run(worker, engine, protocol)
+        engine.context = len(first.samples[0].prompt_ids) + len(engine.ids_of(1)) + 4
+        worker.services.engines = type(worker.services.engines)()
+        engine.asked.clear()
+        result = await run(worker, engine, protocol)
+    assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.LENGTH)
+    assert [turn.sampled_tokens for turn in result.turns] == [len(engine.ids_of(1)), 0]
+    assert len(engine.asked) == 1
+
+
+@BOTH
+async def test_a_prompt_that_is_too_long_is_the_requests_fault(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ANSWER) as engine:
+        engine.context = 10
+        result = await run(worker, engine, protocol)
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.REQUEST
+    assert engine.asked == []
+
+
+async def test_a_history_that_is_edited_forks(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    steps: list[dict[str, Any]] = [
+        {"sample": {}},
+        {"run_tools": {}},
+        {"edit": [*MESSAGES, {"role": "user", "content": "Again."}]},
+        {"sample": {"train": False}},
+        {"say": [{"role": "user", "content": "Go on."}]},
+        {"sample": {}},
+    ]
+    async with vllm_server(tokenizer, ADD, ANSWER, "Yes.") as engine:
+        result = await run(worker, engine, "vllm", agent=REPLAY, metadata={"steps": steps})
+    assert result.alignment is Alignment.EXACT
+    first, second = result.samples
+    assert first.response_ids == engine.ids_of(1)
+    prompts = [asked.document["token_ids"] for asked in engine.asked]
+    assert prompts[0] == first.prompt_ids
+    assert prompts[1] == tokenizer.render_prompt(steps[2]["edit"], tools=_shown(first.prompt_ids, tokenizer))
+    whole = [*second.prompt_ids, *second.response_ids]
+    assert all(prompt == whole[: len(prompt)] for prompt in prompts[1:])
+    assert sum(second.response_mask) == len(engine.ids_of(3))
+
+
+def _shown(prompt: list[int], tokenizer: ChatTokenizer) -> Any:
+    """The tools of the worker, which the first prompt shows."""
+    from rolloutpool_worker.tools import TOOLS
+
+    shown = [tool.shown for tool in TOOLS.values()]
+    assert tokenizer.render_prompt(MESSAGES, tools=shown) == prompt
+    return shown
+
+
+@BOTH
+async def test_what_the_engine_refuses_is_reported(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
+) -> None:
+    async with server(tokenizer, ADD, ANSWER) as engine:
+
+        async def refuse(asked: Any) -> None:
+            if len(engine.asked) == 2:
+                raise Refusal(400, {"error": "unknown field"})
+
+        engine.before = refuse
+        result = await run(worker, engine, protocol)
+    assert result.failure is not None
+    assert (result.failure.category, result.failure.turn) == (Category.TRAINER_CLIENT_ERROR, 2)
+    assert "unknown field" in result.failure.message
+    # The turn before it stands.
+    assert result.samples[0].response_ids == engine.ids_of(1)
+
+
+async def test_ids_beyond_the_vocabulary_are_refused(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with vllm_server(tokenizer, [5, tokenizer.vocab_size]) as engine:
+        result = await run(worker, engine, "vllm")
+    assert result.failure is not None
+    assert result.failure.category is Category.TRAINER_PROTOCOL_ERROR
+    assert result.samples == []
+
+
+async def test_a_sampling_parameter_of_the_channel_is_refused(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with vllm_server(tokenizer, ANSWER) as engine:
+        result = await run(worker, engine, "vllm", sampling_params={"n": 4})
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.REQUEST
+
+
+@pytest.mark.parametrize(
+    ("protocol", "server", "options", "warned"),
+    [
+        ("vllm", vllm_server, {"sampling_params": {"temperature": 0.7}}, True),
+        ("vllm", vllm_server, {"sampling_params": {"top_k": 5}}, True),
+        ("vllm", vllm_server, {"sampling_params": {"top_p": 0.9}, "logprobs_mode": "processed"}, False),
+        ("vllm", vllm_server, {}, False),
+        ("sglang", sglang_server, {"sampling_params": {"temperature": 0.7}}, False),
+        ("sglang", sglang_server, {"sampling_params": {"temperature": 0.7}, "logprobs_mode": "raw"}, True),
+    ],
+)
+async def test_raw_log_probabilities_of_a_shaped_distribution_are_a_warning(
+    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any, options: dict[str, Any], warned: bool
+) -> None:
+    async with server(tokenizer, ANSWER) as engine:
+        result = await run(worker, engine, protocol, **options)
+    assert ("raw_logprobs" in result.warnings) is warned
+
+
+async def test_a_template_whose_calls_are_unknown_is_refused_before_anything_is_sampled(
+    worker: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    async with vllm_server(tokenizer, ANSWER) as engine:
+        result = await run(worker, engine, "vllm", response_template="nobody's")
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.category) == (FailureKind.REQUEST, Category.TEMPLATE_REFUSED)
+    assert engine.asked == []

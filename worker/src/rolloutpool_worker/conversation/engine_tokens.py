@@ -1,0 +1,110 @@
+"""The tokens of a conversation whose policy is asked with ids: the ledger is the prompt, so nothing can drift.
+
+1. Before turn 1 the first prompt is rendered here, with the tools that the rollout may call, and opens the ledger.
+2. A turn is asked with the ledger's ids. What was sampled is appended in parts, one for each version of the weights.
+3. Sampled text is parsed for the agent. Whatever a parser makes of it, the ids stay as they were sampled.
+
+The prompt goes out as text (`1,2,3`). The text of what was there at the last turn is kept, so that each turn writes
+only its new ids, however long the context is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.rendering import ChatTokenizer, ParsedTurn, TurnParser
+from rolloutpool_common.tokens.entries import SampledEntry
+from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.policy import LedgerPrompt, Reply
+from rolloutpool_worker.policy.engine_reply import EnginePart
+
+__all__ = ["EngineTokens"]
+
+PROMPT_TAIL = 48
+"""Ids at the prompt's end that a parser looks at: some templates open a block of thoughts there."""
+
+
+class EngineTokens(TokenTrack):
+    """One rollout's ledger, which is the engine's prompt."""
+
+    def __init__(
+        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], parser: TurnParser, uid: str
+    ) -> None:
+        """Tokens of a rollout that has none yet.
+
+        Args:
+            spec: The rollout.
+            tokenizer: Renders messages.
+            tools: The definitions of the tools that it may call; the first prompt shows them.
+            parser: Of sampled text.
+            uid: For the log.
+        """
+        super().__init__(spec, tokenizer, tools, TrainerKind.KEEPS_IDS, uid)
+        self._parser = parser
+        self._text, self._written = b"", 0
+        self._first_version: str | None = None
+
+    async def open(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Opens the ledger with the first prompt, unless it is open.
+
+        Args:
+            messages: What turn 1 is asked with.
+
+        Raises:
+            TemplateUnusable: The template refuses them.
+        """
+        if not self.ledger.entries:
+            self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt"))
+
+    def prompt(self) -> LedgerPrompt:
+        """Returns the ledger's ids as they are sent."""
+        ledger = self.ledger
+        # Only the head stays as it is. It is another one after an edit, and where this worker has replayed it.
+        if ledger.head != self._written:
+            self._text, self._written = b"", 0
+        text = _joined(self._text, ledger.ids_from(self._written))
+        if self._first_version is None:
+            sampled = (entry for entry in ledger.entries if isinstance(entry, SampledEntry) and entry.ids)
+            self._first_version = next((entry.policy_version for entry in sampled), None)
+        return LedgerPrompt(text, len(ledger), self._first_version)
+
+    def parse(self, reply_ids: Sequence[int], *, whole: bool) -> ParsedTurn:
+        """Parses a sampled turn that follows the ledger.
+
+        Args:
+            reply_ids: What was sampled.
+            whole: Whether the policy has ended the turn itself.
+        """
+        return self._parser.parse(
+            reply_ids, after=self.ledger.ids_from(max(0, len(self.ledger) - PROMPT_TAIL)), whole=whole
+        )
+
+    async def ingest_reply(
+        self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
+    ) -> DriftLabel:
+        """Appends what was sampled; see `TokenTrack.ingest_reply`. The channel has compared the prompts."""
+        del messages
+        self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
+        text = _joined(self.prompt().text, reply.token_ids)
+        # A turn without ids has a part as well, so that the ledger knows that the policy had this turn.
+        for part in reply.parts or (EnginePart([], [], None),):
+            self.ledger.append_sampled(
+                part.ids, part.logprobs, turn=asked.turn, policy_version=part.version, train=train
+            )
+        self._text, self._written = text, self.ledger.head
+        return DriftLabel.EDITED if asked.edited else DriftLabel.NONE
+
+    def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
+        """Follows a journaled turn: the ledger has all of it."""
+
+    async def _shown_tools(self) -> list[dict[str, Any]] | None:
+        return self._tools or None
+
+
+def _joined(text: bytes, ids: Sequence[int]) -> bytes:
+    return b",".join(filter(None, (text, orjson.dumps(ids)[1:-1])))

@@ -1,0 +1,335 @@
+"""EngineChannel: how a rollout asks an inference engine for a turn. Ids go out, ids come back.
+
+The prompt is the ledger, so no message travels, and nothing can drift. One turn takes these steps:
+
+1. The engine's context length is known before anything is sent (`engines`), and `max_tokens` is what fits. If nothing
+   fits, the turn ends at once with `length` and without ids.
+2. The call is written (`engine_api`), sent (`endpoint`), and its reply checked (`engine_reply`).
+3. An engine may **abort** a call, for a weight update. The ids so far were sampled, so they are kept. The turn goes on:
+   prompt and ids are the next prompt, and the rest of `max_tokens` is its budget. A new part of the turn begins there,
+   because other weights may sample it.
+4. An engine may be **paused** (503 of vLLM; SGLang lets a call wait). That is no failure and counts as no try: the turn
+   is asked again every few seconds, for `pause_seconds` at most. Calls may take so much longer than usual ones.
+5. Any other failure is repeated up to `attempts` times. Asking again is always safe, because an engine keeps nothing:
+   a reply that was lost is in nobody's data, and the turn is sampled anew.
+
+Example: `max_tokens` is 8. The engine samples 5 6 7 and aborts; it is asked again with the prompt and 5 6 7, and
+`max_tokens` 5; it samples 8 9 and stops. The turn is 5 6 7 8 9, in two parts.
+
+The **salt** keeps apart what engines cache of prompts: nothing that older weights have computed may be used, and weight
+updates do not empty these caches. So it is the version of the weights at the rollout's start, and stays the same over
+its turns: first what the engine says of itself, and from the first reply on the version of the first sampled id. Where
+neither is known, the rollout's own name is used.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rolloutpool_common.errors import (
+    RequestFault,
+    RolloutPoolError,
+    TrainerProtocolError,
+    TrainerStatusError,
+    TrainerUnreachable,
+)
+from rolloutpool_common.outcomes import Category
+from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.protocol.endpoint import EndpointProtocol
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
+from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
+from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall
+from rolloutpool_worker.policy.engines import Engines
+from rolloutpool_worker.policy.sglang import SglangApi
+from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.vllm import VllmApi
+from rolloutpool_worker.policy.waits import RolloutWaits
+
+__all__ = ["EngineChannel", "LedgerPrompt"]
+
+_log = logging.getLogger(__name__)
+
+PAUSE = Backoff(first_s=0.25, longest_s=4.0)
+"""Between two calls of a paused engine."""
+ASK_SECONDS = 5.0
+"""For what an engine says of itself."""
+MOST_SALT = 1024
+"""Characters; vLLM takes no more."""
+_NO_VERSION = frozenset({"", "default"})
+"""Names that weights have before anybody named them."""
+_NOT_THERE = frozenset({403, 404, 405})
+_PAUSED = 503
+_TOO_LONG = 400
+_LENGTH = re.compile(r"(?:maximum (?:context|model) length (?:is|of) |context length \(?)(\d{1,9})")
+"""How the two engines say that a prompt is too long: each of their sentences names the context length."""
+
+
+@dataclass(frozen=True)
+class LedgerPrompt:
+    """The prompt of a turn."""
+
+    text: bytes
+    """The ids as numbers and commas."""
+    length: int
+    first_version: str | None = None
+    """Of the weights that have sampled the rollout's first id; None before that, and where it is not known."""
+
+
+class EngineChannel:
+    """Asks the engine of one rollout for its turns."""
+
+    may_repeat = True
+    """An engine that is asked a turn again samples it again, and nobody else has the first one."""
+
+    def __init__(
+        self,
+        transport: AiohttpTransport,
+        spec: RolloutSpec,
+        *,
+        uid: str,
+        group: str | None,
+        attempt: int,
+        attempts: int,
+        max_reply_bytes: int,
+        pause_seconds: float,
+        stop_ids: frozenset[int],
+        pause: Callable[[float], Awaitable[None]],
+        breakers: Breakers,
+        engines: Engines,
+        waits: RolloutWaits | None = None,
+    ) -> None:
+        """Prepares what is equal in every call.
+
+        Args:
+            transport: The process's connections.
+            spec: The rollout, with its engine and the key for it.
+            uid: The rollout's name.
+            group: Of its group, in the whole pool; None where it has none.
+            attempt: Of the rollout, counted from 1.
+            attempts: Calls that may fail in a row before the turn does.
+            max_reply_bytes: Size of the largest reply that is read.
+            pause_seconds: How long an engine may be paused.
+            stop_ids: Ids at which the policy's turn ends.
+            pause: Waits so many seconds between two calls; what it raises ends the turn.
+            breakers: The ports that are taken out.
+            engines: What the process knows of its engines.
+            waits: Is told why the rollout waits between two calls.
+
+        Raises:
+            RequestFault: A sampling parameter is given that the channel has to set.
+        """
+        self._endpoint = TrainerEndpoint(transport, breakers, spec, max_reply_bytes=max_reply_bytes)
+        self._api: EngineApi = (
+            VllmApi(spec, sorted(stop_ids))
+            if spec.protocol is EndpointProtocol.VLLM
+            else SglangApi(spec, sorted(stop_ids))
+        )
+        self._spec = spec
+        self._uid = uid
+        self._group = group
+        self._attempt = attempt
+        self._attempts = attempts
+        self._pause_seconds = pause_seconds
+        self._seconds = (transport.timeout.read or 0) + pause_seconds
+        self._pause = pause
+        self._engines = engines
+        self._waits = waits
+        self._calls = 0
+        key = spec.callback_api_key
+        self._key = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def ask_idempotent(self) -> bool:
+        """See `may_repeat`; nothing is asked."""
+        return True
+
+    def is_news(self, batch_id: str) -> bool:
+        """Engines promise nothing that would have to be noted."""
+        del batch_id
+        return False
+
+    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+        """Has the engine sample one turn.
+
+        Args:
+            turn: Its number, from 1.
+            prompt: All ids so far.
+
+        Raises:
+            RequestFault: On turn 1, the prompt alone is too long for the engine.
+            RolloutError: Of the boundary to the engine; the last call's, if several were made.
+            TrainerDown: The engine's port is taken out; nothing was asked.
+            Drained: The process began to shut down between two calls.
+        """
+        where = f"turn {turn} at {self._spec.server_url}"
+        session = self._group if turn == 1 and self._group else self._uid
+        salt = await self._salt(prompt)
+        parts: list[EnginePart] = []
+        text, done, aborts, idle = prompt.text, 0, 0, 0
+        started = time.monotonic()
+        while (left := await self._room(prompt.length, done, where)) > 0:
+            self._calls += 1
+            # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
+            name = f"{self._uid}/{turn}.{self._attempt}.{self._calls}"
+            sampled = await self._call(EngineCall(name, session, text, left, salt), where)
+            if sampled is None:
+                continue  # by another path, or for less, because the context is shorter than it was taken to be
+            if len(sampled.ids) > left:
+                raise TrainerProtocolError(f"{where}: {len(sampled.ids)} ids were sampled, {left} were asked for")
+            parts += (
+                EnginePart(sampled.ids[s.start : s.end], sampled.logprobs[s.start : s.end], s.version)
+                for s in sampled.spans
+            )
+            done += len(sampled.ids)
+            if sampled.finish is not Finish.ABORT:
+                return EngineTurn(tuple(parts), sampled.finish, aborts)
+            aborts += 1
+            if sampled.ids:
+                text, idle, started = b",".join((text, orjson.dumps(sampled.ids)[1:-1])), 0, time.monotonic()
+                continue
+            # Nothing was sampled since the last time, so the next call would probably be aborted as well.
+            idle += 1
+            await self._wait_for_engine(
+                TrainerStatusError(f"{where}: the engine aborted", status=_PAUSED), idle, started
+            )
+        if turn == 1 and not done:
+            raise RequestFault(f"{where}: the prompt has {prompt.length} ids, and the engine's context has no more")
+        return EngineTurn(tuple(parts), Finish.LENGTH, aborts)
+
+    async def _room(self, prompt: int, done: int, where: str) -> int:
+        """How many more ids may be sampled in this turn."""
+        spec = self._spec
+
+        async def ask() -> Any:
+            return await self._repeated(lambda: self._get("/v1/models", where), where)
+
+        length = await self._engines.context_length(spec.server_url, spec.model, ask)
+        wanted = spec.sampling_params.max_tokens - done
+        return wanted if length is None else min(wanted, length - self._api.unused - prompt - done)
+
+    async def _salt(self, prompt: LedgerPrompt) -> str:
+        version = prompt.first_version
+        if version is None:
+
+            async def ask() -> str | None:
+                try:
+                    document = await self._get(self._api.version_path, "weights")
+                except TrainerDown:
+                    raise
+                except RolloutPoolError:
+                    return None
+                return self._api.version(document) if isinstance(document, dict) else None
+
+            version = await self._engines.version(self._spec.server_url, ask)
+        # `<=12` may be older weights.
+        known = version is not None and version not in _NO_VERSION and not version.startswith("<=")
+        return (version if known and version is not None else self._uid)[:MOST_SALT]
+
+    async def _call(self, call: EngineCall, where: str) -> SampledCall | None:
+        """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
+
+        async def post() -> SampledCall | None:
+            path = self._path()
+            headers = {
+                "Content-Type": "application/json",
+                "X-Session-ID": call.session,
+                "X-SMG-Routing-Key": call.session,
+                **self._key,
+            }
+            try:
+                data, _ = await self._endpoint.ask(
+                    "POST", path, self._api.body(path, call), headers, where, seconds=self._seconds
+                )
+            except TrainerStatusError as error:
+                if self._learn(error, path):
+                    return None
+                raise
+            if len(data) - len(call.prompt) > OFF_LOOP_BYTES:
+                return await asyncio.to_thread(self._read, path, data, call.prompt, where)
+            return self._read(path, data, call.prompt, where)
+
+        sampled: SampledCall | None = await self._repeated(post, where)
+        return sampled
+
+    def _read(self, path: str, data: bytes, prompt: bytes, where: str) -> SampledCall:
+        return self._api.read(path, ReplyReader(data, prompt, where))
+
+    def _path(self) -> str:
+        *best, last = self._api.paths
+        return next((path for path in best if not self._engines.lacks(self._spec.server_url, path)), last)
+
+    def _learn(self, error: TrainerStatusError, path: str) -> bool:
+        """Whether a refusal tells something of the engine, so that the same turn may be asked in another way."""
+        origin = self._spec.server_url
+        if error.http_status in _NOT_THERE and path != self._api.paths[-1]:
+            self._engines.learn_lack(origin, path)
+            return True
+        found = _LENGTH.search(error.message) if error.http_status == _TOO_LONG else None
+        if found is None:
+            return False
+        length = int(found[1])
+        known = self._engines.known_length(origin, self._spec.model)
+        # Only once: an engine that refuses what fits into the length that it names would be asked for ever.
+        if known is not None and known <= length:
+            return False
+        self._engines.learn_context_length(origin, self._spec.model, length)
+        return True
+
+    async def _get(self, path: str, where: str) -> Any:
+        """Gets a JSON document; None where there is none, or it is none."""
+        try:
+            data, _ = await self._endpoint.ask("GET", path, b"", self._key, where, seconds=ASK_SECONDS)
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        except TrainerStatusError as error:
+            if error.http_status in _NOT_THERE:
+                return None
+            raise
+
+    async def _repeated(self, ask: Callable[[], Awaitable[Any]], where: str) -> Any:
+        """Asks until there is an answer, within the limits of steps 4 and 5."""
+        failures, pauses, started = 0, 0, time.monotonic()
+        while True:
+            try:
+                answer = await ask()
+            except (TrainerUnreachable, TrainerStatusError) as error:
+                if error.http_status == _PAUSED:
+                    pauses += 1
+                    await self._wait_for_engine(error, pauses, started)
+                    continue
+                if isinstance(error, TrainerStatusError) and error.category is Category.MASK_REFUSED:
+                    # An engine knows no masks; its 422 is a field that it does not take.
+                    error.category = Category.TRAINER_CLIENT_ERROR
+                failures += 1
+                if failures >= self._attempts or not error.retryable:
+                    raise
+                asked = error.retry_after if isinstance(error, TrainerStatusError) else None
+                wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
+                _log.debug("rollout %s: %s; again in %.1f s", self._uid, error.message, wait)
+                await self._wait(error, failures, wait)
+            else:
+                if self._waits is not None and self._waits.now is not None:
+                    await self._waits.worked()
+                return answer
+
+    async def _wait_for_engine(
+        self, error: TrainerStatusError | TrainerUnreachable, times: int, started: float
+    ) -> None:
+        if time.monotonic() - started > self._pause_seconds:
+            raise error
+        await self._wait(error, times, PAUSE.delay_s(times))
+
+    async def _wait(self, error: TrainerStatusError | TrainerUnreachable, tries: int, seconds: float) -> None:
+        if self._waits is not None:
+            await self._waits.failed(error, tries, seconds)
+        # A border: no call is in flight here, so a drain may end the turn.
+        await self._pause(seconds)

@@ -1,0 +1,109 @@
+"""What differs between engines: which paths they have, how a call is written, and how its reply is read.
+
+`EngineChannel` does everything else. An api is one per rollout and keeps nothing but the rollout's sampling parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.engine_reply import ReplyReader, SampledCall
+
+__all__ = ["EngineApi", "EngineCall", "sampling_fields", "with_ids"]
+
+_OURS = frozenset(
+    {"best_of", "detokenize", "echo", "max_new_tokens", "n", "prompt_logprobs", "stream", "use_beam_search"}
+)
+"""Sampling parameters that would change what a reply holds; the channel sets them, or they must not be set."""
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """One call of an engine."""
+
+    name: str
+    """Names the request to the engine; no two calls have the same name."""
+    session: str
+    """Related calls have the same one, so that routers lead them to one replica."""
+    prompt: bytes
+    """The ids as numbers and commas."""
+    max_tokens: int
+    salt: str
+    """Calls with different salts share no prefix cache."""
+
+
+class EngineApi(Protocol):
+    """How one kind of engine is asked."""
+
+    paths: Sequence[str]
+    """Where turns are sampled, the best first; a later one is for engines that lack those before it."""
+    version_path: str
+    """Where the engine says which weights it has."""
+    unused: int
+    """By how much prompt and answer together must be shorter than the context."""
+
+    def body(self, path: str, call: EngineCall) -> bytes:
+        """Writes the request for a call.
+
+        Args:
+            path: One of `paths`.
+            call: What is asked.
+        """
+        ...
+
+    def read(self, path: str, reader: ReplyReader) -> SampledCall:
+        """Reads a reply.
+
+        Args:
+            path: Where it was asked.
+            reader: Of the reply.
+
+        Raises:
+            TrainerProtocolError: The reply cannot be used.
+        """
+        ...
+
+    def version(self, document: Mapping[str, Any]) -> str | None:
+        """Finds the name of the weights in what `version_path` answers."""
+        ...
+
+
+def sampling_fields(spec: RolloutSpec, stop_ids: Sequence[int]) -> dict[str, Any]:
+    """Returns the sampling parameters that both engines write alike, and those that only the batch knows.
+
+    Args:
+        spec: The rollout.
+        stop_ids: Ids at which the policy's turn ends.
+
+    Raises:
+        RequestFault: A parameter is given that the channel has to set.
+    """
+    sampling = spec.sampling_params
+    extra = sampling.extra()
+    if taken := sorted(_OURS & extra.keys()):
+        raise RequestFault(f"sampling_params: {', '.join(taken)} cannot be set for an engine; remove it")
+    own_stops = extra.get("stop_token_ids") or []
+    if not isinstance(own_stops, list) or not all(type(stop) is int for stop in own_stops):
+        raise RequestFault("sampling_params: stop_token_ids must be a list of integers")
+    return {
+        **extra,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "stop_token_ids": sorted({*stop_ids, *own_stops}),
+        **({"stop": sampling.stop} if sampling.stop else {}),
+    }
+
+
+def with_ids(name: str, ids: bytes, rest: Mapping[str, Any]) -> bytes:
+    """Writes a JSON object whose first field is a list of ids that is text already.
+
+    Args:
+        name: Of the field.
+        ids: Numbers and commas.
+        rest: The other fields, at least one.
+    """
+    return b"".join((b'{"', name.encode(), b'":[', ids, b"],", orjson.dumps(rest)[1:]))

@@ -1,0 +1,105 @@
+"""What this process knows of its engines: how long their context is, which weights they have, which paths they lack.
+
+All of it is asked for at most once in a while, however many rollouts want to know: the first one asks, and the others
+wait for its answer.
+
+1. The context length is asked before the first call (`GET /v1/models`, which both engines answer). Where it is not
+   told, the engine's own refusal of a long prompt tells it.
+2. The name of the weights is asked once per second at most, for the salt of the prefix cache. An engine that does not
+   tell it (vLLM does in its development mode alone) is not asked again for a while.
+3. A path that an engine lacks (403, 404) is not tried again for a while.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cachetools import TTLCache
+
+__all__ = ["Engines", "context_length_of"]
+
+REMEMBERED = 1024
+KEEP_SECONDS = 300.0
+"""An engine may be started again with other options."""
+VERSION_SECONDS = 1.0
+"""A weight update takes longer."""
+
+Question = Callable[[], Awaitable[Any]]
+
+
+class Engines:
+    """What is known of engines, by `http://host:port` and model."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Knows nothing. `clock` returns seconds; tests pass their own."""
+        self._lengths: TTLCache[tuple[str, str | None], int | None] = TTLCache(REMEMBERED, KEEP_SECONDS, clock)
+        self._versions: TTLCache[str, str] = TTLCache(REMEMBERED, VERSION_SECONDS, clock)
+        self._untold: TTLCache[str, None] = TTLCache(REMEMBERED, KEEP_SECONDS, clock)
+        self._lacks: TTLCache[tuple[str, str], None] = TTLCache(REMEMBERED, KEEP_SECONDS, clock)
+        self._asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def context_length(self, origin: str, model: str | None, ask: Question) -> int | None:
+        """Returns how many ids a prompt and its answer may have together; None where the engine does not tell.
+
+        Args:
+            origin: The engine.
+            model: Its name there.
+            ask: Gets `/v1/models` as JSON; None where there is no such thing.
+        """
+        key = origin, model
+        if key not in self._lengths:
+            async with self._asking[origin, "length"]:
+                if key not in self._lengths:
+                    self._lengths[key] = context_length_of(await ask(), model)
+        return self._lengths.get(key)
+
+    def known_length(self, origin: str, model: str | None) -> int | None:
+        """Returns the context length as far as it is known, and asks nobody."""
+        return self._lengths.get((origin, model))
+
+    def learn_context_length(self, origin: str, model: str | None, length: int) -> None:
+        """Notes what an engine's refusal has told."""
+        self._lengths[origin, model] = length
+
+    async def version(self, origin: str, ask: Question) -> str | None:
+        """Returns the name of the weights that the engine has now; None where it does not tell.
+
+        Args:
+            origin: The engine.
+            ask: Asks it; None where it does not tell.
+        """
+        if origin in self._untold:
+            return None
+        if origin not in self._versions:
+            async with self._asking[origin, "version"]:
+                if origin not in self._versions and origin not in self._untold:
+                    found = await ask()
+                    if found is None:
+                        self._untold[origin] = None
+                    else:
+                        self._versions[origin] = found
+        return self._versions.get(origin)
+
+    def lacks(self, origin: str, path: str) -> bool:
+        """Whether the engine has said that it has no such path."""
+        return (origin, path) in self._lacks
+
+    def learn_lack(self, origin: str, path: str) -> None:
+        """Notes that the engine has no such path."""
+        self._lacks[origin, path] = None
+
+
+def context_length_of(models: Any, model: str | None) -> int | None:
+    """Finds the context length in the answer of `/v1/models`.
+
+    Args:
+        models: The answer, parsed.
+        model: The name to look for. A LoRA adapter has no length of its own; then the shortest of all counts.
+    """
+    listed = models.get("data") if isinstance(models, dict) else None
+    cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+    lengths = {card.get("id"): card.get("max_model_len") for card in cards}
+    known = {name: n for name, n in lengths.items() if type(n) is int and n > 0}
+    return known.get(model) or min(known.values(), default=None)

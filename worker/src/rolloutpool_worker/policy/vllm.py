@@ -1,0 +1,101 @@
+"""How vLLM is asked: `/inference/v1/generate`, and `/v1/completions` where the server was not started for the first.
+
+The first needs a server flag (`--enable-scale-out`), without which it answers 403; older versions answer 404. The
+second is always there. It samples 16 tokens where `max_tokens` is missing, so that is always sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.engine_api import EngineCall, sampling_fields, with_ids
+from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall
+
+__all__ = ["VllmApi"]
+
+GENERATE = "/inference/v1/generate"
+COMPLETIONS = "/v1/completions"
+
+
+class VllmApi:
+    """vLLM's token-in endpoints."""
+
+    paths: Sequence[str] = (GENERATE, COMPLETIONS)
+    version_path = "/weight_info"
+    unused = 0
+
+    def __init__(self, spec: RolloutSpec, stop_ids: Sequence[int]) -> None:
+        """Prepares what is equal in all calls of a rollout.
+
+        Args:
+            spec: The rollout.
+            stop_ids: Ids at which the policy's turn ends.
+
+        Raises:
+            RequestFault: A sampling parameter is given that the channel has to set.
+        """
+        self._model = {} if spec.model is None else {"model": spec.model}
+        self._sampling = sampling_fields(spec, stop_ids)
+        # Text is needed for stop strings alone.
+        self._detokenize = "stop" in self._sampling
+
+    def body(self, path: str, call: EngineCall) -> bytes:
+        """See `EngineApi`."""
+        common = {**self._model, "request_id": call.name, "stream": False, "cache_salt": call.salt}
+        if path == GENERATE:
+            sampling = {**self._sampling, "max_tokens": call.max_tokens, "logprobs": 1, "detokenize": self._detokenize}
+            return with_ids("token_ids", call.prompt, {**common, "return_token_ids": True, "sampling_params": sampling})
+        return with_ids(
+            "prompt",
+            call.prompt,
+            {
+                **self._sampling,
+                **common,
+                "max_tokens": call.max_tokens,
+                "logprobs": 0,
+                "session_id": call.session,
+                "return_token_ids": True,
+                "return_weight_versions": True,
+            },
+        )
+
+    def read(self, path: str, reader: ReplyReader) -> SampledCall:
+        """See `EngineApi`."""
+        choice = reader.only_choice()
+        ids, finish = choice.get("token_ids"), choice.get("finish_reason")
+        if finish == Finish.ABORT and not ids:
+            # It may have been aborted before anything was done.
+            return reader.sampled([], [], finish, ())
+        holder = reader.document if path == GENERATE else choice
+        reader.check_prompt(holder.get("prompt_token_ids"))
+        logprobs = reader.object(choice.get("logprobs"), "logprobs")
+        values = _of_tokens(reader, ids, logprobs) if path == GENERATE else logprobs.get("token_logprobs", [])
+        if not isinstance(values, list):
+            raise reader.refusal("token_logprobs is not a list")
+        return reader.sampled(ids, values, finish, reader.spans(choice.get("weight_versions")))
+
+    def version(self, document: Mapping[str, Any]) -> str | None:
+        """See `EngineApi`."""
+        found = document.get("weight_version")
+        return str(found) if isinstance(found, str | int) else None
+
+
+def _of_tokens(reader: ReplyReader, ids: Any, logprobs: Mapping[str, Any]) -> list[Any]:
+    """The log-probabilities of `/inference/v1/generate`, each of which names its id."""
+    content = logprobs.get("content", [])
+    if not isinstance(content, list):
+        raise reader.refusal("logprobs.content is not a list")
+    entries = [reader.object(entry, "logprobs.content") for entry in content]
+    named = [_id_of(entry) for entry in entries]
+    if named != ids:
+        raise reader.refusal("the log-probabilities are not of the sampled ids")
+    return [entry.get("logprob") for entry in entries]
+
+
+def _id_of(entry: Mapping[str, Any]) -> int | None:
+    found = entry.get("token_id")
+    if found is None:
+        # Before 0.33 the id was in the token's text.
+        _, _, number = str(entry.get("token")).partition("token_id:")
+        return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
+    return found if type(found) is int else None

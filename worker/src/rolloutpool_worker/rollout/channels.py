@@ -1,0 +1,77 @@
+"""Which channel a rollout has to its policy, and the tokens that go with it.
+
+- A trainer's callback renders the prompts itself. Its echoes are checked, and masks are planned (`TokenTrack`).
+- An engine is asked with the ledger's ids (`EngineTokens`). The first prompt is rendered here, so it shows the tools
+  that the rollout may call; and the sampled text is parsed here.
+"""
+
+from collections.abc import Mapping
+
+from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.policy import CallbackChannel, EngineChannel
+from rolloutpool_worker.policy.waits import RolloutWaits
+from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.tools import TOOLS, Tool
+
+__all__ = ["open_channel"]
+
+
+async def open_channel(
+    services: Services, claim: Claim, waits: RolloutWaits, tokenizer: ChatTokenizer, tools: Mapping[str, Tool]
+) -> tuple[CallbackChannel | EngineChannel, TokenTrack]:
+    """Makes the channel of one attempt; nothing is asked yet.
+
+    Args:
+        services: What the process gives its rollouts.
+        claim: Of the rollout.
+        waits: Is told why the rollout waits between two calls.
+        tokenizer: The rollout's.
+        tools: What the policy may call.
+
+    Raises:
+        RolloutError: The rollout's options do not fit its endpoint or its tokenizer.
+        StoreError: Redis does not answer.
+    """
+    spec, settings = claim.spec, services.settings
+    # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
+    opened = services.store.with_secrets(spec)
+    max_reply_bytes = int(settings.max_reply_mb * 1_000_000)
+    if spec.token_in:
+        shown = [tool.shown for tool in tools.values()]
+        parser = TurnParser.of(tokenizer, shown, spec.response_template)
+        engine = EngineChannel(
+            services.transport,
+            opened,
+            uid=claim.uid,
+            group=None if claim.group is None else f"{claim.batch_id}/{claim.group}",
+            attempt=claim.attempt,
+            attempts=settings.trainer_attempts,
+            max_reply_bytes=max_reply_bytes,
+            pause_seconds=settings.engine_pause_seconds,
+            stop_ids=tokenizer.stop_ids,
+            pause=services.drain.pause,
+            breakers=services.breakers,
+            engines=services.engines,
+            waits=waits,
+        )
+        return engine, EngineTokens(spec, tokenizer, shown, parser, claim.uid)
+    callback = CallbackChannel(
+        services.transport,
+        opened,
+        uid=claim.uid,
+        attempt=claim.attempt,
+        attempts=settings.trainer_attempts,
+        max_reply_bytes=max_reply_bytes,
+        pause=services.drain.pause,
+        breakers=services.breakers,
+        trainers=services.trainers,
+        waits=waits,
+    )
+    # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
+    # shows, and `FirstPrompt` finds that out.
+    shown = [tool.shown for tool in TOOLS.values()]
+    kind = await services.kinds.of(spec)
+    return callback, TokenTrack(spec, tokenizer, shown, kind, claim.uid, services.kinds.agreement(spec))
