@@ -1,0 +1,129 @@
+"""Groups, refills and streams through both Python clients, the real API and a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.inside_api import Api, running_api
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.secrets import SECRETS
+from tests.support.waiting import until
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.store import Store
+from rolloutpool_common.tokens.samples import Sample, SampleSegment
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.sync_stream import RolloutStream
+
+TRAINER = "http://127.0.0.1:8081"
+DEFAULTS = {"tokenizer_name": "tiny"}
+LOST = {
+    "status": RolloutStatus.FAILED,
+    "finish_reason": FinishReason.ERROR,
+    "failure": Failure(
+        kind=FailureKind.INFRA,
+        boundary=Boundary.TRAINER,
+        category=Category.NETWORK_ERROR,
+        message="The trainer is gone.",
+        retryable=False,
+    ),
+}
+
+
+@pytest.fixture
+async def api(redis_url: str) -> AsyncIterator[Api]:
+    async with running_api(redis_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def worker(redis_url: str) -> AsyncIterator[ScriptedWorker]:
+    store = Store.open(redis_url, secrets=SECRETS)
+    made = ScriptedWorker(store)
+    await made.announce()
+    yield made
+    await store.close()
+
+
+@pytest.fixture
+async def client(api: Api) -> AsyncIterator[AsyncRolloutClient]:
+    async with AsyncRolloutClient(api.url) as made:
+        yield made
+
+
+def sampled(version: str) -> dict[str, Any]:
+    """Changes to a result: one sample of these weights."""
+    segment = SampleSegment(kind="sampled", start=0, n=1, turn=1, policy_version=version)
+    sample = Sample(prompt_ids=[1], response_ids=[2], response_mask=[1], response_logprobs=[-0.5], segments=[segment])
+    return {"samples": [sample]}
+
+
+def items(*groups: str) -> list[dict[str, Any]]:
+    return [{"group": group, "n": 2, "messages": [{"role": "user", "content": group}]} for group in groups]
+
+
+async def test_a_failed_sibling_is_run_again_next_to_the_rest(
+    client: AsyncRolloutClient, worker: ScriptedWorker
+) -> None:
+    batch = await client.submit(items("a", "b"), defaults=DEFAULTS, trainer=TRAINER)
+    assert batch.accepted is not None
+    uids = batch.accepted.rollouts
+    groups = batch.trainable_groups(min_usable=2, refill=1)
+    await worker.end(uids[0], **sampled("step-1"))
+    await worker.end(uids[1], **LOST)
+    # Group "a" has ended and lacks one, so that one is submitted again while "b" still runs.
+    first = asyncio.ensure_future(anext(groups))
+    again = await until(lambda: _second_batch(client, batch.batch_id))
+    for uid in uids[2:]:
+        await worker.end(uid, **sampled("step-1"))
+    assert (await first).group == "b"
+    await worker.end(f"{again}-0", **sampled("step-2"))
+    last = await anext(groups)
+    assert (last.group, [rollout.uid for rollout in last.rollouts]) == ("a", [uids[0], f"{again}-0"])
+    assert [group async for group in groups] == []
+    summary = await batch.summary(policy_version="step-3")
+    assert (summary["groups/usable"], summary["groups/refills"], summary["staleness/max"]) == (2, 1, 2)
+
+
+async def _second_batch(client: AsyncRolloutClient, first: str) -> str | None:
+    return next((found.batch_id for found in await client.batches() if found.batch_id != first), None)
+
+
+async def test_a_stream_goes_on_in_another_process(
+    api: Api, client: AsyncRolloutClient, worker: ScriptedWorker
+) -> None:
+    prompts = [items("a", "b"), items("c", "d"), items("e", "f")]
+    options: dict[str, Any] = {"defaults": DEFAULTS, "trainer": TRAINER, "run": "job"}
+    stream = AsyncRolloutStream(client, prompts, **options)
+    groups = aiter(stream)
+    reading = asyncio.ensure_future(anext(groups))
+    await until(lambda: _ended(worker, client, 2))
+    assert (await reading).group in ("a", "b")
+    saved = stream.cursor
+
+    def rest() -> list[str | None]:
+        with RolloutClient(api.url) as made:
+            return [group.group for group in RolloutStream(made, iter(prompts), cursor=saved, **options)]
+
+    later = asyncio.ensure_future(asyncio.to_thread(rest))
+    await until(lambda: _ended(worker, client, 3))
+    names = await later
+    assert len(names) == 5
+    assert sorted(filter(None, [*names, (reading.result()).group])) == list("abcdef")
+    assert len(await client.batches()) == 3
+
+
+async def _ended(worker: ScriptedWorker, client: AsyncRolloutClient, batches: int) -> bool:
+    """Ends all rollouts of the batches as soon as there are so many; says whether that was done."""
+    found = await client.batches(run="job")
+    if len(found) < batches:
+        return False
+    for summary in found:
+        table = await client.batch(summary.batch_id).table(["uid", "status"])
+        for uid, status in zip(table["uid"], table["status"], strict=True):
+            if status == "queued":
+                await worker.end(uid, **sampled("step-1"))
+    return True
