@@ -131,7 +131,8 @@ def padded_batch(
         logprobs[row, :size] = sample.response_logprobs
         # `trainable` leaves out samples without a sampled token, so there is a last one.
         scores[row, np.flatnonzero(mask[row])[-1]] = reward
-        gains[row] = advantage * mask[row]
+        # Not a product: an advantage that is not finite must stay where it is seen, on trained tokens.
+        gains[row, mask[row] == 1] = advantage
         for segment in sample.segments:
             part = slice(segment.start, segment.start + segment.n)
             turns[row, part] = segment.turn

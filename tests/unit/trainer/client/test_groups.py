@@ -1,15 +1,19 @@
 """Groups of a batch: whole, without what cannot be trained, filled up where that was asked for; and what is counted."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.support.api_documents import BATCH, failed, group_column, results_page, version_segment
+from tests.support.api_documents import BATCH, failed, group_column, result, results_page, version_segment
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_common.protocol.batch import RolloutItem
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.groups import GroupCollector, select
+from rolloutpool_trainer.client.results import FinishedRollout
+from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.errors import NotFound, RefillImpossible
 
@@ -221,3 +225,27 @@ async def test_the_asynchronous_client_does_the_same(pool: StubPool) -> None:
         (group,) = [group async for group in batch.trainable_groups(2, refill=1)]
         assert [rollout.uid for rollout in group.rollouts] == [f"{BATCH}-0", f"{REFILL}-0"]
         assert (await batch.summary())["rollouts"] == 3
+
+
+def test_ten_thousand_rollouts_are_grouped_and_refilled_in_no_time() -> None:
+    count, size = 10_000, 8
+    rollouts = [
+        FinishedRollout.model_validate(
+            result(i, group=f"g{i // size}", cursor=f"{i}-0") | (failed() if i % size else {})
+        )
+        for i in range(count)
+    ]
+    started = time.process_time()
+    collector = GroupCollector(rollout.group for rollout in rollouts)
+    submission = Submission([{"messages": MESSAGES, "n": size, "group": f"g{i}"} for i in range(count // size)], {})
+    groups = [select(group.rollouts) for rollout in rollouts if (group := collector.take(rollout))]
+    again = [submission.again(group.refillable).rollouts for group in groups if group.lacks(size)]
+    assert time.process_time() - started < 2.0
+    assert len(groups) == count // size
+    assert [len(items) for items in again] == [size - 1] * len(groups)
+    assert {item["group"] for items in again for item in items} == {f"g{i}" for i in range(count // size)}  # type: ignore[index]
+
+
+def test_a_group_of_nothing_is_never_usable(pool: StubPool, client: RolloutClient) -> None:
+    lay_out(pool, BATCH, ["a"], {0: failed()})
+    assert list(client.batch(BATCH).trainable_groups(min_usable=0)) == []

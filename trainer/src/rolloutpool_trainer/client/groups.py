@@ -49,7 +49,11 @@ class TrainableGroup:
 
     def lacks(self, min_usable: int) -> bool:
         """Whether it has too few rollouts, and running some again may mend that."""
-        return len(self.rollouts) < min_usable and bool(self.refillable)
+        return not self.suffices(min_usable) and bool(self.refillable)
+
+    def suffices(self, min_usable: int) -> bool:
+        """Whether it has enough rollouts; a group with none never has."""
+        return len(self.rollouts) >= max(min_usable, 1)
 
 
 class GroupCollector:

@@ -1,8 +1,11 @@
 """What a batch was submitted with, so that some of its rollouts can be submitted again."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from rolloutpool_common.protocol.batch import RolloutItem
@@ -11,7 +14,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 __all__ = ["Submission", "refill_key"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Submission:
     """The arguments of a `submit`; the caller's own objects, not copies."""
 
@@ -24,17 +27,20 @@ class Submission:
 
         A rollout id of the caller's is not used twice, so the pool names the new ones.
         """
-        documents = [
-            item.model_dump(mode="json", exclude_unset=True) if isinstance(item, RolloutItem) else dict(item)
-            for item in self.rollouts
-        ]
-        # One entry per rollout, because `n` makes several of one item.
-        expanded = [document for document in documents for _ in range(int(document.get("n", 1)))]
         items = []
         for result in results:
-            item = {key: value for key, value in expanded[result.index].items() if key not in ("n", "rollout_id")}
-            items.append(item if result.group is None else item | {"group": result.group})
+            # `n` makes several rollouts of one item: it is the last one that begins at this index or before.
+            item = self.rollouts[bisect_right(self._starts, result.index) - 1]
+            known = item.model_dump(mode="json", exclude_unset=True) if isinstance(item, RolloutItem) else dict(item)
+            kept = {key: value for key, value in known.items() if key not in ("n", "rollout_id")}
+            items.append(kept if result.group is None else kept | {"group": result.group})
         return Submission(items, self.options)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Of each item, the index of its first rollout."""
+        sizes = (item.n if isinstance(item, RolloutItem) else int(item.get("n", 1)) for item in self.rollouts)
+        return [0, *accumulate(sizes)][: len(self.rollouts)]
 
 
 def refill_key(batch_id: str, uids: Sequence[str], attempt: int) -> str:

@@ -69,7 +69,7 @@ class BatchTally:
         Returns:
             Whether the group can be used.
         """
-        usable = len(group.rollouts) >= min_usable
+        usable = group.suffices(min_usable)
         dropped = Counter(group.dropped) if usable else Counter({**group.dropped, "group": len(group.rollouts)})
         self._groups[group.name] = (usable, dropped)
         return usable
