@@ -1,5 +1,6 @@
 """A model of one layer, trained on CPU by TRL's own GRPOTrainer through a pool; and the program of docs/training.md."""
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,10 @@ from rolloutpool_trainer.adapters.trl import rollout_func
 
 torch: Any = pytest.importorskip("torch", reason="torch has an environment of its own: make test-trainers")
 trl: Any = pytest.importorskip("trl")
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+# Deprecations inside these libraries are not ours to mend.
+pytestmark = pytest.mark.filterwarnings("default")
 
 ROOT = Path(__file__).parents[2]
 STEPS, GROUP = 2, 4
@@ -99,7 +104,6 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
         report_to=[],
         save_strategy="no",
         bf16=False,
-        gradient_checkpointing=False,
     )
     with LocalPool(workers=1, flower=False) as pool:
         app = callback_app(batched(policy), tokenizer=tokenizer)

@@ -176,14 +176,13 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
     "tinker": TrainerFormat(
         "Tinker 0.38.0, tinker/types, `Datum`",
         Forks.ROWS,
-        "policy versions, turns, the messages",
+        "a mask (the advantage is 0 where nothing was sampled), policy versions, turns, the messages",
         {
             "model_input": lambda row: row.ids[:-1],
             # All by one: position t predicts token t + 1.
             "target_tokens": _shifted(lambda row: row.ids),
             "logprobs": _shifted(lambda row: row.whole_logprobs),
             "advantages": _shifted(lambda row: [(row.reward or 0.0) * flag for flag in row.whole_mask]),
-            "mask": _shifted(lambda row: [float(flag) for flag in row.whole_mask]),
         },
     ),
     "areal": TrainerFormat(
