@@ -10,7 +10,7 @@ COPY deploy/slice_lock.py deploy/
 COPY common/pyproject.toml common/
 COPY worker/pyproject.toml worker/
 RUN python deploy/slice_lock.py uv hatchling > tools.txt && \
-    python deploy/slice_lock.py rolloutpool-worker > pins.txt
+    python deploy/slice_lock.py 'rolloutpool-worker[otel]' > pins.txt
 RUN python -m venv tools && tools/bin/pip install --quiet --require-hashes -r tools.txt
 RUN python -m venv --without-pip "$VENV" && \
     tools/bin/uv pip install --quiet --compile-bytecode --python "$VENV/bin/python" --no-deps --require-hashes -r pins.txt

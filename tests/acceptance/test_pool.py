@@ -176,6 +176,13 @@ class TestMaskGuide:
         assert session.zeros == sum(len(tokenizer.encode(part)) for part in expected)
 
 
+def count_in(ticket: dict[str, Any]) -> int:
+    """How many rollouts failed, by what Flower shows of a failed task."""
+    said = re.search(r"RolloutsFailed\('(\d+) of \d+ rollouts failed: (failed, )*failed'\)", ticket["exception"])
+    assert said is not None, ticket
+    return int(said[1])
+
+
 def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, trainer: ServedPolicy) -> None:
     pool.wait_flower()
     user, _, password = pool.flower_auth.partition(":")
@@ -192,9 +199,9 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
         batch = client.submit(items(16), defaults=DEFAULTS, trainer=trainer.urls)
         batch.wait()
 
-        def tickets() -> list[dict[str, Any]]:
+        def tickets(of: str = batch.batch_id, state: str = "SUCCESS") -> list[dict[str, Any]]:
             found = flower.get("/api/tasks", params={"limit": 5000}).json().values()
-            return [t for t in found if batch.batch_id in (t["args"] or "") and t["state"] == "SUCCESS"]
+            return [t for t in found if of in (t["args"] or "") and t["state"] == state]
 
         def shown() -> list[int]:
             """Each rollout's index, once for every ticket that brought it."""
@@ -203,6 +210,14 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
 
         eventually(lambda: shown() == list(range(16)), seconds=30)
         assert all("Calculate" not in str(t) for t in tickets())
+        assert {t["name"] for t in tickets()} == {f"batch {batch.batch_id}"}
+
+        # A ticket whose rollouts failed is a failed task, and says how many.
+        declared = {**DEFAULTS, "declared_tokenizer": {"tokenizer_sha256": "0" * 64}}
+        failing = client.submit(items(2), defaults=declared, trainer=trainer.urls)
+        failing.wait()
+        eventually(lambda: sum(count_in(t) for t in tickets(failing.batch_id, "FAILURE")) == 2, seconds=30)
+        assert tickets(failing.batch_id) == []
         # It shows, and changes nothing.
         ordered = [f"/api/worker/shutdown/{t['worker']}" for t in tickets()[:1]]
         ordered += [f"/api/task/revoke/{t['uuid']}" for t in tickets()[:1]]

@@ -184,7 +184,7 @@ class InsideConversation:
         self.drain = Drain()
         self.stop = RolloutStop(self.drain)
         self.written = 0
-        self.tokens = TokenTrack(self.claim.spec, tokenizer, [], TrainerKind.UNKNOWN, self.claim.uid)
+        self.tokens = TokenTrack(self.claim.spec, tokenizer, [], TrainerKind.UNKNOWN)
         self.channel = _Channel(tokenizer, self.tokens, self.claim.spec)
         self.journal = Journal(
             cast(Store, self.store), self.claim, self.store.records, self.drain, after_write=self._count

@@ -15,7 +15,8 @@ COMPAT = [path for path in SOURCES if path.name.endswith("_compat.py")]
 
 INTERNALS = {
     "aiohttp": r"force_close\(|aiohttp\.connector|class \w+\(aiohttp\.ClientResponse\)",
-    "celery": r"on_send_event_buffered|from celery\.worker|billiard\.einfo",
+    "celery": r"on_send_event_buffered|safe_say|from celery\.worker|billiard\.einfo",
+    "flower": r"flower\.events",
     "kombu": r"can_consume\b|supports_batch_publish|default_channel\b|producer\.batch\(",
     "redis": r"pack_commands\(|call_with_retry\(|on_connect_check_health|parse_url\(|\.send_packed_command\(",
     "transformers": r"_raise_exceptions_for_missing_entries|cached_file\(|_compile_jinja|\bbackend_tokenizer\"",

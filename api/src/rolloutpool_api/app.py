@@ -24,6 +24,7 @@ from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error, answer_store_error
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.large_bodies import LargeBodies
+from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
     annotations,
     batch_list,
@@ -91,6 +92,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=max_bytes, min_rate=settings.min_upload_kb * 1000)
     # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings)
+    app.add_middleware(RequestMetrics)
     return app
 
 

@@ -19,6 +19,7 @@ from fastapi.sse import ServerSentEvent
 from rolloutpool_api.errors import ShuttingDown
 from rolloutpool_api.results import CHUNK, View, read_summaries
 from rolloutpool_api.services import ApiServices
+from rolloutpool_common.process.metrics import EVENT_STREAMS
 from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.store import StoreError, keys
 from rolloutpool_common.store.records import EndedRollout
@@ -47,8 +48,9 @@ async def stream(
         view: Whether each `result` has the rollout's row.
     """
     try:
-        async for event in _events(services, batch_id, cursor, sees, view):
-            yield event
+        with EVENT_STREAMS:
+            async for event in _events(services, batch_id, cursor, sees, view):
+                yield event
     except ShuttingDown:
         return
     except StoreError as error:

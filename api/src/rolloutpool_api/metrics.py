@@ -1,9 +1,9 @@
 """The pool's metrics for Prometheus, read from Redis at each scrape.
 
 Invariant: totals are the store's, so they survive every restart and are the same from each API process; scrape one, or
-take the `max` over them, never the sum. What has a fixed set of labels is there from the first scrape on, with 0, so
-that a rate sees the first event too. Labels are our own words alone, and the names that operators have given
-to tools: no id, no text of a policy.
+take the `max` over them, never the sum. What processes measure is added up in the store too (`measured.py`). What has
+a fixed set of labels is there from the first scrape on, with 0, so that a rate sees the first event too. Labels are our
+own words, the names that operators have given to tools, and hosts and ports of trainers: no id, no text of a policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,11 +14,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from rolloutpool_api.measured import measured_families
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.protocol.workers import Queue, Worker
+from rolloutpool_common.protocol.workers import Queue, Worker, WorkerRole
 from rolloutpool_common.store import PoolStats
+from rolloutpool_common.store.measures import Measured
 
 __all__ = ["encode", "families", "outage"]
 
@@ -59,6 +61,12 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
         ["crashes", "drains", "losses", "deferrals", "retries"],
+    ),
+    "group": (
+        "groups",
+        "Groups that got their verdict: enough of their rollouts completed, or not enough can.",
+        ("verdict",),
+        ["dropped", "usable"],
     ),
     "push": (
         "pushes",
@@ -101,13 +109,16 @@ def outage() -> Iterator[Metric]:
     yield _gauge("redis_up", "Whether Redis answered.", 0)
 
 
-def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker]) -> Iterator[Metric]:
+def families(
+    standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker], measured: Measured
+) -> Iterator[Metric]:
     """Makes all metrics of a pool.
 
     Args:
         standing: The totals of the store.
         depths: How many rollouts wait, by priority.
         workers: All workers that are known.
+        measured: What all processes have measured.
     """
     yield _gauge("redis_up", "Whether Redis answered.", 1)
     for field, (name, text) in _PLAIN.items():
@@ -147,8 +158,12 @@ def families(standing: PoolStats, depths: Mapping[Priority, Queue], workers: Ite
     yield _gauge("workers", "Worker processes that beat.", len(live))
     yield _gauge("slots", "Rollouts that they can run at once.", sum(worker.slots for worker in live))
     yield _gauge("rollouts_running", "Rollouts that they run.", sum(worker.running for worker in live))
+    shared = [worker.running for worker in live if worker.role is WorkerRole.SHARED and not worker.draining]
+    yield _gauge("worker_slots_used_max", "Rollouts of the fullest worker that takes work.", max(shared, default=0))
+    yield _gauge("worker_slots_used_min", "Rollouts of the emptiest worker that takes work.", min(shared, default=0))
     yield _gauge("pushes_pending", "Results that are due at a webhook, now or later.", standing.pushes_pending)
     yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
+    yield from measured_families(measured)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

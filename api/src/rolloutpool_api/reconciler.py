@@ -13,6 +13,7 @@ Where the work runs:
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -20,6 +21,7 @@ import structlog
 
 from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.process.metrics import RECONCILE_SECONDS
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.liveness import LOOK_SECONDS
@@ -174,7 +176,10 @@ class Reconciler:
             self._leads = await liveness.look()
 
         async def reconcile() -> None:
+            start = time.perf_counter()
             report = await store.reconciliation.run_once()
+            if report.leader:
+                RECONCILE_SECONDS.observe(time.perf_counter() - start)
             # All fields after the first are counts; rounds in which nothing happened are not logged.
             if report.leader and any(report[1:]):
                 _log.info("reconciled", **report._asdict())

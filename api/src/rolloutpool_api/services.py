@@ -5,8 +5,12 @@ caller loses nothing by asking again.
 """
 
 import asyncio
+import os
+import socket
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Annotated
 
 import structlog
@@ -20,6 +24,8 @@ from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.background import BackgroundTask
+from rolloutpool_common.process.metrics import LONG_POLLS
+from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import NewBatch, SecretStore, Store, StoreError, Submitted, TooManyOpen, Watch
 
@@ -53,12 +59,20 @@ class ApiServices:
         self._reconciler = Reconciler(open_store, self._publisher, stalled_s=settings.stalled_seconds)
         self._redis_check = BackgroundTask("redis settings")
         self._stopping = asyncio.Event()
+        self.reporter = Reporter(
+            self.store.measures,
+            component="api",
+            process=f"api-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            version=version("rolloutpool-api"),
+        )
+        """Reports what this process measures."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServices"]:
         """Runs the background work while the context lasts. Needs no Redis to begin."""
         await self.store.signals.start()
         self._reconciler.start()
+        self.reporter.start()
         self._redis_check.start(self._log_redis_warnings())
         try:
             yield self
@@ -66,6 +80,7 @@ class ApiServices:
             # Requests first, then the tasks that use the store, and the store last.
             self.stop()
             await self._redis_check.stop()
+            await self.reporter.stop()
             await self._reconciler.stop()
             await self.reader.stop()
             self._publisher.close()
@@ -156,7 +171,8 @@ class ApiServices:
         """
         # Before the wait, for a request that comes after `stop`; after it, for one that `stop` has woken.
         self.raise_if_stopping()
-        happened = await watch.wait(max(seconds, 0))
+        with LONG_POLLS:
+            happened = await watch.wait(max(seconds, 0))
         self.raise_if_stopping()
         return happened
 

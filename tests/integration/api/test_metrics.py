@@ -1,5 +1,7 @@
 """What Prometheus scrapes: totals that outlive processes, and the state of the moment."""
 
+from importlib.metadata import version
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,6 +15,26 @@ from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_common.store import Store
 
 Series = dict[tuple[str, ...], float]
+ROLLOUT_HISTOGRAMS = (
+    "rollout_queue_seconds",
+    "rollout_duration_seconds",
+    "rollout_turns",
+    "rollout_context_tokens",
+    "policy_version_lag",
+    "render_seconds",
+)
+MEASURED = (
+    "process",
+    "build_info",
+    "gc_",
+    "http_",
+    "redis_",
+    "event_loop_",
+    "reconcile",
+    "model_call",
+    "tool_call",
+)
+"""How the metrics begin that an idle pool has too."""
 FAILURE = Failure(
     kind=FailureKind.POLICY,
     boundary=Boundary.TEMPLATE,
@@ -40,7 +62,13 @@ async def scrape(client: httpx.AsyncClient, **headers: str) -> Series:
 async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) -> None:
     series = await scrape(client)
     assert series.pop(("redis_up",)) == 1
+    measured = {name: n for name, n in series.items() if name[0].startswith(MEASURED)}
+    series = {name: n for name, n in series.items() if name not in measured}
     assert set(series.values()) == {0}
+    # The process that answers has measured itself.
+    assert measured["build_info", "api", version("rolloutpool-api")] == measured["processes", "api"] == 1
+    assert measured["process_cpu_seconds_total", "api"] > 0
+    assert measured["redis_memory_bytes",] > 0
     assert {name for name, *_ in series} == {
         "batches_accepted_total",
         "rollouts_accepted_total",
@@ -63,6 +91,14 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "rollouts_running",
         "pushes_pending",
         "dead_letters",
+        "groups_total",
+        "turns_in_flight",
+        "worker_slots_used_max",
+        "worker_slots_used_min",
+        "long_polls",
+        "event_streams",
+        "time_seconds_total",
+        *(f"{name}_{part}" for name in ROLLOUT_HISTOGRAMS for part in ("bucket", "count", "sum")),
     }
     assert {key[1] for key in series if key[0] == "rollouts_ended_total"} == {
         "completed",
@@ -122,7 +158,13 @@ async def test_every_process_says_the_same_and_none_forgets(redis_url: str, stor
     async with running_api(redis_url) as second, client_of(second) as client:
         after = await scrape(client)
     assert before["rollouts_ended_total", "cancelled"] == 2
-    totals = [{k: v for k, v in series.items() if k[0].endswith("_total")} for series in (before, after)]
+    totals = [
+        {k: v for k, v in series.items() if k[0].endswith("_total") and not k[0].startswith(MEASURED)}
+        for series in (before, after)
+    ]
+    # What the first process measured is not forgotten either.
+    deleted = ("http_requests_total", "200", "DELETE", "/v1/rollouts/{rollout_id}")
+    assert after[deleted] == before[deleted] == 2
     assert totals[0] == totals[1]
 
 

@@ -181,6 +181,24 @@ async def test_flower_shows_every_batch_and_group_of_a_message(store: Store, sha
     assert shown == f'batch={one} index=0,1,2,3 group="a" batch={two} index=0,1,2,3 group="b","c"'
 
 
+async def test_a_message_is_named_by_its_batch_unless_that_has_one_rollout(
+    store: Store, sharing: Publisher, raw: Redis
+) -> None:
+    await announced(store, 256)
+    first = await submit(store, 100, run="one")
+    await sharing.pump()
+    batch_id = first[0].rpartition("-")[0]
+    assert {message["headers"]["shadow"] for message in await messages(raw)} == {f"batch {batch_id}"}
+    # What the worker runs is the same task.
+    assert {message["headers"]["task"] for message in await messages(raw)} == {"rolloutpool.ticket"}
+    for priority, sizes_of in ((Priority.HIGH, (1, 1, 1)), (Priority.LOW, (50, 50))):
+        for number, rollouts in enumerate(sizes_of):
+            await submit(store, rollouts, priority=priority, run=f"r{number}")
+    await sharing.pump()
+    assert {message["headers"]["shadow"] for message in await messages(raw, Priority.HIGH)} == {None}
+    assert "several batches" in {message["headers"]["shadow"] for message in await messages(raw, Priority.LOW)}
+
+
 async def test_publishers_at_once_publish_each_ticket_once(store: Store, redis_url: str, raw: Redis) -> None:
     publishers = [Publisher(store, redis_url) for _ in range(3)]
     await submit(store, 100)

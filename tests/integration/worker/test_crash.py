@@ -243,7 +243,7 @@ async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tok
             try:
 
                 async def waits() -> bool:
-                    return worker.log().count("waits for the store: Redis is out of memory") >= 8
+                    return worker.log().count("rollout waits for the store") >= 8
 
                 await until(waits)
             finally:

@@ -1,15 +1,17 @@
 """SIGTERM: calls in flight are awaited and journaled, rollouts go on elsewhere, no turn is sampled twice, exit 0."""
 
 import asyncio
+import json
 import signal
 from collections import Counter
+from typing import Any
 
 from tests.support.batches import OWNER
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import call, hang, say, status, wait
 from tests.support.waiting import until
-from tests.support.worker_process import ROOT, started_worker
+from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
@@ -64,7 +66,7 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
             worker.terminate()
 
             async def draining() -> bool:
-                return "drains 1 rollouts" in worker.log()
+                return drain_of(worker) == 1
 
             await until(draining)
             answer_now.set()
@@ -138,11 +140,22 @@ async def test_a_signal_in_the_middle_of_the_start_is_heeded_at_its_end(redis_ur
         with started_worker(redis_url, [ROOT], **plugins) as worker:
             # It signals itself, between its announcement and whatever its start does next.
             assert await worker.ended() == 0, worker.log()
-            assert "32 slots" in worker.log()
+            assert events(worker)["worker started"]["slots"] == 32
             # The announcement follows Celery's readiness, so the signal finds a worker that drains.
-            assert "drains 0 rollouts" in worker.log()
+            assert drain_of(worker) == 0
             assert "Traceback" not in worker.log()
         assert await pool.store.workers.known() == []
+
+
+def events(worker: Worker) -> dict[str, dict[str, Any]]:
+    """The last line of each event; each line is JSON."""
+    lines = [json.loads(line) for line in worker.log().rpartition("\n")[0].splitlines()]
+    return {line["event"]: line for line in lines}
+
+
+def drain_of(worker: Worker) -> int | None:
+    found = events(worker).get("drain begun")
+    return None if found is None else int(found["rollouts"])
 
 
 async def _asked(trainer: ScriptedTrainer, count: int = 1) -> bool:
@@ -159,14 +172,14 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             worker.terminate()
 
             async def draining() -> bool:
-                return "drains 4 rollouts" in worker.log()
+                return drain_of(worker) == 4
 
             await until(draining)
             assert worker.process.poll() is None
             worker.terminate()
             # A machine that needs ten seconds for the rest of the way out has it ended by the kernel.
             assert await worker.ended() in (0, -signal.SIGALRM), worker.log()
-            assert "got a second SIGTERM" in worker.log()
+            assert "second SIGTERM" in events(worker)
             assert "Traceback" not in worker.log()
         # All given back by the worker itself: nobody has to find it dead first.
         for uid in uids:

@@ -375,21 +375,19 @@ async def test_logs_have_lengths_and_ids_and_no_text(
     async with scripted_trainer(tokenizer, *lines, tells=False) as trainer:
         kept = completed(await inside.run_one(server_url=trainer.url, **rollout))
     async with scripted_trainer(tokenizer, *lines, keeps_ids=False) as trainer:
-        forked = completed(await inside.run_one(server_url=trainer.url, **rollout))
+        completed(await inside.run_one(server_url=trainer.url, **rollout))
         failed(await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL, **rollout), Category.DRIFT)
     assert marker not in caplog.text
     ours = [record for record in caplog.records if record.name.startswith("rolloutpool_worker")]
-    info = [record.getMessage() for record in ours if record.levelno == logging.INFO]
-    assert any(f"rollout {kept.uid} turn 2: a mask of" in line for line in info)
-    assert any(f"rollout {forked.uid} turn 2: drift tool_call_reserialised" in line for line in info)
-    (debug,) = [
-        record.getMessage()
-        for record in ours
-        if record.levelno == logging.DEBUG and kept.uid in record.getMessage() and "turn=2" in record.getMessage()
-    ]
+    lines_of = [(record.getMessage(), getattr(record, "event_fields", {})) for record in ours]
+    assert marker not in str(lines_of)
+    assert "mask refused" in [name for name, _ in lines_of]
+    assert "tool_call_reserialised" in [fields["label"] for name, fields in lines_of if name == "turn drifted"]
+    debug = next(fields for name, fields in lines_of if name == "turn sampled" and "turn=2" in fields["summary"])
+    assert len([fields for name, fields in lines_of if name == "rollout ended"]) == 3
     first, second = kept.turns
     (sample,) = kept.samples
-    assert f"prompt before {first.prompt_tokens}" in debug
-    assert f"prompt_tokens={second.prompt_tokens}" in debug
+    assert debug["prompt_before"] == first.prompt_tokens
+    assert f"prompt_tokens={second.prompt_tokens}" in debug["summary"]
     runs = " ".join(f"{segment.kind}:{segment.n}={int(segment.kind == 'sampled')}" for segment in sample.segments)
-    assert f"prompt:{len(sample.prompt_ids)}=0 {runs}" in debug
+    assert f"prompt:{len(sample.prompt_ids)}=0 {runs}" in debug["segments"]

@@ -67,10 +67,22 @@ class WorkerSettings(ActorSettings):
     )
     """A random delay of the calculator in milliseconds, `0` or `10-100`; it stands in for slow tools."""
 
+    otel_endpoint: str = ""
+    """Where traces are sent, OTLP over HTTP; empty sends none."""
+    otel_sample: float = Field(default=1.0, ge=0, le=1)
+    """The share of groups whose rollouts are traced."""
+
     @field_validator("tokenizers", "allowed_tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("otel_endpoint")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://, like http://collector:4318")
+        return value
 
     @property
     def targets(self) -> Targets:

@@ -22,7 +22,13 @@ async def metrics(services: ServicesDep, request: Request, _: Reader) -> Respons
     """Counts of the whole pool, for all keys. While Redis does not answer, there is only `rolloutpool_redis_up 0`."""
     store = services.store
     try:
-        found = families(*await asyncio.gather(store.totals.read(), store.outbox.queue_depths(), store.workers.known()))
+        # What this process has measured until now is in the answer.
+        await services.reporter.report()
+        found = families(
+            *await asyncio.gather(
+                store.totals.read(), store.outbox.queue_depths(), store.workers.known(), store.measures.read()
+            )
+        )
     except StoreError as error:
         _log.warning("no metrics", error=error.message)
         found = outage()

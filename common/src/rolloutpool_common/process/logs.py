@@ -3,21 +3,46 @@
 Control characters are escaped, so that an id that contains a line break or a terminal escape can't forge a line. Each
 line of a traceback begins with a bar, because the text of an exception may come from outside. Logs hold ids and
 counts, never prompts, bodies or secrets.
+
+A line is an event: its name, and what it is about as fields (`log_event`). What holds for all lines of a task, such as
+its rollout, is bound once (`bind_log`). Warnings of Python are lines as well, and so are errors that end a thread or
+the process.
 """
 
 import logging
 import sys
+import threading
+import types
 from typing import Any, Literal
 
 import structlog
 
-__all__ = ["LogFormat", "configure_logs"]
+__all__ = ["LogFormat", "bind_log", "configure_logs", "log_event"]
+
+_FIELDS = "event_fields"
 
 LogFormat = Literal["auto", "json", "console"]
 """`auto`: readable on a terminal, JSON elsewhere."""
 
 QUIET = ("httpx", "httpcore", "uvicorn.access", "celery.app.trace", "celery.worker.strategy")
 """These log a line per request. Our own lines say the same, and each line costs milliseconds per rollout."""
+
+
+def log_event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
+    """Writes one line.
+
+    Args:
+        log: The module's logger.
+        level: As `logging` has it.
+        name: Of the event, always the same words.
+        fields: Ids and counts.
+    """
+    log.log(level, name, extra={_FIELDS: fields})
+
+
+def bind_log(**fields: object) -> None:
+    """Adds fields to all later lines of the task that runs, and of the tasks and threads that it starts."""
+    structlog.contextvars.bind_contextvars(**fields)
 
 
 def configure_logs(level: str, form: LogFormat) -> None:
@@ -42,7 +67,7 @@ def configure_logs(level: str, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[*shared, _add_fields],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 # For the console too: its own tracebacks show local variables, where prompts and secrets are.
@@ -54,6 +79,10 @@ def configure_logs(level: str, form: LogFormat) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.getLevelNamesMapping()[level.upper()])
+    # Otherwise they are plain text among the lines.
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda thrown: _log_uncaught(thrown.exc_type, thrown.exc_value, thrown.exc_traceback)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
@@ -66,6 +95,17 @@ def configure_logs(level: str, form: LogFormat) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException | None, traceback: types.TracebackType | None
+) -> None:
+    logging.getLogger(__name__).critical("uncaught error", exc_info=(kind, error or kind(), traceback))
+
+
+def _add_fields(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Adds what `log_event` was given. Other libraries' extras stay out: they may hold anything."""
+    return {**event, **getattr(event.get("_record"), _FIELDS, {})}
 
 
 def _escape(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

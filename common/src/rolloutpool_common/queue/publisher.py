@@ -202,6 +202,7 @@ class Publisher:
             queue=queue_name(priority),
             producer=producer,
             argsrepr=" ".join(map(_shown, _by_batch(tickets))),
+            shadow=_name(tickets),
             kwargsrepr="",
             ignore_result=True,
             # All tickets of one `reserve` have the same time.
@@ -217,6 +218,17 @@ class Publisher:
             except (OperationalError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not answer ({type(error).__name__})") from None
         return None if headers is None else float(headers[HEADER_PUBLISHED])
+
+
+def _name(tickets: Sequence[Ticket]) -> str | None:
+    """The name under which Flower shows a message: its batch, so that a batch can be filtered; None is the task's own.
+
+    Batches of one, as those of protocol v1, have no names of their own: Celery and Flower keep each name for ever.
+    """
+    batches = {ticket.batch_id for ticket in tickets if ticket.batch_size > 1}
+    if len(batches) > 1:
+        return "several batches"
+    return f"batch {batches.pop()}" if batches else None
 
 
 def _by_batch(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:

@@ -1,8 +1,9 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
-`annotations`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals` and `reconciliation`. Every
-change of state is one Lua script (`scripts/`), so that it happens whole or not at all. Start with:
+`annotations`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`, `measures` and
+`reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole or not at all. Start
+with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -35,6 +36,7 @@ from rolloutpool_common.store.errors import (
 )
 from rolloutpool_common.store.history import Histories
 from rolloutpool_common.store.liveness import Liveness
+from rolloutpool_common.store.measures import PoolMeasures
 from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.preflights import Preflights
@@ -119,6 +121,7 @@ class Store:
         self.waits = Waits(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)
+        self.measures = PoolMeasures(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
 
     @classmethod

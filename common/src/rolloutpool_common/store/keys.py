@@ -70,6 +70,10 @@ rp:epoch                   hash    number: rises with each start of Redis; run_i
 rp:leader                  string  the process that reconciles; expires by itself
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
 rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
+rp:measures                hash    sums of what processes measured (`measures.py`); rp:measures:{endpoint}: of one
+rp:endpoints               zset    endpoint -> ms of the last report that named it; those that have sums of their own
+rp:processes               zset    process -> ms of its last report
+rp:process:{p}             hash    number of its last report, what it is now (JSON); expires by itself
 """
 
 from rolloutpool_common.protocol.batch import Priority
@@ -92,6 +96,10 @@ PRECANCELLED = f"{PREFIX}precancelled"
 LEADER = f"{PREFIX}leader"
 EPOCH = f"{PREFIX}epoch"
 TOTALS = f"{PREFIX}totals"
+ENDPOINTS = f"{PREFIX}endpoints"
+PROCESSES = f"{PREFIX}processes"
+OTHER_ENDPOINTS = "other"
+"""Stands for all endpoints that have no sums of their own."""
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
 PUSH_DEAD = f"{PREFIX}push:dead"
@@ -146,6 +154,16 @@ def preflight(request_id: str) -> str:
 def trainer(name: str) -> str:
     """What workers have learned of a trainer; `name` stands for its endpoint, tokenizer and template."""
     return f"{PREFIX}trainer:{name}"
+
+
+def measures(endpoint: str) -> str:
+    """Sums of what processes measured with this endpoint; "" stands for what has none."""
+    return f"{PREFIX}measures:{endpoint}" if endpoint else f"{PREFIX}measures"
+
+
+def process(name: str) -> str:
+    """What a process is at this moment."""
+    return f"{PREFIX}process:{name}"
 
 
 def published(priority: Priority) -> str:

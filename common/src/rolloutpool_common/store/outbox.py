@@ -70,8 +70,8 @@ class Outbox:
         answer = named(await self._connection.script("reserve", priority, limit, PER_WORKER, int(LATE_SECONDS * 1000)))
         published_ms = float(answer["now_ms"])
         tickets = [
-            Ticket(batch_id.decode(), int(index), group.decode(), published_ms)
-            for batch_id, index, group in answer["tickets"]
+            Ticket(batch_id.decode(), int(index), group.decode(), published_ms, int(batch_size))
+            for batch_id, index, group, batch_size in answer["tickets"]
         ]
         return Reserved(priority, tickets, bool(answer["more_waiting"]), answer["open"])
 

@@ -144,6 +144,8 @@ class Ticket:
     group: str
     published_ms: float
     """When it left the outbox, on Redis' clock."""
+    batch_size: int
+    """How many rollouts its batch has."""
 
 
 class Capacity(NamedTuple):
@@ -186,6 +188,7 @@ class Claim:
     spec: RolloutSpec
     more_waiting: bool
     """Whether outboxes of this priority class have rollouts to publish."""
+    priority: Priority = Priority.DEFAULT
     claimed_at: float = field(default_factory=time.perf_counter, compare=False)
     """When this process got it, on its `time.perf_counter`."""
 

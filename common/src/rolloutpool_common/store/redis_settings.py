@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["find_warnings"]
+__all__ = ["find_warnings", "read_info"]
 
 NO_APPEND_ONLY_FILE = (
     "Redis keeps no append-only file: accepted rollouts and results are lost when it restarts; set `appendonly yes`"
@@ -34,8 +34,8 @@ async def find_warnings(redis: Any) -> list[str]:
         StoreUnavailable: Redis does not answer.
     """
     with store_errors():
-        persistence = await _info(redis, "persistence")
-        memory = await _info(redis, "memory")
+        persistence = await read_info(redis, "persistence")
+        memory = await read_info(redis, "memory")
     found = []
     match persistence.get("aof_enabled"):
         case None:
@@ -52,7 +52,8 @@ async def find_warnings(redis: Any) -> list[str]:
     return found
 
 
-async def _info(redis: Any, section: str) -> Mapping[str, Any]:
+async def read_info(redis: Any, section: str) -> Mapping[str, Any]:
+    """Reads a section of `INFO`; empty where this account may not."""
     try:
         fields: Mapping[str, Any] = await redis.info(section)
     # The account may not run INFO. That is no outage, and the fields count as not told.

@@ -27,6 +27,7 @@ import orjson
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalRecord, parse_record
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.rollouts import RolloutView
@@ -116,6 +117,7 @@ class Rollouts:
             queued_ms=float(now - int(claim["created_ms"])),
             spec=merge_spec(claim["shared"], claim["overrides"], uid=uid),
             more_waiting=bool(claim["more_waiting"]),
+            priority=Priority(claim["priority"].decode()),
         )
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:

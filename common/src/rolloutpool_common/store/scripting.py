@@ -20,15 +20,19 @@ Each call keeps its own answer and its own error. A broken connection is an erro
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
+from rolloutpool_common.process.metrics import STORE_SECONDS
 from rolloutpool_common.store.redis_compat import exchange
 
 __all__ = ["Scripts"]
 
+COMMAND = "command"
+"""Stands in metrics for what is no script."""
 AT_ONCE = 128
 """Calls per round trip."""
 OVERTAKE_SECONDS = 0.25
@@ -41,6 +45,8 @@ class _Call(NamedTuple):
     command: tuple[Any, ...]
     """As Redis gets it."""
     answer: asyncio.Future[Any]
+    begun: float
+    """On the clock of `time.perf_counter`."""
 
 
 class Scripts:
@@ -86,7 +92,7 @@ class Scripts:
 
     def _call(self, script: str | None, command: tuple[Any, ...]) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(script, command, answer))
+        self._waiting.append(_Call(script, command, answer, time.perf_counter()))
         if self._sender is None:
             self._start_sender()
         return answer
@@ -141,7 +147,9 @@ class Scripts:
             for call in calls:
                 call.answer.cancel()
             raise
+        now = time.perf_counter()
         for call, answer in zip(calls, answers, strict=True):
+            STORE_SECONDS.observe(now - call.begun, call.script or COMMAND)
             # A caller that was cancelled has cancelled its future.
             if call.answer.done():
                 continue

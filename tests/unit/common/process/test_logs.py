@@ -1,21 +1,28 @@
 """Log lines are one JSON object each, whatever an id holds, ours and the libraries' alike."""
 
+import asyncio
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
-from rolloutpool_common.process.logs import LogFormat, configure_logs
+from rolloutpool_common.process.logs import LogFormat, bind_log, configure_logs, log_event
 
 
 @pytest.fixture
 def configured() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
+    hooks = sys.excepthook, threading.excepthook
     yield
     root.handlers, root.level = handlers, level
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(False)
     structlog.reset_defaults()
 
 
@@ -68,3 +75,56 @@ def test_tracebacks_forge_nothing_and_show_no_variables(capsys: pytest.CaptureFi
         assert [json.loads(line)["event"] for line in (first, *rest)] == ["it failed"] * 2
     else:
         assert len([line for line in (first, *rest) if not line.startswith("| ")]) == 2
+
+
+@pytest.mark.usefixtures("configured")
+def test_an_event_has_its_fields_and_those_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("info", "json")
+    log = logging.getLogger("ours")
+
+    async def rollout(number: int) -> None:
+        bind_log(rollout_uid=f"b-{number}")
+        await asyncio.sleep(0)
+        log_event(log, logging.INFO, "rollout ended", turns=number, reason="x\nforged")
+        await asyncio.to_thread(log.warning, "a tool")
+
+    async def both() -> None:
+        await asyncio.gather(rollout(1), rollout(2))
+        log.info("outside", extra={"prompt": "a text of others"})
+        log_event(log, logging.DEBUG, "not shown")
+
+    asyncio.run(both())
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    ended = {line["rollout_uid"]: line["turns"] for line in lines if line["event"] == "rollout ended"}
+    assert ended == {"b-1": 1, "b-2": 2}
+    assert {line["rollout_uid"] for line in lines if line["event"] == "a tool"} == {"b-1", "b-2"}
+    (outside,) = [line for line in lines if line["event"] == "outside"]
+    assert not {"rollout_uid", "prompt"} & set(outside)
+
+
+@pytest.mark.usefixtures("configured")
+def test_warnings_of_python_are_lines_too(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("info", "json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("you run as root", RuntimeWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "you run as root" in json.loads(line)["event"]
+
+
+@pytest.mark.usefixtures("configured")
+def test_an_error_that_ends_a_thread_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("info", "json")
+
+    def fail() -> None:
+        raise KeyError("x\nforged")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert (found["level"], found["event"]) == ("critical", "uncaught error")
+    assert "KeyError" in found["exception"]

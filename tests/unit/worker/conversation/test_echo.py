@@ -58,7 +58,7 @@ def reply(echo: list[int] | None, *, prefix: int = 0) -> Reply:
 )
 def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
     ledger = one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
-    echo = EchoVerifier(spec_of(), tokenizer, ledger, "uid").offer(turn, edited=False)
+    echo = EchoVerifier(spec_of(), tokenizer, ledger).offer(turn, edited=False)
     assert (echo is not None) == offered
     if echo is not None:
         assert (echo.prefix, echo.digest) == (ledger.head, ledger.head_digest.hex())
@@ -66,16 +66,16 @@ def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer
 
 def test_nothing_is_left_out_of_a_short_or_edited_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
     short, long = one_turn(tokenizer), one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
-    assert EchoVerifier(spec_of(), tokenizer, short, "uid").offer(3, edited=False) is None
-    assert EchoVerifier(spec_of(), tokenizer, long, "uid").offer(3, edited=True) is None
-    assert EchoVerifier(spec_of(v1=True), tokenizer, long, "uid").offer(3, edited=False) is None
+    assert EchoVerifier(spec_of(), tokenizer, short).offer(3, edited=False) is None
+    assert EchoVerifier(spec_of(), tokenizer, long).offer(3, edited=True) is None
+    assert EchoVerifier(spec_of(v1=True), tokenizer, long).offer(3, edited=False) is None
 
 
 @pytest.mark.parametrize(("edited", "label"), [(False, DriftLabel.NONE), (True, DriftLabel.EDITED)])
 async def test_an_equal_prompt_is_no_drift(tokenizer: ChatTokenizer, edited: bool, label: DriftLabel) -> None:
     ledger = one_turn(tokenizer)
     before = ledger.entries
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
     verified = await verifier.verify_later(reply(ledger.ids), AskedTurn(2, edited=edited))
     assert (verified.label, verified.comparison and verified.comparison.kind) == (label, EchoKind.EQUAL)
     assert ledger.entries == before
@@ -83,7 +83,7 @@ async def test_an_equal_prompt_is_no_drift(tokenizer: ChatTokenizer, edited: boo
 
 async def test_the_rest_of_an_offered_prefix_is_the_whole_prompt(tokenizer: ChatTokenizer) -> None:
     ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
     rest = reply(ledger.ids[ledger.head :], prefix=ledger.head)
     verified = await verifier.verify_later(rest, AskedTurn(3, offered=ledger.head))
     assert verified.label is DriftLabel.NONE
@@ -94,7 +94,7 @@ async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
     tokenizer: ChatTokenizer, offered: int, whole: bool, says: str
 ) -> None:
     ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger, "uid")
+    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
     echo = ledger.ids if whole else ledger.ids[ledger.head :]
     asked = AskedTurn(3, offered=offered * ledger.head)
     with pytest.raises(TrainerProtocolError, match=says):
@@ -104,7 +104,7 @@ async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
 @pytest.mark.parametrize("on_drift", OnDrift)
 async def test_a_fork_is_labelled_or_ends_the_rollout(tokenizer: ChatTokenizer, on_drift: OnDrift) -> None:
     ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(on_drift=on_drift), tokenizer, ledger, "uid")
+    verifier = EchoVerifier(spec_of(on_drift=on_drift), tokenizer, ledger)
     other = [*ledger.ids[: ledger.head - 3], *ledger.ids[ledger.head - 2 :]]
     if on_drift is OnDrift.FAIL:
         with pytest.raises(DriftRefused, match="turn 2, id "):
@@ -124,7 +124,7 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
     glue = list(tokenizer.render_delta(TYPED, sampled=[last]).glue_ids)
     ledger = one_turn(tokenizer, glue)
     injected = [*ledger.ids[: ledger.head], *tokenizer.encode(tokenizer.decode(glue))]
-    verifier = EchoVerifier(spec_of(on_injection=on_injection), tokenizer, ledger, "uid")
+    verifier = EchoVerifier(spec_of(on_injection=on_injection), tokenizer, ledger)
     if on_injection is OnInjection.FAIL:
         with pytest.raises(InjectionRefused):
             await verifier.verify_later(reply(injected), AskedTurn(2))
@@ -136,7 +136,7 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
 @pytest.mark.parametrize("turn", [1, 2])
 async def test_without_an_echo_a_rollout_is_unverified_or_refused(tokenizer: ChatTokenizer, turn: int) -> None:
     for allowed in (False, True):
-        verifier = EchoVerifier(spec_of(allow_unverified=allowed), tokenizer, one_turn(tokenizer), "uid")
+        verifier = EchoVerifier(spec_of(allow_unverified=allowed), tokenizer, one_turn(tokenizer))
         first = verifier.verify_first(reply(None), QUESTION)
         later = verifier.verify_later(reply(None), AskedTurn(2))
         asked, left = (first, later) if turn == 1 else (later, first)

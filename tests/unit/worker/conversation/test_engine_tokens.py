@@ -21,7 +21,7 @@ MORE = [{"role": "user", "content": "And 4 more?"}]
 
 @pytest.fixture
 def tokens(tokenizer: ChatTokenizer) -> EngineTokens:
-    return EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    return EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
 
 
 def reply(*parts: EnginePart) -> Reply:
@@ -82,7 +82,7 @@ async def test_another_worker_has_the_same_prompt(tokens: EngineTokens, tokenize
     await tokens.open(ASK)
     await ingest(tokens, 1, part(5, version="3"), part(6, version="4"))
     await tokens.append(MORE, ASK, 1)
-    again = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    again = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
     again.ledger.absorb(tokens.ledger.entries)
     again.resume(TrainerKind.KEEPS_IDS, ASK)
     assert again.prompt() == tokens.prompt()
@@ -116,7 +116,7 @@ async def test_a_reply_with_an_id_beyond_the_vocabulary_leaves_nothing(
 async def test_the_end_of_a_turn_in_parts_is_found(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
     close = cast(int, tokenizer.close_id)
     await tokens.open(ASK)
-    whole = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    whole = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
     await whole.open(ASK)
     await ingest(tokens, 1, part(5, 6), part(close))
     await ingest(whole, 1, part(5, 6, close))

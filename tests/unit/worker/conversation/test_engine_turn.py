@@ -35,7 +35,7 @@ def asker(
 ) -> tuple[EngineAsker, _Engine, EngineTokens]:
     ids = tokenizer.encode(text)
     engine = _Engine((EnginePart(ids[:1], [-0.1], "1"), EnginePart(ids[1:], [-0.2] * (len(ids) - 1), "2")), finish, 1)
-    tokens = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []), "uid")
+    tokens = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
     return EngineAsker(cast(EngineChannel, engine), tokens), engine, tokens
 
 

@@ -64,7 +64,7 @@ class Tokens:
 
 def asker(plan: MaskPlan, *refusals: TrainerStatusError) -> tuple[TurnAsker, Channel, Tokens]:
     channel, tokens = Channel(list(refusals)), Tokens(plan)
-    return TurnAsker(cast(CallbackChannel, channel), cast(TokenTrack, tokens), "uid"), channel, tokens
+    return TurnAsker(cast(CallbackChannel, channel), cast(TokenTrack, tokens)), channel, tokens
 
 
 async def test_the_first_turn_has_no_mask() -> None:

@@ -52,7 +52,7 @@ def track(tokenizer: ChatTokenizer, *, tools: list[Message] | None = None, **spe
         tokenizer_name="t",
         **{"sampling_params": {}, **spec},
     )
-    return TokenTrack(given, tokenizer, tools or [], TrainerKind.UNKNOWN, "uid")
+    return TokenTrack(given, tokenizer, tools or [], TrainerKind.UNKNOWN)
 
 
 def reply(prompt: list[int] | None, ids: list[int], **changes: Any) -> Reply:

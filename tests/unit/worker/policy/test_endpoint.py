@@ -1,6 +1,7 @@
 """One call to a trainer: each way in which it can fail is one error, which says whether to ask again."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, body, close, hang, status
 
 from rolloutpool_common.errors import RolloutError, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.process.metrics import IN_MODEL_CALL, take_rows
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver, TrainerDown
 from rolloutpool_worker.policy.breaker import FAILURES
-from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint, origin_of
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 
 WHERE = "turn 1"
@@ -126,3 +128,58 @@ async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
         assert raised.value.retryable
     with pytest.raises(TrainerDown):
         await endpoint.post(b"{}", {}, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("step", "outcome"),
+    [
+        (body(b"{}"), "ok"),
+        (status(302), "3xx"),
+        (status(422), "4xx"),
+        (status(429), "429"),
+        (status(503), "5xx"),
+        (close(), "broken"),
+        (hang(), "timeout"),
+        (body(b"x" * (LARGEST + 1)), "invalid"),
+        (None, "refused"),
+    ],
+)
+async def test_a_call_is_counted_by_how_it_ended(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer, step: Step | None, outcome: str
+) -> None:
+    take_rows()
+    async with scripted_trainer(tokenizer, *([] if step is None else [step])) as trainer:
+        url = NOWHERE if step is None else trainer.url
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, url), max_reply_bytes=LARGEST)
+        with suppress(RolloutError):
+            await endpoint.post(b"{}", {}, WHERE)
+    fields = {(place, *field.split("|")[1:]) for place, field, _ in take_rows() if field.startswith("model_call_")}
+    assert {(place, found) for place, found, _ in fields} == {(url, outcome)}
+    assert IN_MODEL_CALL.now == 0
+
+
+async def test_a_call_that_is_never_made_is_not_counted(store: Store, transport: AiohttpTransport) -> None:
+    breakers = Breakers()
+    for _ in range(FAILURES):
+        breakers.failed(NOWHERE)
+    take_rows()
+    with pytest.raises(TrainerDown):
+        await TrainerEndpoint(transport, breakers, await spec_of(store, NOWHERE), max_reply_bytes=LARGEST).post(
+            b"{}", {}, WHERE
+        )
+    assert [field for _, field, _ in take_rows() if field.startswith("model_call_")] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:secret@host:8081/a/b?key=secret#x", "http://host:8081"),
+        ("https://host", "https://host"),
+        ("http://[::1]:80", "http://[::1]:80"),
+        ("http://host?key=secret", "http://host"),
+        ("http://a@b@c", "http://c"),
+        ("nonsense", "nonsense://"),
+    ],
+)
+def test_metrics_show_nothing_of_a_url_but_its_origin(url: str, shown: str) -> None:
+    assert origin_of(url) == shown

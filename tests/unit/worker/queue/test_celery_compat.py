@@ -1,17 +1,26 @@
 """The internals of Celery that `celery_compat` uses still work; a failure here names the one that changed."""
 
+import logging
+import signal
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import Celery
+from celery.apps import worker as celery_apps_worker
+from celery.worker import state as celery_state
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from kombu import Message
 from kombu.serialization import dumps
 
-from rolloutpool_worker.queue.celery_compat import LoopConsumer, PoolTask, report_failure, report_success
+from rolloutpool_worker.queue.celery_compat import LoopConsumer, PoolTask, log_signals, report_failure, report_success
+
+celery_worker: Any = celery_apps_worker
+"""Without types."""
 
 
 class HandedOver:
@@ -97,3 +106,25 @@ def test_a_consumer_sends_its_events_together() -> None:
 def test_a_consumer_has_the_hooks_that_we_override() -> None:
     # Celery's bootsteps call both by these names.
     assert {"on_ready", "on_send_event_buffered"} <= vars(Consumer).keys()
+
+
+def test_what_celery_says_of_a_signal_is_logged(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Put back after the test, with the handler that it installs.
+    monkeypatch.setattr(celery_worker, "safe_say", celery_worker.safe_say)
+    monkeypatch.setattr(celery_state, "should_stop", None)
+    log_signals()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        celery_worker.install_worker_term_handler(SimpleNamespace(hostname="w"))
+        with caplog.at_level(logging.INFO):
+            signal.raise_signal(signal.SIGTERM)
+            for thread in threading.enumerate():
+                if thread is not threading.current_thread() and thread.daemon:
+                    thread.join(timeout=5)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (record,) = [record for record in caplog.records if record.getMessage() == "celery says"]
+    assert "Warm shutdown" in getattr(record, "event_fields")["text"]  # noqa: B009
+    assert capfd.readouterr().out == ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from rolloutpool_worker.queue.pool import LoopPool
+from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
 from rolloutpool_worker.queue.slots import Slots
 
 
@@ -119,6 +119,18 @@ def test_a_task_of_celerys_own_is_refused(celeries: Celeries) -> None:
     celeries.hub.turn()
     ((failed, _, _),) = celeries.heard
     assert failed
+
+
+def test_a_ticket_whose_rollouts_failed_is_a_failed_task_and_no_error_of_ours(
+    celeries: Celeries, caplog: pytest.LogCaptureFixture
+) -> None:
+    celeries.apply(body(1))
+    celeries.futures[0].set_exception(RolloutsFailed("1 of 2 rollouts failed: completed, failed"))
+    celeries.hub.turn()
+    ((failed, info, _),) = celeries.heard
+    assert failed
+    assert "1 of 2 rollouts failed" in repr(info.exception)
+    assert caplog.messages == []
 
 
 def test_a_coroutine_that_failed_or_was_cancelled_is_a_failed_task(celeries: Celeries) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.tools import tool_host
 
 from rolloutpool_common.errors import TooManyToolCalls
+from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.tools import Tool, ToolContext, ToolRunner
@@ -231,3 +232,11 @@ async def test_error_texts_quote_little(lenient: bool, arguments: Any) -> None:
     (text,) = await texts([("add", arguments)], lenient=lenient)
     assert text.startswith("Error: ")
     assert len(text) < LONGEST_FAULT + 200
+
+
+async def test_calls_are_counted_under_the_names_of_tools_alone() -> None:
+    take_rows()
+    await texts([("add", {"a": 1, "b": 2}), ("add", {"a": "x"}), ("ignore\nall | rules", {}), ("x" * 256, {})])
+    counts = {field: n for _, field, n in take_rows() if field.startswith("tool_call_") and "|sum" not in field}
+    assert {tuple(field.split("|")[1:3]) for field in counts} == {("add", "ok"), ("add", "error"), ("unknown", "error")}
+    assert sum(counts.values()) == 4

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment
@@ -25,6 +26,7 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel
 from rolloutpool_worker.tools import ToolRunner
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["Conversation", "SampledTurn"]
 
@@ -63,6 +65,7 @@ class Conversation:
         tokens: TokenTrack,
         tools: ToolRunner,
         stop: RolloutStop,
+        trace: RolloutTrace = NO_TRACE,
     ) -> None:
         self.claim = claim
         self.spec = claim.spec
@@ -70,7 +73,9 @@ class Conversation:
         self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")))
         self._journal = journal
         self._history = History([message.wire() for message in claim.spec.messages])
-        self._recorder = Recorder(claim, journal, self._history, tokens, channel=channel, tools=tools, stop=stop)
+        self._recorder = Recorder(
+            claim, journal, self._history, tokens, channel=channel, tools=tools, stop=stop, trace=trace
+        )
         self._planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
 
@@ -135,6 +140,7 @@ class Conversation:
             # Before the turn's own message is appended: these are the messages that it was asked with.
             self.tokens.resume(record.trainer, self.messages)
         else:
+            bind_log(turn=self.turns + 1)
             record = await self._recorder.sample(self._planned, self.turns + 1, train=train)
             self._log_turn(record)
         return self._apply_turn(record)
@@ -198,8 +204,9 @@ class Conversation:
         if _log.isEnabledFor(logging.DEBUG):
             before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
             runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
-            summary = record.summary
-            _log.debug("rollout %s: %r; prompt before %s; segments:n=mask %s", self.claim.uid, summary, before, runs)
+            log_event(
+                _log, logging.DEBUG, "turn sampled", summary=repr(record.summary), prompt_before=before, segments=runs
+            )
 
     def _apply_turn(self, record: TurnRecord) -> SampledTurn:
         self.measures.add_turn(record)

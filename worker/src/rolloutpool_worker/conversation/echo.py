@@ -30,6 +30,7 @@ from rolloutpool_common.errors import (
     TokenizerMismatch,
     TrainerProtocolError,
 )
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
@@ -78,11 +79,10 @@ class VerifiedEcho:
 class EchoVerifier:
     """Checks the echoes of one rollout. Reads the ledger and never writes it."""
 
-    def __init__(self, spec: RolloutSpec, tokenizer: ChatTokenizer, ledger: TokenLedger, uid: str) -> None:
+    def __init__(self, spec: RolloutSpec, tokenizer: ChatTokenizer, ledger: TokenLedger) -> None:
         self._spec = spec
         self._tokenizer = tokenizer
         self._ledger = ledger
-        self._uid = uid
 
     def offer(self, turn: int, *, edited: bool) -> Echo | None:
         """What the trainer may leave out of its echo.
@@ -157,7 +157,7 @@ class EchoVerifier:
         if comparison.kind is EchoKind.EQUAL:
             return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
         label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.skipped))
-        _log.info("rollout %s turn %d: drift %s at id %s", self._uid, turn, label, comparison.first_difference)
+        log_event(_log, logging.INFO, "turn drifted", label=label, at=comparison.first_difference)
         self._tolerate(label, comparison, turn)
         return VerifiedEcho(label, comparison)
 

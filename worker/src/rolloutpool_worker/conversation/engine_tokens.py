@@ -33,7 +33,7 @@ class EngineTokens(TokenTrack):
     """One rollout's ledger, which is the engine's prompt."""
 
     def __init__(
-        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], parser: TurnParser, uid: str
+        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], parser: TurnParser
     ) -> None:
         """Tokens of a rollout that has none yet.
 
@@ -42,9 +42,8 @@ class EngineTokens(TokenTrack):
             tokenizer: Renders messages.
             tools: The definitions of the tools that it may call; the first prompt shows them.
             parser: Of sampled text.
-            uid: For the log.
         """
-        super().__init__(spec, tokenizer, tools, TrainerKind.KEEPS_IDS, uid)
+        super().__init__(spec, tokenizer, tools, TrainerKind.KEEPS_IDS)
         self._parser = parser
         self._text, self._written = b"", 0
         self._first_version: str | None = None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import PlannedTurn, zeros
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.mask_plan import impossible
@@ -31,10 +32,9 @@ MASK_REFUSED = 422
 class TurnAsker:
     """Plans and asks the turns of one rollout."""
 
-    def __init__(self, channel: CallbackChannel, tokens: TokenTrack, uid: str) -> None:
+    def __init__(self, channel: CallbackChannel, tokens: TokenTrack) -> None:
         self._channel = channel
         self._tokens = tokens
-        self._uid = uid
         # The body of the planned turn, where this attempt has planned it itself: writing and hashing it twice would
         # take milliseconds where the history is long.
         self._body: TurnBody | None = None
@@ -98,9 +98,7 @@ class TurnAsker:
                     if plan.rerender is not None and plan.rerender < 0:
                         raise impossible(plan.rerender, turn) from error
                     raise
-                _log.info(
-                    "rollout %s turn %d: a mask of %d was refused, trying %d", self._uid, turn, length, lengths[tried]
-                )
+                log_event(_log, logging.INFO, "mask refused", length=length, next_length=lengths[tried])
                 continue
             return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
 

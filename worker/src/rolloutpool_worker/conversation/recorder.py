@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.metrics import IN_TOOLS, RENDER_SECONDS
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
@@ -24,6 +25,7 @@ from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel, MessageBytes
 from rolloutpool_worker.policy.callback import refuse_ambiguous
 from rolloutpool_worker.tools import ToolContext, ToolRunner
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["Recorder"]
 
@@ -41,6 +43,7 @@ class Recorder:
         channel: CallbackChannel | EngineChannel,
         tools: ToolRunner,
         stop: RolloutStop,
+        trace: RolloutTrace = NO_TRACE,
     ) -> None:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
@@ -51,9 +54,10 @@ class Recorder:
         self._history = history
         self._tokens = tokens
         self._channel = channel
-        self._asker = _asker(channel, tokens, claim.uid)
+        self._asker = _asker(channel, tokens)
         self._tools = tools
         self._stop = stop
+        self._trace = trace
 
     @property
     def certain(self) -> bool:
@@ -84,10 +88,14 @@ class Recorder:
         # with it, and then the turn is in doubt.
         self.calling = True
         resampled = not self.certain
-        reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
-        failpoints.hit("worker.reply_before_turn")
-        # First the check, then everything else: a reply that contradicts the ledger leaves no record.
-        drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
+        try:
+            reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
+            failpoints.hit("worker.reply_before_turn")
+            # First the check, then everything else: a reply that contradicts the ledger leaves no record.
+            drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
+        except BaseException as error:
+            self._trace.chat(turn, start, summary=None, error=error)
+            raise
         summary = TurnSummary(
             turn=turn,
             prompt_tokens=len(self._tokens.ledger) - len(reply.token_ids),
@@ -110,6 +118,7 @@ class Recorder:
             summary=summary,
             llm_ms=(time.perf_counter() - start) * 1000,
         )
+        self._trace.chat(turn, start, summary=summary)
         await self._journal.write(record, turns=turn)
         self.calling = False
         # Protocol v1 has no batch whose other rollouts would need to know it.
@@ -153,16 +162,19 @@ class Recorder:
         spec = self._claim.spec
         contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
         self.running_tools = True
-        results = await self._tools.run(calls, contexts, faults=faults)
+        with IN_TOOLS:
+            results = await self._tools.run(calls, contexts, faults=faults)
         self.running_tools = False
         elapsed = (time.perf_counter() - start) * 1000
+        times = self._tools.take_times()
+        self._trace.tools(turn, start, times, self._tools.names)
         return await self.append(
             [*results, *appended],
             turn,
             tools_ms=elapsed,
             tool_calls=len(results),
             warnings=self._tools.take_warnings(),
-            times=self._tools.take_times(),
+            times=times,
         )
 
     async def append(
@@ -185,7 +197,7 @@ class Recorder:
             warnings: What the result is to say of these tools.
             times: How long each of them took.
         """
-        history = self._history
+        history, start = self._history, time.perf_counter()
         # `Conversation` appends the messages to the history when it applies the record, replayed or new. Until then
         # they are passed along beside it.
         await self._tokens.append(history.since_last_turn(messages), history.through_last_turn(), turn)
@@ -200,6 +212,7 @@ class Recorder:
             warnings=warnings,
             times=times,
         )
+        RENDER_SECONDS.observe(time.perf_counter() - start)
         await self._journal.write(record, turns=turn)
         return record
 
@@ -227,8 +240,8 @@ class Recorder:
         return self._tokens.ledger.entries_since(self._journal.entries)
 
 
-def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack, uid: str) -> TurnAsker | EngineAsker:
+def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack) -> TurnAsker | EngineAsker:
     if isinstance(channel, EngineChannel):
         assert isinstance(tokens, EngineTokens)
         return EngineAsker(channel, tokens)
-    return TurnAsker(channel, tokens, uid)
+    return TurnAsker(channel, tokens)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import StoreFull, StoreUnavailable
 from rolloutpool_worker.drain import Drain
 
@@ -47,5 +48,5 @@ async def retry_store(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) 
                 raise
             failures += 1
             if failures <= WARNINGS:
-                _log.warning("rollout %s waits for the store: %s", uid, error.message)
+                log_event(_log, logging.WARNING, "rollout waits for the store", rollout_uid=uid, error=error.message)
             await asyncio.sleep(BACKOFF.delay_s(failures))

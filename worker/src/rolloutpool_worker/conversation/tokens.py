@@ -42,7 +42,6 @@ class TokenTrack:
         tokenizer: ChatTokenizer,
         tools: list[dict[str, Any]],
         kind: TrainerKind,
-        uid: str,
         agreement: Agreement | None = None,
     ) -> None:
         """Tokens of a rollout that has none yet.
@@ -52,7 +51,6 @@ class TokenTrack:
             tokenizer: Renders new messages.
             tools: The definitions that the first prompt may show.
             kind: What other rollouts have learned of the trainer: a first guess.
-            uid: For the log.
             agreement: How far the turns of this trainer have agreed; None begins with nothing.
         """
         self.ledger = TokenLedger(tokenizer.fingerprint)
@@ -67,7 +65,7 @@ class TokenTrack:
         """What echoes have shown. What a trainer says of itself it says to each rollout, before the first mask."""
         self._declared = False
         """Whether the trainer itself has said whether it keeps ids."""
-        self._echoes = EchoVerifier(spec, tokenizer, self.ledger, uid)
+        self._echoes = EchoVerifier(spec, tokenizer, self.ledger)
         self._first: FirstPrompt | None = None
         self._echoed: tuple[EchoText, bytes] | None = None
         """The text of the last echo that was read, and the digest of its ids."""

@@ -19,8 +19,11 @@ import orjson
 
 from rolloutpool_common.errors import AmbiguousTurn, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
@@ -30,6 +33,7 @@ from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
 from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.waits import RolloutWaits
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous"]
 
@@ -73,6 +77,7 @@ class CallbackChannel:
         breakers: Breakers,
         trainers: IdempotentTrainers | None = None,
         waits: RolloutWaits | None = None,
+        trace: RolloutTrace = NO_TRACE,
     ) -> None:
         """Prepares the parts of a request that are equal in every turn.
 
@@ -87,6 +92,7 @@ class CallbackChannel:
             breakers: the ports that are taken out.
             trainers: what the process knows of its trainers; None begins with nothing.
             waits: is told why the rollout waits between two calls.
+            trace: which trace the calls belong to.
         """
         self._trainers = trainers or IdempotentTrainers()
         self._endpoint = TrainerEndpoint(
@@ -94,6 +100,7 @@ class CallbackChannel:
         )
         self._pause = pause
         self._waits = waits
+        self._trace = trace
         self._spec = spec
         self._uid = uid
         self._attempt = attempt
@@ -171,11 +178,12 @@ class CallbackChannel:
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
-                _log.debug("rollout %s turn %d: %s; again in %.1f s", self._uid, call.turn, error.message, wait)
+                log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
                 if self._waits is not None:
                     await self._waits.failed(error, failures, wait)
                 # A border: no call is in flight here, so a drain may end the turn.
-                await self._pause(wait)
+                with IN_PAUSE:
+                    await self._pause(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
@@ -186,7 +194,9 @@ class CallbackChannel:
             edited=call.edited,
             echo=call.echo,
         )
-        return {"Content-Type": "application/json", **turn.write(), **self._authorisation()}
+        parent = self._trace.traceparent(call.turn)
+        traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
+        return {"Content-Type": "application/json", **turn.write(), **traced, **self._authorisation()}
 
     def _authorisation(self) -> dict[str, str]:
         key = self._spec.callback_api_key

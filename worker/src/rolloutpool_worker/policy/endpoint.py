@@ -7,11 +7,13 @@ second time.
 """
 
 import asyncio
+import time
 from contextlib import aclosing
 
 import httpx
 
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.process.metrics import IN_MODEL_CALL, MODEL_CALLS
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
@@ -19,11 +21,35 @@ from rolloutpool_worker.policy.refusal import read_message
 from rolloutpool_worker.policy.reply import as_count
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
-__all__ = ["TrainerEndpoint"]
+__all__ = ["TrainerEndpoint", "origin_of"]
 
 
 HEALTH_SECONDS = 5.0
 """For a trainer's answer to `GET /health`."""
+
+
+def origin_of(url: str) -> str:
+    """Returns scheme, host and port of a URL, for metrics: user, password and path of it may be secret."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0].partition("?")[0].partition("#")[0]
+    return f"{scheme}://{place.rpartition('@')[2]}"
+
+
+def _outcome_of(error: BaseException) -> str:
+    """Names a failed call in metrics."""
+    match error:
+        case TrainerStatusError(http_status=int() as status):
+            return "429" if status == httpx.codes.TOO_MANY_REQUESTS else f"{status // 100}xx"
+        case TrainerUnreachable():
+            cause = error.__cause__
+            if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+                return "refused"
+            return "timeout" if isinstance(cause, TimeoutError | httpx.TimeoutException) else "broken"
+        case TrainerProtocolError():
+            return "invalid"
+        case asyncio.CancelledError():
+            return "cancelled"
+    return "other"
 
 
 class TrainerEndpoint:
@@ -45,6 +71,7 @@ class TrainerEndpoint:
         self._max_reply_bytes = max_reply_bytes
         # By path. Parsing one takes longer than all the rest of building a request, so it is done once per rollout.
         self._urls: dict[str, httpx.URL] = {}
+        self._shown = origin_of(spec.server_url)
 
     @property
     def may_repeat(self) -> bool:
@@ -112,6 +139,23 @@ class TrainerEndpoint:
         origin = self._spec.server_url
         if not self._spec.v1:
             self._breakers.check(origin)
+        if method == "GET":
+            return await self._ask(method, path, body, headers, where, seconds)
+        # A turn is sampled.
+        start, outcome = time.perf_counter(), "ok"
+        try:
+            with IN_MODEL_CALL:
+                return await self._ask(method, path, body, headers, where, seconds)
+        except BaseException as error:
+            outcome = _outcome_of(error)
+            raise
+        finally:
+            MODEL_CALLS.observe(time.perf_counter() - start, outcome, endpoint=self._shown)
+
+    async def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, seconds: float | None
+    ) -> tuple[bytes, httpx.Headers]:
+        origin = self._spec.server_url
         # The transport's limit holds for each read alone, and a reply may trickle for ever.
         limits = self._transport.timeout
         if seconds is not None:

@@ -41,8 +41,11 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.outcomes import Category
 from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
@@ -53,6 +56,7 @@ from rolloutpool_worker.policy.sglang import SglangApi
 from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.vllm import VllmApi
 from rolloutpool_worker.policy.waits import RolloutWaits
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["EngineChannel", "LedgerPrompt"]
 
@@ -106,6 +110,7 @@ class EngineChannel:
         breakers: Breakers,
         engines: Engines,
         waits: RolloutWaits | None = None,
+        trace: RolloutTrace = NO_TRACE,
     ) -> None:
         """Prepares what is equal in every call.
 
@@ -123,6 +128,7 @@ class EngineChannel:
             breakers: The ports that are taken out.
             engines: What the process knows of its engines.
             waits: Is told why the rollout waits between two calls.
+            trace: Which trace the calls belong to.
 
         Raises:
             RequestFault: A sampling parameter is given that the channel has to set.
@@ -143,6 +149,7 @@ class EngineChannel:
         self._pause = pause
         self._engines = engines
         self._waits = waits
+        self._trace = trace
         self._calls = 0
         key = spec.callback_api_key
         self._key = {"Authorization": f"Bearer {key}"} if key else {}
@@ -179,7 +186,7 @@ class EngineChannel:
             self._calls += 1
             # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
             name = f"{self._uid}/{turn}.{self._attempt}.{self._calls}"
-            sampled = await self._call(EngineCall(name, session, text, left, salt), where)
+            sampled = await self._call(EngineCall(name, session, text, left, salt), turn, where)
             if sampled is None:
                 continue  # by another path, or for less, because the context is shorter than it was taken to be
             if len(sampled.ids) > left:
@@ -233,8 +240,10 @@ class EngineChannel:
         known = version is not None and version not in _NO_VERSION and not version.startswith("<=")
         return (version if known and version is not None else self._uid)[:MOST_SALT]
 
-    async def _call(self, call: EngineCall, where: str) -> SampledCall | None:
+    async def _call(self, call: EngineCall, turn: int, where: str) -> SampledCall | None:
         """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
+        parent = self._trace.traceparent(turn)
+        traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
 
         async def post() -> SampledCall | None:
             path = self._path()
@@ -242,6 +251,7 @@ class EngineChannel:
                 "Content-Type": "application/json",
                 "X-Session-ID": call.session,
                 "X-SMG-Routing-Key": call.session,
+                **traced,
                 **self._key,
             }
             try:
@@ -314,7 +324,7 @@ class EngineChannel:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
-                _log.debug("rollout %s: %s; again in %.1f s", self._uid, error.message, wait)
+                log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
                 await self._wait(error, failures, wait)
             else:
                 if self._waits is not None and self._waits.now is not None:
@@ -332,4 +342,5 @@ class EngineChannel:
         if self._waits is not None:
             await self._waits.failed(error, tries, seconds)
         # A border: no call is in flight here, so a drain may end the turn.
-        await self._pause(seconds)
+        with IN_PAUSE:
+            await self._pause(seconds)

@@ -23,6 +23,7 @@ import httpx
 from rolloutpool_common.errors import SecretUnreadable, TargetRefused
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.backoff import Backoff
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.push import HEADER_ID, HEADER_SIGNATURE, HEADER_TIMESTAMP, sign
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
@@ -114,9 +115,9 @@ class WebhookSender:
         try:
             await self._push(push)
         except StoreError as error:
-            _log.warning("push of %s: %s", push.uid, error.message)
+            log_event(_log, logging.WARNING, "push failed", rollout_uid=push.uid, why=error.message)
         except Exception:
-            _log.exception("push of %s: unexpected error", push.uid)
+            _log.exception("unexpected error in the push of %s", push.uid)
         finally:
             self._busy[push.receiver] -= 1
             if not self._busy[push.receiver]:
@@ -139,16 +140,16 @@ class WebhookSender:
         except (TargetRefused, SecretUnreadable) as error:
             # Another worker may have the key that this one lacks. The host is refused by all of them.
             fault = REFUSED if isinstance(error, TargetRefused) else "SecretUnreadable"
-            _log.error("push of %s: %s", push.uid, error.message)
+            log_event(_log, logging.ERROR, "push refused", rollout_uid=push.uid, why=error.message)
         if fault is None:
             failpoints.hit("delivery.pushed_before_mark")
             await self._store.pushes.settle(push.uid, "delivered")
         elif push.attempt >= ATTEMPTS or fault in GIVEN_UP_AT_ONCE:
-            _log.error("push of %s given up after %d attempts: %s", push.uid, push.attempt, fault)
+            log_event(_log, logging.ERROR, "push given up", rollout_uid=push.uid, attempts=push.attempt, why=fault)
             await self._store.pushes.settle(push.uid, "dead")
         else:
             wait = BACKOFF.delay_s(push.attempt)
-            _log.info("push of %s failed (%s), again in %.1f s", push.uid, fault, wait)
+            log_event(_log, logging.INFO, "push failed", rollout_uid=push.uid, why=fault, again_in_s=round(wait, 1))
             await self._store.pushes.settle(push.uid, "retry", retry_in_s=wait)
 
     async def _post(self, url: str, secret: str, uid: str, body: bytes) -> str | None:

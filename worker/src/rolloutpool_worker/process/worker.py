@@ -25,10 +25,13 @@ import logging
 import os
 import platform
 import socket
+import time
 from contextlib import suppress
 from importlib.metadata import version
 
 from rolloutpool_common.process.background import BackgroundTask
+from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ClaimLost, StoreError
@@ -78,6 +81,9 @@ class WorkerProcess:
         self._pushing = BackgroundTask("webhooks")
         self._isolated_runs = IsolatedRuns(self.services)
         self._isolating = BackgroundTask("isolated")
+        self._reporter = Reporter(
+            self._store.measures, component="worker", process=self.worker_id, version=version("rolloutpool-worker")
+        )
 
     @property
     def worker_id(self) -> str:
@@ -109,21 +115,23 @@ class WorkerProcess:
             await self._announce()
         except StoreError as error:
             # The first beat that Redis takes finds the worker unknown, and then announces it.
-            _log.warning("worker %s could not announce itself yet: %s", self.worker_id, error.message)
+            log_event(_log, logging.WARNING, "worker not announced yet", worker_id=self.worker_id, error=error.message)
         self._beats.start(self._beat())
+        self._reporter.start()
         if self.services.role is WorkerRole.ISOLATED:
             return
         self._publishing.start(self._publish())
         self._pushing.start(self._webhooks.run())
         self._isolating.start(self._isolated_runs.run())
-        _log.info("worker %s: %d slots, tools %s", self.worker_id, self._settings.worker_slots, TOOLS.names())
+        slots = self._settings.worker_slots
+        log_event(_log, logging.INFO, "worker started", worker_id=self.worker_id, slots=slots, tools=TOOLS.names())
 
     async def on_signal(self) -> None:
         """Handles a SIGTERM: the first one drains, the second one cancels what still runs, calls in flight and all."""
         if not self.services.drain.begun:
             return await self.drain()
         claims = self.services.claims
-        _log.warning("worker %s got a second SIGTERM: it cancels %d rollouts", self.worker_id, len(claims))
+        log_event(_log, logging.WARNING, "second SIGTERM", worker_id=self.worker_id, cancelled=len(claims))
         self.services.drain.hurry()
         for claim in claims.current():
             claim.task.cancel()
@@ -136,14 +144,27 @@ class WorkerProcess:
         self.services.drain.begin()
         self._webhooks.stop()
         tasks = [claim.task for claim in self.services.claims.current()]
-        _log.info("worker %s drains %d rollouts", self.worker_id, len(tasks))
+        log_event(_log, logging.INFO, "drain begun", worker_id=self.worker_id, rollouts=len(tasks))
+        start = time.monotonic()
+        late: set[asyncio.Task[object]] = set()
+        stuck: set[asyncio.Task[object]] = set()
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.drain_seconds)
             for task in late:
                 task.cancel()
             if late:
                 # They write their release on the way out. Without the wait they would be found only by the reconciler.
-                await asyncio.wait(late, timeout=CANCELLED_SECONDS)
+                _, stuck = await asyncio.wait(late, timeout=CANCELLED_SECONDS)
+        log_event(
+            _log,
+            logging.WARNING if stuck else logging.INFO,
+            "drain ended",
+            worker_id=self.worker_id,
+            at_border=len(tasks) - len(late),
+            cancelled=len(late) - len(stuck),
+            still_running=len(stuck),
+            seconds=round(time.monotonic() - start, 1),
+        )
 
     async def stop(self) -> None:
         """Ends the background tasks, leaves Redis' list of workers unless it has claims, and closes all connections."""
@@ -151,6 +172,7 @@ class WorkerProcess:
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
         for task in (self._beats, self._publishing, self._pushing, self._isolating):
             await task.stop()
+        await self._reporter.stop()
         with suppress(StoreError):
             # A worker that still holds claims stays listed: the reconciler then declares it dead and requeues them.
             if not await self._store.workers.claims(self.worker_id):
@@ -250,7 +272,7 @@ class WorkerProcess:
         for uid, token in (await self._store.workers.tokens(self.worker_id)).items():
             held = token in self.services.claims
             if not held and await self._store.rollouts.abandon(uid, token, self.services.role):
-                _log.warning("rollout %s: %s; it is queued again", uid, why)
+                log_event(_log, logging.WARNING, "rollout abandoned", rollout_uid=uid, why=why)
 
     async def _publish(self) -> None:
         refill = self.services.refill

@@ -32,9 +32,9 @@ from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.worker import WorkerProcess
-from rolloutpool_worker.queue.celery_compat import LoopConsumer
+from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals
 from rolloutpool_worker.queue.pace import Pace
-from rolloutpool_worker.queue.pool import LoopPool
+from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.decision import TicketOutcome
@@ -94,10 +94,18 @@ class CeleryWorker:
         return app
 
     async def _run(self, uids: list[str]) -> list[str]:
-        """Runs the rollouts of one ticket; returns what became of each, as Flower shows it."""
+        """Runs the rollouts of one ticket; returns what became of each, as Flower shows it.
+
+        Raises:
+            RolloutsFailed: Some of them failed.
+        """
         # A task for each, because each can be cancelled alone.
         outcomes = await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
-        return [outcome.value for outcome in outcomes]
+        shown = [outcome.value for outcome in outcomes]
+        if TicketOutcome.FAILED in outcomes:
+            failed = outcomes.count(TicketOutcome.FAILED)
+            raise RolloutsFailed(f"{failed} of {len(shown)} rollouts failed: {', '.join(shown)}")
+        return shown
 
     async def _run_one(self, uid: str) -> TicketOutcome:
         try:
@@ -116,6 +124,7 @@ class CeleryWorker:
             The worker, with this process's pool and slots. Its `start` returns when the process shall end.
         """
         settings = self._settings
+        log_signals()
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = self.app.Worker(
             pool_cls=LoopPool,
@@ -125,6 +134,8 @@ class CeleryWorker:
             without_gossip=True,
             without_mingle=True,
             loglevel=settings.log_level.upper(),
+            # Its banner is plain text among the log's lines. What it says is in our line of the start.
+            quiet=True,
             hostname=f"worker-{os.getpid()}@{socket.gethostname()}",
         )
         pool = cast(Any, worker).pool

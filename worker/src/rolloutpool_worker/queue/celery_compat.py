@@ -5,22 +5,30 @@
 - A pool's callback takes `(failed, result, seconds)`, as the tracer returns them, with a `billiard.einfo.ExceptionInfo`
   for a failure. We report ends in this form.
 - `Consumer.on_send_event_buffered`, with `timer` and `event_dispatcher`: we send events together, not one by one.
+- `celery.apps.worker.safe_say`: its signal handlers write plain text with it. We put one in its place that logs.
 - `Consumer.on_ready`, with `pool`, `timer` and `task_consumer`: we reserve messages by the rollouts that they bring.
 
 `test_celery_compat.py` runs each of them against the installed Celery.
 """
 
+import logging
+import sys
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from billiard.einfo import ExceptionInfo
+from celery.apps import worker as celery_worker
 from celery.worker.consumer import Consumer
 from kombu.serialization import loads
 
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.queue.kombu_compat import reserve_only_while
 
-__all__ = ["LoopConsumer", "PoolTask", "TaskCallback", "report_failure", "report_success"]
+__all__ = ["LoopConsumer", "PoolTask", "TaskCallback", "log_signals", "report_failure", "report_success"]
+
+_log = logging.getLogger(__name__)
 
 TaskCallback: TypeAlias = Callable[[tuple[bool, object, float]], None]
 """Hears of a task's end: whether it failed, its result or an `ExceptionInfo`, and its seconds."""
@@ -63,7 +71,21 @@ def report_failure(callback: TaskCallback, seconds: float) -> None:
         callback: As Celery gave it to the pool with the task.
         seconds: From the task's start to its end.
     """
-    callback((True, ExceptionInfo(), seconds))
+    info = ExceptionInfo()
+    # As billiard wraps it, Flower would show `ExceptionWithTraceback()` for every failure.
+    info.exception = sys.exception()
+    callback((True, info, seconds))
+
+
+def log_signals() -> None:
+    """Has Celery log what it says when a signal comes; it would be plain text among the lines of the log."""
+
+    def say(message: str, _: object = None) -> None:
+        # In a thread: a signal may come while this thread writes a line, and a stream cannot be entered twice.
+        text = {"text": message.strip()}
+        threading.Thread(target=log_event, args=(_log, logging.INFO, "celery says"), kwargs=text, daemon=True).start()
+
+    setattr(celery_worker, "safe_say", say)  # noqa: B010  a function of another type, to mypy
 
 
 class LoopConsumer(Consumer):

@@ -30,6 +30,10 @@ def main() -> None:
     except SettingsInvalid as error:
         sys.exit(refuse_start("flower", error))
     os.environ["FLOWER_BASIC_AUTH"] = settings.flower_auth.get_secret_value()
+    # Flower is imported only now, so that wrong settings are reported at once.
+    from rolloutpool_worker.queue.flower_compat import count_under_one_name
+
+    count_under_one_name()
     app = make_celery(settings.celery_url)
     app.start(
         [

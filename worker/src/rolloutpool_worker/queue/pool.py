@@ -26,12 +26,17 @@ from typing import Any
 
 from celery.concurrency.thread import TaskPool
 
+from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_worker.queue.celery_compat import PoolTask, TaskCallback, report_failure, report_success
 from rolloutpool_worker.queue.slots import Slots
 
-__all__ = ["LoopPool"]
+__all__ = ["LoopPool", "RolloutsFailed"]
 
 _log = logging.getLogger(__name__)
+
+
+class RolloutsFailed(RolloutPoolError):
+    """Rollouts of a ticket failed, which have their results; it makes the ticket a failed task for Celery."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class _Ended:
     def tell(self) -> None:
         try:
             result = self.future.result()
+        except RolloutsFailed:
+            # No defect: each of them has its line in the log.
+            report_failure(self.callback, self.seconds)
         except Exception as error:
             # Only the type: the error's text could quote what a message carried.
             _log.error("a task failed with %s", type(error).__name__)

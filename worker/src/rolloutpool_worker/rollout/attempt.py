@@ -30,6 +30,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -43,6 +44,7 @@ from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
+from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
@@ -96,8 +98,10 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
                 settled = True
                 return TicketOutcome(claim.value)
             services.more_waiting(claim)
+            log_start(claim)
             attempt = _Attempt(services, claim)
             outcome = await attempt.run()
+            attempt.trace.attempt(outcome)
             settled = outcome not in _UNSETTLED
             return outcome
         finally:
@@ -111,9 +115,9 @@ async def _abandon(services: Services, uid: str, token: str, *, clean: bool) -> 
     """Queues a rollout again whose ticket ends here without a result; changes nothing where the claim is not ours."""
     try:
         if await services.store.rollouts.abandon(uid, token, services.role, clean=clean, delay_s=ABANDONED_SECONDS):
-            _log.error("rollout %s left this worker without a result; it is queued again", uid)
+            log_event(_log, logging.ERROR, "rollout abandoned", rollout_uid=uid)
     except StoreError as error:
-        _log.warning("rollout %s could not be abandoned: %s", uid, error.message)
+        log_event(_log, logging.WARNING, "rollout not abandoned yet", rollout_uid=uid, error=error.message)
 
 
 class _Attempt:
@@ -123,6 +127,7 @@ class _Attempt:
         self._services = services
         self._claim = claim
         self._stop = RolloutStop(services.drain)
+        self.trace = services.tracing.of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
@@ -186,14 +191,16 @@ class _Attempt:
             case Action.FINISH, RolloutResult() as result:
                 await self._retry_store(lambda: rollouts.finish(claim, result))
                 failpoints.hit("worker.finish_before_ack")
-                _log_end(claim, result)
+                versions = [turn.policy_version for turn in result.turns]
+                self.trace.rollout(result)
+                log_end(result, self._services.versions.lag(claim.spec.server_url, versions))
             case Action.REQUEUE, RolloutResult() as result:
                 delay_s, failure = decision.delay_s, result.failure
                 why = "" if failure is None else f"{failure.category}: {failure.message}"
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter="retries", delay_s=delay_s, why=why)
                 )
-                _log.info("rollout %s attempt %d is retried: %s", claim.uid, claim.attempt, result.failure)
+                log_requeue(decision, why)
             case Action.DEFER, cause:
                 delay_s, why = decision.delay_s, str(cause)
                 if isinstance(cause, TrainerDown):
@@ -201,11 +208,13 @@ class _Attempt:
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s, why=why)
                 )
+                log_requeue(decision, why)
             case Action.RELEASE, _:
                 await self._retry_store(lambda: rollouts.release(claim, clean=clean))
+                log_requeue(decision, type(ending).__name__)
             # The others are ordinary endings. This one leaves a claim that the reconciler has to find.
             case Action.DROP, StoreError() as error if decision.outcome is TicketOutcome.STORE:
-                _log.error("rollout %s attempt %d: the store failed: %s", claim.uid, claim.attempt, error.message)
+                log_event(_log, logging.ERROR, "rollout left to the reconciler", error=error.message)
 
     async def _retry_store(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retry_store(self._services.drain, self._claim.uid, call)
@@ -259,7 +268,7 @@ class _Attempt:
             return await self._off_loop(self._result, self._defect(error))
 
     def _defect(self, error: BaseException) -> AgentEnd:
-        _log.error("rollout %s: unexpected error", self._claim.uid, exc_info=error)
+        _log.error("unexpected error", exc_info=error)
         return failed(WorkerFault.of(error).failure(self._turn()))
 
     async def _talk_unless_down_too_long(self) -> FinishReason:
@@ -289,7 +298,9 @@ class _Attempt:
         after_write = self._stop.clear_suspect if suspect else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
         tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
-        channel, tokens = await self._retry_store(lambda: open_channel(services, claim, self._waits, tokenizer, tools))
+        channel, tokens = await self._retry_store(
+            lambda: open_channel(services, claim, self._waits, tokenizer, tools, self.trace)
+        )
         self._conversation = Conversation(
             claim,
             journal=journal,
@@ -297,6 +308,7 @@ class _Attempt:
             tokens=tokens,
             tools=ToolRunner(tools, lenient=spec.v1, host=services.tool_host),
             stop=self._stop,
+            trace=self.trace,
         )
         try:
             return await agent(self._conversation)
@@ -321,7 +333,7 @@ class _Attempt:
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:
         """Keeps a result that contradicts itself as evidence; returns a failed result without any data."""
         kept = await self._off_loop(self._result, failed(error.failure(self._turn())))
-        _log.error("rollout %s is quarantined: %s", self._claim.uid, error.message)
+        log_event(_log, logging.ERROR, "rollout quarantined", error=error.message)
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
 
@@ -341,15 +353,3 @@ class _Attempt:
             total_ms=(time.perf_counter() - self._start) * 1000,
             waited_for=self._waits.now if outcome.status is RolloutStatus.EXPIRED else None,
         )
-
-
-def _log_end(claim: Claim, result: RolloutResult) -> None:
-    _log.info(
-        "rollout %s ended: status=%s reason=%s attempt=%d turns=%d failure=%s",
-        claim.uid,
-        result.status,
-        result.finish_reason,
-        claim.attempt,
-        result.num_llm_calls,
-        result.failure.category if result.failure else None,
-    )

@@ -15,12 +15,18 @@ from rolloutpool_worker.policy import CallbackChannel, EngineChannel
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["open_channel"]
 
 
 async def open_channel(
-    services: Services, claim: Claim, waits: RolloutWaits, tokenizer: ChatTokenizer, tools: Mapping[str, Tool]
+    services: Services,
+    claim: Claim,
+    waits: RolloutWaits,
+    tokenizer: ChatTokenizer,
+    tools: Mapping[str, Tool],
+    trace: RolloutTrace = NO_TRACE,
 ) -> tuple[CallbackChannel | EngineChannel, TokenTrack]:
     """Makes the channel of one attempt; nothing is asked yet.
 
@@ -30,6 +36,7 @@ async def open_channel(
         waits: Is told why the rollout waits between two calls.
         tokenizer: The rollout's.
         tools: What the policy may call.
+        trace: Which trace the calls belong to.
 
     Raises:
         RolloutError: The rollout's options do not fit its endpoint or its tokenizer.
@@ -56,8 +63,9 @@ async def open_channel(
             breakers=services.breakers,
             engines=services.engines,
             waits=waits,
+            trace=trace,
         )
-        return engine, EngineTokens(spec, tokenizer, shown, parser, claim.uid)
+        return engine, EngineTokens(spec, tokenizer, shown, parser)
     callback = CallbackChannel(
         services.transport,
         opened,
@@ -69,9 +77,10 @@ async def open_channel(
         breakers=services.breakers,
         trainers=services.trainers,
         waits=waits,
+        trace=trace,
     )
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
     # shows, and `FirstPrompt` finds that out.
     shown = [tool.shown for tool in TOOLS.values()]
     kind = await services.kinds.of(spec)
-    return callback, TokenTrack(spec, tokenizer, shown, kind, claim.uid, services.kinds.agreement(spec))
+    return callback, TokenTrack(spec, tokenizer, shown, kind, services.kinds.agreement(spec))

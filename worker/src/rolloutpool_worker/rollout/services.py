@@ -31,9 +31,11 @@ from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
+from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
+from rolloutpool_worker.tracing import Tracing
 
 __all__ = ["ClaimRegister", "RunningClaim", "Services", "WorkerIdentity"]
 
@@ -145,6 +147,7 @@ class Services:
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
+            TracingUnavailable: If traces are wanted and the extra `otel` is not installed.
         """
         isolated = role is WorkerRole.ISOLATED
         slots = min(settings.worker_slots, MOST_COMPANY)
@@ -166,6 +169,8 @@ class Services:
         self.trainers = IdempotentTrainers()
         self.engines = Engines()
         self.waits = ProcessWaits(self.store.waits)
+        self.versions = PolicyVersions()
+        self.tracing = Tracing.to(settings.otel_endpoint, settings.otel_sample)
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.drain = Drain()
@@ -182,7 +187,8 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Ends the child processes of tools, and closes all connections."""
+        """Ends the child processes of tools, sends the last spans, and closes all connections."""
+        await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
         await self.transport.aclose()
         await self.store.close()

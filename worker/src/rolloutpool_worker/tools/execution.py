@@ -21,10 +21,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.errors import TooManyToolCalls
+from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.process.metrics import TOOL_CALLS
 from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_worker.tools.base import FAILED, Tool, ToolContext, answer_call, timed_out
@@ -37,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 LONGEST_NAME = 64
 """Characters of a called name that the times of tools show."""
+UNKNOWN = "unknown"
+"""Stands in metrics for names that no tool has."""
 CHECKED_ON_LOOP = 16_000
 """Size of arguments; checking larger ones against a schema can take seconds, so a thread does it."""
 
@@ -58,6 +62,11 @@ class ToolRunner:
         self._limits = host.limits
         self._warnings: set[str] = set()
         self._times: list[ToolTime] = []
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools that there are."""
+        return self._tools.keys()
 
     def take_warnings(self) -> tuple[str, ...]:
         """Returns what the result should say of the tools that ran since the last time: who blocked, who was greedy."""
@@ -97,8 +106,9 @@ class ToolRunner:
         texts = await self._texts(calls, contexts, spent, faults or {})
         for call, text, seconds in zip(calls, texts, spent, strict=True):
             # The name is the policy's, so it may be anything.
-            name = call.function.name[:LONGEST_NAME]
-            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=not text.startswith("Error:")))
+            name, ok = call.function.name[:LONGEST_NAME], not text.startswith("Error:")
+            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=ok))
+            TOOL_CALLS.observe(seconds, name if name in self._tools else UNKNOWN, "ok" if ok else "error")
             message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
@@ -152,7 +162,7 @@ class ToolRunner:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             # Only the type: the text of a plug-in's error could quote what the rollout says.
-            _log.warning("tool %s failed for rollout %s: %s", tool.name, context.uid, type(error).__name__)
+            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=type(error).__name__)
             return FAILED
 
     async def _checked(self, call: ToolCall) -> tuple[Tool, Any] | str:

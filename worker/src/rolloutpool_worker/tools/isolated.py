@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolContext, timed_out
 from rolloutpool_worker.tools.child import EXIT_MEMORY, ToolAddress, ToolCallRequest, ToolReply, serve_calls
 
@@ -150,7 +151,9 @@ class IsolatedTools:
                 reply = await self._wait(seconds, lambda: child.exchange(request))
             except TimeoutError:
                 limit = seconds if child.ready else START_SECONDS
-                _log.warning("isolated tool %s was ended for rollout %s after %g s", tool.name, context.uid, limit)
+                log_event(
+                    _log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s"
+                )
                 return timed_out(limit)
             except (EOFError, OSError):
                 return _end_of(child, await self._end(child), context)
@@ -160,7 +163,7 @@ class IsolatedTools:
                 else:
                     self._rest(child)
         if reply.raised is not None:
-            _log.warning("tool %s failed for rollout %s: %s", tool.name, context.uid, reply.raised)
+            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=reply.raised)
         return FAILED if reply.raised is not None else reply.text
 
     async def close(self) -> None:
@@ -218,5 +221,5 @@ def _end_of(child: _Child, code: int, context: ToolContext) -> str:
         why = f"was ended by {signal.Signals(-code).name}"
     else:
         why = f"ended its process with exit code {code}"
-    _log.warning("isolated tool %s %s, for rollout %s", child.tool, why, context.uid)
+    log_event(_log, logging.WARNING, "isolated tool ended", tool=child.tool, why=why)
     return f"Error: {child.tool} {why}"

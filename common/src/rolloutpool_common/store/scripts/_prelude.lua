@@ -156,6 +156,7 @@ local function count_in_group(batch, index, status, min_usable, late)
   end
   if not verdict then return end
   redis.call('HSET', counts, 'verdict:' .. group, verdict)
+  count('group:' .. verdict)
   if late == 'cancel' then redis.call('SADD', P .. 'late', batch .. ' ' .. group) end
 end
 

@@ -3,7 +3,7 @@
 -- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
 -- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
 -- may be unanswered), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and
--- overrides (JSON, which make its spec), more_waiting (1: an outbox of its priority class may have something to publish).
+-- overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
 local priority, created_ms, shared, cancelled_ms = unpack(redis.call(
@@ -63,5 +63,6 @@ return {
   'created_ms', created_ms,
   'shared', shared,
   'overrides', overrides,
+  'priority', priority,
   'more_waiting', redis.call('EXISTS', k_runs(priority)),
 }

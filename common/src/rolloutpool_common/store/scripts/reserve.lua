@@ -1,7 +1,7 @@
 -- Take tickets out of the outboxes of one priority class, to be published to the broker now.
 -- ARGV: priority, most tickets, window per worker, ms without a beat after which no worker is counted on.
--- Answer: now_ms, tickets (a list of {batch, index, group or ''}), more_waiting (1: outboxes of the class hold more), open
--- (rollouts of the whole pool that have not ended; 0 where nothing of this class waits).
+-- Answer: now_ms, tickets (a list of {batch, index, group or '', rollouts of the batch}), more_waiting (1: outboxes of the
+-- class hold more), open (rollouts of the whole pool that have not ended; 0 where nothing of this class waits).
 --
 -- The window: at most (live workers) x (window per worker) tickets of a class are published and unclaimed. More would only
 -- stand in the broker in front of what is submitted later.
@@ -51,7 +51,9 @@ while room > 0 do
     local batch, index = next_of(batches)
     if not batch then break end
     redis.call('ZADD', published, now, batch .. '-' .. index)
-    tickets[#tickets + 1] = { batch, index, redis.call('HGET', k_batch(batch, 'groups'), index) or '' }
+    tickets[#tickets + 1] = {
+      batch, index, redis.call('HGET', k_batch(batch, 'groups'), index) or '', redis.call('HGET', k_batch(batch), 'total')
+    }
     turn, room = turn - 1, room - 1
   end
   if redis.call('EXISTS', batches) == 1 then

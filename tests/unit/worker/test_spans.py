@@ -1,0 +1,53 @@
+"""Spans arrive at a collector as they were made; one that is away holds nothing up for long."""
+
+import time
+
+import pytest
+from tests.support.otlp_sink import collector
+
+from rolloutpool_worker.spans import SpanSender
+
+TRACE, SPAN, PARENT = "0123456789abcdef0123456789abcdef", "0123456789abcdef", "fedcba9876543210"
+
+
+def sent(endpoint: str, count: int = 1) -> None:
+    sender = SpanSender(endpoint)
+    for number in range(count):
+        sender.send(
+            "chat",
+            trace_id=TRACE,
+            span_id=f"{int(SPAN, 16) + number:016x}",
+            parent_id=PARENT,
+            begun_ns=1_000,
+            ended_ns=3_000,
+            attributes={"n": 1, "name": "x"},
+            error="network_error",
+            is_call=True,
+        )
+    sender.close()
+
+
+def test_a_span_keeps_its_ids_and_times() -> None:
+    with collector() as found:
+        sent(found.url)
+    (span,) = found.spans
+    assert (span.trace_id, span.span_id, span.parent_id) == (TRACE, SPAN, PARENT)
+    assert (span.begun_ns, span.ended_ns, span.is_error) == (1_000, 3_000, True)
+    assert span.attributes == {"n": 1, "name": "x", "error.type": "network_error"}
+    assert found.paths == {"/v1/traces"}
+
+
+def test_an_endpoint_with_a_path_is_taken_as_it_is() -> None:
+    with collector() as found:
+        sent(f"{found.url}/otlp/traces")
+    assert found.paths == {"/otlp/traces"}
+
+
+def test_a_collector_that_is_away_costs_the_spans_and_little_time(caplog: pytest.LogCaptureFixture) -> None:
+    start = time.monotonic()
+    # More than the queue holds.
+    sent("http://127.0.0.1:1", 5_000)
+    # The SDK by itself takes half a minute.
+    assert time.monotonic() - start < 15
+    # Not a line for each.
+    assert len(caplog.records) < 50

@@ -1,0 +1,83 @@
+"""SpanSender: OpenTelemetry's side of `tracing.py`. It is imported only where traces are sent (extra `otel`).
+
+Spans are built when they are over, with ids and times of ours, and given to the SDK's batch processor. Its tracer would
+choose the ids itself and keep each span open meanwhile.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+__all__ = ["SpanSender"]
+
+CLOSE_SECONDS = 2.0
+"""How long a process that stops waits until its last spans are sent."""
+SERVICE = "rolloutpool-worker"
+
+
+class SpanSender:
+    """Sends the spans of one process, from a thread of its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Starts the thread.
+
+        Args:
+            endpoint: Of OTLP over HTTP, like `http://collector:4318`; `/v1/traces` is added where it has no path.
+        """
+        address = endpoint if urlsplit(endpoint).path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
+        # Any: some of the SDK's methods have no types.
+        self._exporter: Any = OTLPSpanExporter(endpoint=address)
+        self._processor: Any = BatchSpanProcessor(self._exporter)
+        self._resource = Resource.create({"service.name": SERVICE})
+        self._scope = InstrumentationScope("rolloutpool")
+
+    def send(
+        self,
+        name: str,
+        *,
+        trace_id: str,
+        span_id: str,
+        parent_id: str | None,
+        begun_ns: int,
+        ended_ns: int,
+        attributes: Mapping[str, str | int | float | bool | Sequence[str]],
+        error: str | None,
+        is_call: bool,
+    ) -> None:
+        """Queues a span; where the queue is full, it is dropped. Ids are hex, times are since 1970."""
+
+        def context(of: str) -> SpanContext:
+            return SpanContext(int(trace_id, 16), int(of, 16), False, TraceFlags(TraceFlags.SAMPLED))
+
+        self._processor.on_end(
+            ReadableSpan(
+                name,
+                context(span_id),
+                None if parent_id is None else context(parent_id),
+                self._resource,
+                attributes if error is None else {**attributes, "error.type": error},
+                kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
+                status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
+                start_time=begun_ns,
+                end_time=ended_ns,
+                instrumentation_scope=self._scope,
+            )
+        )
+
+    def close(self) -> None:
+        """Sends what is left, within a few seconds. Blocks."""
+        # The SDK's own flush has no time limit, and tries a collector that is away for ten seconds and more.
+        flush = threading.Thread(target=self._processor.force_flush, name="last spans", daemon=True)
+        flush.start()
+        flush.join(CLOSE_SECONDS)
+        # Ends an export that goes on, and all that would follow it.
+        self._exporter.shutdown()
+        self._processor.shutdown()
