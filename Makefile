@@ -12,6 +12,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # This file marks that the real tokenizers are laid out.
 TOKENIZERS := build/tokenizers/.complete
+# Prometheus and what builds its dashboard, for the tests of both.
+MONITORING := build/monitoring
 DISTRIBUTIONS := common api worker rl trainer
 # Where a proxy inspects TLS, only the system's store has its certificate. So uv and node use that store.
 export UV_NATIVE_TLS := true
@@ -22,12 +24,13 @@ endif
 # Each has an environment of its own, because their packages do not go together.
 TRAINERS := verifiers trl
 KEEP ?=
+PROMETHEUS ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-monitoring dashboard test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -97,6 +100,23 @@ test-trainers: ## Train with TRL through a pool, and give real types of other tr
 	    && cp $$wanted $$folder/requirements.txt; } || exit 1; \
 	  HF_HUB_OFFLINE=1 $$folder/bin/python -m pytest --noconftest tests/trainers/test_$$name*.py $(ARGS) || exit 1; \
 	done
+
+# Debian's package is unpacked and not installed: it would start a service. `PROMETHEUS` may name a folder that has both programs.
+$(MONITORING)/.complete:
+	@mkdir -p $(MONITORING)
+	$(PYTHON) -m venv $(MONITORING)/venv
+	$(MONITORING)/venv/bin/pip install --quiet --disable-pip-version-check 'grafana-foundation-sdk==1769699998!10.1.0'
+	@[ -n "$(PROMETHEUS)" ] || command -v apt-get >/dev/null || { echo "set PROMETHEUS=/folder/with/prometheus/and/promtool" >&2; exit 1; }
+	[ -n "$(PROMETHEUS)" ] || { cd $(MONITORING) && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb debian; }
+	ln -sfn "$(or $(PROMETHEUS),debian/usr/bin)" $(MONITORING)/bin
+	@touch $@
+
+dashboard: $(MONITORING)/.complete ## Write deploy/monitoring/grafana.json again
+	$(MONITORING)/venv/bin/python deploy/monitoring/dashboard.py
+
+test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scrape a pool, and ask it every rule, alert and panel (fetched into build/monitoring)
+	$(MONITORING)/venv/bin/python deploy/monitoring/dashboard.py --check
+	$(BIN)/pytest tests/acceptance/test_monitoring.py $(ARGS)
 
 generate: $(STAMP) ## Write the blocking client again, from the client for asyncio
 	$(BIN)/python scripts/generate_sync_client.py
