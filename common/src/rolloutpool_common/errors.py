@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind
+from rolloutpool_common.protocol.drift import PromptDifference
 
 __all__ = [
     "AlignmentUnverified",
@@ -86,6 +87,8 @@ class RolloutError(RolloutPoolError):
     """Whether another attempt is safe and could end differently."""
     http_status: int | None = None
     """The trainer's status code, where there was one."""
+    difference: PromptDifference | None = None
+    """Where the trainer's prompt differs from the ledger, if that ends the rollout."""
 
     def failure(self, turn: int | None = None) -> Failure:
         """Makes the record of this error that the trainer gets.
@@ -101,6 +104,7 @@ class RolloutError(RolloutPoolError):
             retryable=self.retryable,
             http_status=self.http_status,
             turn=turn,
+            difference=self.difference,
         )
 
 

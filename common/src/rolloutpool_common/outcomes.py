@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from rolloutpool_common.protocol.drift import PromptDifference
+
 __all__ = ["Boundary", "Category", "Failure", "FailureKind", "FinishReason", "RolloutStatus"]
 
 
@@ -150,3 +152,5 @@ class Failure(BaseModel):
     """The trainer's status code, where there was one."""
     turn: int | None = None
     """The turn (from 1) in which it happened; null before the first."""
+    difference: PromptDifference | None = None
+    """Where the trainer's prompt of that turn differs from the ledger, if that is what failed."""

@@ -68,6 +68,21 @@ async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
         assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
 
 
+def check_proof(tokenizer: ChatTokenizer, result: RolloutResult, drifted: int) -> None:
+    """Checks that one turn has a difference, which the samples on both sides of the fork have at that place."""
+    assert [turn.turn for turn in result.turns if turn.difference is not None] == [drifted]
+    found = result.turns[drifted - 1].difference
+    assert found is not None
+    before, after = ([*sample.prompt_ids, *sample.response_ids] for sample in result.samples)
+    at = found.position
+    assert before[at - 8 : at] == after[at - 8 : at] == found.before
+    # The first sample ends with what was sampled; the ledger expected more after it.
+    assert before[at : at + 24] == found.expected[: len(before) - at]
+    assert after[at : at + 24] == found.echoed
+    # The policy's compact arguments, which this trainer writes with spaces.
+    assert tokenizer.decode(found.expected) != tokenizer.decode(found.echoed)
+
+
 async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
     inside: InsideWorker, tokenizer: ChatTokenizer
 ) -> None:
@@ -77,6 +92,7 @@ async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
         assert result.status is RolloutStatus.COMPLETED, result.failure
         drift = ["none", "none", "none", "tool_call_reserialised", "none"]
         assert [turn.drift for turn in result.turns] == drift
+        check_proof(tokenizer, result, 4)
         offered = [exchange.headers.get("x-echo-prefix-length") for exchange in trainer.exchanges]
         taken = [exchange.reply_headers.get("x-echo-prefix-length") for exchange in trainer.exchanges]
         assert [bool(prefix) for prefix in offered] == [False, False, True, True, True]

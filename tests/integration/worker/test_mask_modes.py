@@ -196,6 +196,11 @@ async def test_drift_ends_the_rollout_where_the_batch_says_so(inside: InsideWork
     async with scripted_trainer(tokenizer, *DRIFTING, keeps_ids=False) as trainer:
         result = await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL)
         assert "tool_call_reserialised" in failed(result, Category.DRIFT)
+        assert result.failure is not None
+        proof = result.failure.difference
+        assert proof is not None
+        assert proof.expected[0] != proof.echoed[0]
+        assert f"id {proof.position}," in result.failure.message
     async with scripted_trainer(tokenizer, *DRIFTING) as trainer:
         completed(await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL))
 

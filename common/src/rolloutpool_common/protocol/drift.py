@@ -3,11 +3,21 @@
 Each turn of a result carries one label. A label is a heuristic for people and metrics: a wrong one never changes a
 mask. The labels are kept apart from the code that finds them (`rendering/drift.py`), because a viewer needs no
 tokenizer.
+
+A label is an opinion; the proof is `PromptDifference`: where the two prompts part, with the ids around it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
-__all__ = ["NO_DRIFT", "DriftLabel"]
+__all__ = ["IDS_BEFORE", "IDS_FROM", "NO_DRIFT", "DriftLabel", "PromptDifference"]
+
+IDS_BEFORE = 8
+"""Ids in front of a difference that are kept with it."""
+IDS_FROM = 24
+"""Ids from a difference on that are kept of each prompt."""
 
 
 class DriftLabel(StrEnum):
@@ -47,3 +57,34 @@ class DriftLabel(StrEnum):
 
 NO_DRIFT = frozenset({DriftLabel.NONE, DriftLabel.UNVERIFIED, DriftLabel.EDITED})
 """Labels of turns in which nothing drifted. A label of a result is a plain `str`; it is found here all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDifference:
+    """Where the trainer's prompt first differs from the ledger. Decoded, the ids show what the trainer rewrote."""
+
+    position: int
+    """Of the first id that differs, from the start of the turn's prompt."""
+    before: list[int]
+    """The ids in front of it, at most 8; both prompts have them."""
+    expected: list[int]
+    """What the ledger has from it on, at most 24 ids; empty where the ledger ends there."""
+    echoed: list[int]
+    """What the trainer's prompt has from it on, likewise."""
+
+    @classmethod
+    def at(cls, position: int, expected: Sequence[int], echoed: Sequence[int], *, prefix: int = 0) -> Self:
+        """Cuts the ids around a difference out of the two prompts.
+
+        Args:
+            position: Of the first id that differs.
+            expected: The ledger's context.
+            echoed: The trainer's prompt without its first `prefix` ids, which are the ledger's.
+            prefix: At most `position`.
+        """
+        return cls(
+            position=position,
+            before=list(expected[max(position - IDS_BEFORE, 0) : position]),
+            expected=list(expected[position : position + IDS_FROM]),
+            echoed=list(echoed[position - prefix : position - prefix + IDS_FROM]),
+        )

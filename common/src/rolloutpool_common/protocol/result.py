@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
@@ -97,6 +98,9 @@ class TurnSummary(BaseModel):
     """Whether a worker died while an engine sampled it. That reply is lost, and this is another one."""
     tools: list[ToolTime] = Field(default_factory=list)
     """The tools that ran after it, in the order of its calls. They run at the same time."""
+    difference: PromptDifference | None = None
+    """The proof of a drift: where the echoed prompt first differs from the ledger. Null where they are equal or nothing
+    was echoed, and in results of older versions."""
 
 
 class Spans(BaseModel):

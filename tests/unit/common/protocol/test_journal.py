@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.journals import observation_record, turn_record
 
+from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.journal import (
     EditRecord,
     JournalRecord,
@@ -40,7 +41,14 @@ def entries() -> TokenLedger:
     return ledger
 
 
-TURN = replace(turn_record(1), entries=entries().entries, trainer=TrainerKind.KEEPS_IDS, llm_ms=math.pi)
+DIFFERENCE = PromptDifference(3, [1, 2, 3], [10, 11], [7])
+TURN = replace(
+    turn_record(1),
+    entries=entries().entries,
+    trainer=TrainerKind.KEEPS_IDS,
+    llm_ms=math.pi,
+    summary=turn_record(1).summary.model_copy(update={"difference": DIFFERENCE}),
+)
 OBSERVATION = replace(observation_record("38"), times=(ToolTime("add", 0.1, ok=True),))
 EDIT = EditRecord(
     messages=[{"role": "user", "content": "\u2028 ünïcode", "tool_calls": None, "tool_call_id": None, "name": "x"}],
@@ -49,14 +57,21 @@ EDIT = EditRecord(
 )
 
 
-def test_records_and_results_of_older_versions_have_no_times() -> None:
+def test_records_and_results_of_older_versions_have_neither_times_nor_differences() -> None:
     turn, seen = orjson.loads(encode_record(TURN)), orjson.loads(encode_record(OBSERVATION))
+    assert turn["summary"].pop("difference") == {
+        "position": 3,
+        "before": [1, 2, 3],
+        "expected": [10, 11],
+        "echoed": [7],
+    }
     for name in ("start_ms", "llm_ms", "tools"):
         del turn["summary"][name]
     del seen["times"]
     old = parse_record(orjson.dumps(turn))
     assert isinstance(old, TurnRecord)
     assert (old.summary.start_ms, old.summary.llm_ms, old.summary.tools) == (None, None, [])
+    assert old.summary.difference is None
     older = parse_record(orjson.dumps(seen))
     assert isinstance(older, ObservationRecord)
     assert older.times == ()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.errors import AlignmentUnverified, DriftRefused, InjectionRefused, TrainerProtocolError
-from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -78,6 +78,7 @@ async def test_an_equal_prompt_is_no_drift(tokenizer: ChatTokenizer, edited: boo
     verifier = EchoVerifier(spec_of(), tokenizer, ledger)
     verified = await verifier.verify_later(reply(ledger.ids), AskedTurn(2, edited=edited))
     assert (verified.label, verified.comparison and verified.comparison.kind) == (label, EchoKind.EQUAL)
+    assert verified.difference is None
     assert ledger.entries == before
 
 
@@ -109,8 +110,14 @@ async def test_a_fork_is_labelled_or_ends_the_rollout(tokenizer: ChatTokenizer, 
     if on_drift is OnDrift.FAIL:
         with pytest.raises(DriftRefused, match="turn 2, id "):
             await verifier.verify_later(reply(other), AskedTurn(2))
+        # The rollout has no summary of this turn, so its failure has the proof.
+        with pytest.raises(DriftRefused) as caught:
+            await verifier.verify_later(reply(other), AskedTurn(2))
+        assert caught.value.failure(2).difference == PromptDifference.at(ledger.head - 3, ledger.ids, other)
         return
     verified = await verifier.verify_later(reply(other), AskedTurn(2))
+    assert verified.difference == PromptDifference.at(ledger.head - 3, ledger.ids, other)
+    assert verified.difference.expected[0] != verified.difference.echoed[0]
     assert verified.comparison is not None
     assert (verified.comparison.kind, verified.comparison.first_difference) == (EchoKind.FORK, ledger.head - 3)
     assert verified.label not in (DriftLabel.NONE, DriftLabel.EDITED)
@@ -129,8 +136,15 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
         with pytest.raises(InjectionRefused):
             await verifier.verify_later(reply(injected), AskedTurn(2))
         return
+    rest = reply(injected[ledger.head :], prefix=ledger.head)
+    of_the_rest = await verifier.verify_later(rest, AskedTurn(2, offered=ledger.head))
     verified = await verifier.verify_later(reply(injected), AskedTurn(2))
     assert verified.label is DriftLabel.INJECTED_CONTROL_TOKEN
+    assert verified.difference is not None
+    assert verified.difference == of_the_rest.difference
+    position = verified.difference.position
+    assert ledger.ids[position - 8 : position] == injected[position - 8 : position] == verified.difference.before
+    assert verified.difference.echoed == injected[position : position + 24]
 
 
 @pytest.mark.parametrize("turn", [1, 2])

@@ -78,7 +78,7 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
     """With one turn, and one user message behind it."""
     tokens = track(tokenizer, **options)
     first = reply(tokenizer.render_prompt(messages), said(tokenizer))
-    assert await tokens.ingest_reply(first, messages, AskedTurn(1), train=True) == "none"
+    assert (await tokens.ingest_reply(first, messages, AskedTurn(1), train=True)).label == "none"
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     return tokens
 
@@ -126,7 +126,7 @@ async def test_the_text_of_an_echo_is_known_until_the_history_is_edited(tokenize
         assert found.skipped == (0 if known is None else known.ids)
         plan = MaskPlan((n := max(tokens.ledger.pending_glue, 1),), n, n) if turn > 1 else None
         asked = AskedTurn(turn, plan, None if plan is None else plan.exact)
-        assert await tokens.ingest_reply(found, history, asked, train=True) == "none"
+        assert (await tokens.ingest_reply(found, history, asked, train=True)).label == "none"
         assert tokens.ledger.ids == [*prompt, *said(tokenizer)]
         known = tokens.known_echo()
         assert known is not None
@@ -156,7 +156,7 @@ async def test_an_echo_that_forks_behind_a_known_text_forks_there(tokenizer: Cha
     assert second.repeated == len(prompt)
     sent = len(theirs) - tokens.ledger.head
     asked = AskedTurn(2, MaskPlan((sent,), tokens.ledger.pending_glue, sent), sent)
-    assert await tokens.ingest_reply(second, history, asked, train=True) == "assistant_text_changed"
+    assert (await tokens.ingest_reply(second, history, asked, train=True)).label == "assistant_text_changed"
     assert tokens.kind is TrainerKind.RERENDERS
     assert tokens.ledger.ids == [*theirs, *said(tokenizer)]
     assert [sample.prompt_ids for sample in tokens.ledger.samples()] == [prompt, theirs]
@@ -195,7 +195,7 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
     tokens = track(tokenizer)
     fingerprint = f"{ours.tokenizer_sha256}/{ours.template_sha256}/1.0"
     good = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
-    assert await tokens.ingest_reply(good, QUESTION, AskedTurn(1), train=True) == "none"
+    assert (await tokens.ingest_reply(good, QUESTION, AskedTurn(1), train=True)).label == "none"
 
 
 @pytest.mark.parametrize("field", ["prompt_token_ids", "token_ids"])
@@ -302,7 +302,7 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     sent = len(prompt) - tokens.ledger.head
     plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
-    assert await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True) == "assistant_text_changed"
+    assert (await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True)).label == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
     assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == prompt
 

@@ -5,9 +5,10 @@ The echo is checked before anything of the reply is used:
 1. Turn 1: the echo becomes the ledger's first prompt, if its ids are in the vocabulary and its text contains the
    request's messages. Else the trainer serves another model or got other messages: `TokenizerMismatch`.
 2. Later turns: the echo is compared with the ledger's context id by id. If they are equal, all is well.
-3. If they differ, the difference gets a label (`DriftLabel`) for people and metrics, and the ledger follows the
-   trainer: what it reports is what the policy saw. A difference before the last sampled id forks the rollout into two
-   samples (`tokens/ledger.py`). The batch may refuse that instead (`on_drift`, `on_injection`).
+3. If they differ, the difference gets a label (`DriftLabel`) for people and metrics, and the ids around it are kept
+   as its proof (`PromptDifference`): in the turn's summary, or in the failure where it ends the rollout. The ledger
+   follows the trainer: what it reports is what the policy saw. A difference before the last sampled id forks the
+   rollout into two samples (`tokens/ledger.py`). The batch may refuse that instead (`on_drift`, `on_injection`).
 4. A trainer that reports no echo is refused, unless the batch has `allow_unverified`.
 
 A long echo costs more than all else on a turn. So from `DELTA_ECHO_FROM` ids on the request offers to leave out the
@@ -27,11 +28,12 @@ from rolloutpool_common.errors import (
     AlignmentUnverified,
     DriftRefused,
     InjectionRefused,
+    RolloutError,
     TokenizerMismatch,
     TrainerProtocolError,
 )
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.turn_headers import has_same_files, write_fingerprint
@@ -41,7 +43,7 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.policy import Echo, Reply
 
-__all__ = ["DELTA_ECHO_FROM", "AskedTurn", "EchoVerifier", "VerifiedEcho"]
+__all__ = ["DELTA_ECHO_FROM", "AskedTurn", "EchoVerifier", "VerifiedEcho", "proved"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ class VerifiedEcho:
     label: DriftLabel
     comparison: EchoComparison | None
     """None where the trainer reported no prompt."""
+    difference: PromptDifference | None = None
+    """Where the prompts part; None where they are equal, or there is nothing to compare."""
 
 
 class EchoVerifier:
@@ -140,7 +144,7 @@ class EchoVerifier:
             asked: How the turn was asked.
 
         Returns:
-            The label of the difference, and where it is.
+            The label of the difference, where it is, and the ids around it.
 
         Raises:
             AlignmentUnverified: There is no echo, and the batch wants one.
@@ -154,12 +158,18 @@ class EchoVerifier:
         self._check_prefix(reply.prefix, echo, asked)
         comparison = ledger.compare(echo, prefix=reply.skipped)
         # The usual case costs one comparison and no label.
-        if comparison.kind is EchoKind.EQUAL:
+        if comparison.first_difference is None:
             return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
-        label = await off_loop(len(ledger), lambda: classify(ledger, echo, self._tokenizer, prefix=reply.skipped))
-        log_event(_log, logging.INFO, "turn drifted", label=label, at=comparison.first_difference)
-        self._tolerate(label, comparison, turn)
-        return VerifiedEcho(label, comparison)
+        position = comparison.first_difference
+
+        def explain() -> tuple[DriftLabel, PromptDifference]:
+            label = classify(ledger, echo, self._tokenizer, prefix=reply.skipped)
+            return label, PromptDifference.at(position, ledger.ids, echo, prefix=reply.skipped)
+
+        label, difference = await off_loop(len(ledger), explain)
+        log_event(_log, logging.INFO, "turn drifted", label=label, at=position)
+        self._tolerate(label, comparison, turn, difference)
+        return VerifiedEcho(label, comparison, difference)
 
     def check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
         """Checks that a reply's ids are ones that the tokenizer has.
@@ -202,9 +212,15 @@ class EchoVerifier:
                 f"turn {asked.turn}: the reply says that it leaves out {prefix} ids, and has them"
             )
 
-    def _tolerate(self, label: DriftLabel, comparison: EchoComparison, turn: int) -> None:
-        where = f"turn {turn}, id {comparison.first_difference}"
+    def _tolerate(self, label: DriftLabel, comparison: EchoComparison, turn: int, found: PromptDifference) -> None:
+        where = f"turn {turn}, id {found.position}"
         if label is DriftLabel.INJECTED_CONTROL_TOKEN and self._spec.on_injection is OnInjection.FAIL:
-            raise InjectionRefused(f"{where}: {InjectionRefused.__doc__}")
+            raise proved(InjectionRefused(f"{where}: {InjectionRefused.__doc__}"), found)
         if comparison.kind is EchoKind.FORK and self._spec.on_drift is OnDrift.FAIL:
-            raise DriftRefused(f"{where}, {label}: {DriftRefused.__doc__}")
+            raise proved(DriftRefused(f"{where}, {label}: {DriftRefused.__doc__}"), found)
+
+
+def proved(refusal: RolloutError, found: PromptDifference | None) -> RolloutError:
+    """Gives an error the ids that prove it, for its failure; returns it."""
+    refusal.difference = found
+    return refusal

@@ -92,7 +92,7 @@ class Recorder:
             reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
-            drift = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
+            echo = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)
             raise
@@ -102,13 +102,14 @@ class Recorder:
             sampled_tokens=len(reply.token_ids),
             mask_sent=asked.mask_length or None,
             finish_reason=reply.finish_reason,
-            drift=drift.value,
+            drift=echo.label.value,
             tool_calls=len(reply.message.get("tool_calls") or ()),
             stop=self._tokens.stop_of(reply),
             policy_version=reply.policy_version,
             aborts=reply.aborts,
             resampled=resampled and self._claim.spec.token_in,
             start_ms=round(self._claim.accepted_ms(start), 1),
+            difference=echo.difference,
         )
         record = TurnRecord(
             message=reply.message,

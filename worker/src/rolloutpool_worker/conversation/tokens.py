@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rolloutpool_common.errors import TemplateRefusedTurn, TemplateUnusable
+from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, TemplateUnusable
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
@@ -18,7 +18,7 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
-from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier
+from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier, VerifiedEcho, proved
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import change_off_loop, off_loop, rendering_size
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
@@ -173,7 +173,7 @@ class TokenTrack:
 
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
-    ) -> DriftLabel:
+    ) -> VerifiedEcho:
         """Checks a reply against the ledger and appends what was sampled.
 
         Args:
@@ -183,12 +183,12 @@ class TokenTrack:
             train: Whether the sampled ids are trained.
 
         Returns:
-            How the trainer's prompt differs from the ledger.
+            How the trainer's prompt differs from the ledger, and where.
 
         Raises:
             RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
         """
-        label = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, messages))
+        verified = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, messages))
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
             self._declared = True
@@ -200,7 +200,7 @@ class TokenTrack:
         self.ledger.append_sampled(
             reply.token_ids, reply.logprobs, turn=asked.turn, policy_version=reply.policy_version, train=train
         )
-        return label
+        return verified
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn whose entries the ledger has absorbed.
@@ -214,19 +214,19 @@ class TokenTrack:
             # This is turn 1, so nothing has forked yet, and the first segment is the trainer's first prompt.
             self._first = self._first_prompt(messages, self.ledger.segments[0].n)
 
-    async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
+    async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> VerifiedEcho:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         self._remember(reply)
-        return label
+        return VerifiedEcho(label, None)
 
-    async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> DriftLabel:
+    async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> VerifiedEcho:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if echo is None or verified.comparison is None:
-            return verified.label
+            return verified
         plan, sent = asked.plan, asked.mask_length
         # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
         if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
@@ -243,13 +243,16 @@ class TokenTrack:
                 self._note_agreement(plan, verified.comparison.kind, new)
                 self.kind = self.found_kind = masks.infer_kind(self.kind, plan, verified.comparison.kind, new)
             if self._spec.mask_mode is MaskMode.AUTO:
-                masks.check_accepted(plan, sent, new, asked.turn)
+                try:
+                    masks.check_accepted(plan, sent, new, asked.turn)
+                except MaskDisproved as disproved:
+                    raise proved(disproved, verified.difference) from None
         if self.kind is not TrainerKind.KEEPS_IDS:
             parses = self.kind is TrainerKind.RERENDERS_PARSED
             self._opened.report(messages, reply.skipped + len(echo), parsed=parses)
         self.ledger.accept_echo(echo, prefix=reply.skipped)
         self._remember(reply)
-        return verified.label
+        return verified
 
     def _note_agreement(self, plan: MaskPlan, echo: EchoKind, new: int) -> None:
         """Notes whether a turn leaves it open what the trainer does with history."""
