@@ -15,11 +15,24 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.reconciliation import Removal
 
-__all__ = ["NOWHERE", "OWNER", "announce", "claim", "declare_dead", "new_batch", "result_of", "submit", "uids_of"]
+__all__ = [
+    "NOWHERE",
+    "OWNER",
+    "TOKENIZER",
+    "announce",
+    "claim",
+    "declare_dead",
+    "new_batch",
+    "result_of",
+    "submit",
+    "uids_of",
+]
 
 OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
 """The discard port. No server listens there."""
+TOKENIZER = "7e" * 32
+"""The hash of the tokenizer that made the results."""
 
 
 def new_batch(
@@ -112,6 +125,7 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
         "num_llm_calls": 1,
         "worker": claimed.worker_id,
         "attempt": claimed.attempt,
+        "tokenizer": {"tokenizer_sha256": TOKENIZER},
     }
     return RolloutResult(**{**fields, **changes})
 

@@ -92,6 +92,7 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/docs": "integration/api/test_docs_page",
     "api/routes/history": "integration/api/test_history",
     "api/routes/rows": "integration/api/test_rows",
+    "api/routes/tokenizers": "integration/api/test_token_pieces",
     "api/routes/tools": "integration/api/test_pool",
     "api/routes/ui": "integration/api/test_ui",
     "api/services": "integration/api/test_process",

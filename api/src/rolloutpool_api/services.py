@@ -28,6 +28,7 @@ from rolloutpool_common.process.metrics import LONG_POLLS
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import NewBatch, SecretStore, Store, StoreError, Submitted, TooManyOpen, Watch
+from rolloutpool_common.store.records import Capacity
 
 __all__ = ["ApiServices", "ServicesDep"]
 
@@ -123,13 +124,7 @@ class ApiServices:
             IdempotencyKeyReused: The key was used before, for another batch.
         """
         settings = self.settings
-        capacity = await self._capacity.look()
-        # A Redis without a limit of its own (0) is not asked. Open rollouts count as well as the new ones, because
-        # their journals and results are still to come.
-        if capacity.max_bytes:
-            promised = (capacity.open_rollouts + len(new.rollouts)) * settings.reserve_bytes
-            if capacity.used_bytes + promised > capacity.max_bytes:
-                raise MemoryShort
+        self.check_memory(await self._capacity.look(), rollouts=len(new.rollouts))
         try:
             submitted = await self.store.batches.submit(
                 new, max_open=settings.max_open, retention_s=settings.retention_hours * 3600
@@ -142,6 +137,28 @@ class ApiServices:
             self._capacity.note_accepted(len(new.rollouts))
             self.publish_soon()
         return submitted
+
+    def check_memory(self, capacity: Capacity, *, rollouts: int = 0, size: int = 0) -> None:
+        """Checks that Redis has room for more, beside what is promised already.
+
+        Promised are the journals and results of open rollouts, which are still to come, and the vocabularies that the
+        setting allows and workers have not written yet.
+
+        Args:
+            capacity: How full the pool is.
+            rollouts: How many rollouts come.
+            size: Bytes that come at once.
+
+        Raises:
+            MemoryShort: It has not.
+        """
+        # A Redis without a limit of its own (0) is not asked.
+        if not capacity.max_bytes:
+            return
+        promised = (capacity.open_rollouts + rollouts) * self.settings.reserve_bytes
+        promised += max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0)
+        if capacity.used_bytes + promised + size > capacity.max_bytes:
+            raise MemoryShort
 
     def publish_soon(self) -> None:
         """Has accepted rollouts published now instead of at the next round. Returns at once."""

@@ -200,9 +200,9 @@ async def test_memory_of_open_rollouts_is_not_taken(
     await worker.end(uids[0])
     raw = redis.asyncio.Redis.from_url(redis_url)
     used = int((await raw.info("memory"))["used_memory"])
-    await raw.config_set("maxmemory", used + 1_600_000)
+    await raw.config_set("maxmemory", used + 1_600_000 + 16 * 2**20)
     try:
-        # Forty rollouts are open, and 80 kB are promised to each.
+        # Forty rollouts are open, and 80 kB are promised to each; 16 MB are promised to vocabularies.
         answer = await annotate(client, uids[0], {"rollout": 0, "scalars": {"reward": 1}})
         assert answer.status_code == 503, answer.text
         assert "Retry-After" in answer.headers

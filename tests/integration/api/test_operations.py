@@ -25,8 +25,8 @@ async def test_beyond_the_queue_limit_is_429(redis_url: str) -> None:
 async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, redis_url: str) -> None:
     async with redis.asyncio.Redis.from_url(redis_url) as raw:
         used = (await raw.info("memory"))["used_memory"]
-        # Room for some twenty rollouts with what is reserved for each.
-        await raw.config_set("maxmemory", used + 20 * 64 * 1024)
+        # Room for some twenty rollouts with what is reserved for each, beside what is reserved for vocabularies.
+        await raw.config_set("maxmemory", used + 20 * 64 * 1024 + 16 * 2**20)
         try:
             refused = await client.post("/v1/batches", json=batch(40))
             assert refused.status_code == 503

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rolloutpool_api.access import Reader, Submitter
 from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of
 from rolloutpool_api.body import parse, read_json_body, refuse_repeated_keys
-from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected, ResourceUnknown
+from rolloutpool_api.errors import AnnotationsFull, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
@@ -66,7 +66,8 @@ async def annotate(
     # A body of 1 MB takes tens of milliseconds.
     wanted = await asyncio.to_thread(_parse, body)
     checked, total = await _check(services, batch_id, wanted)
-    await _check_room(services, len(body))
+    # Annotations must not take memory that is promised to open rollouts.
+    services.check_memory(await services.store.batches.capacity(), size=len(body))
     limit = total * services.settings.annotation_kb * 1024
     request_id = secrets.token_hex(8) if idempotency_key is None else _digest(idempotency_key)
     used = await services.store.annotations.append(
@@ -112,14 +113,6 @@ async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest
     if faults.total:
         raise Rejected(faults.listed, faults.total)
     return checked, total
-
-
-async def _check_room(services: ApiServices, size: int) -> None:
-    """Raises `MemoryShort` where annotations would take memory that is promised to open rollouts."""
-    capacity = await services.store.batches.capacity()
-    promised = capacity.open_rollouts * services.settings.reserve_bytes
-    if capacity.max_bytes and capacity.used_bytes + promised + size > capacity.max_bytes:
-        raise MemoryShort
 
 
 def _digest(idempotency_key: str) -> str:

@@ -104,6 +104,8 @@ class ActorSettings(ProcessSettings):
     """Hosts that the pool may be made to call, see `rolloutpool_common.security.targets`."""
     secrets_file: Path | None = None
     """Keys that encrypt callers' secrets in Redis; API and workers need the same."""
+    token_pieces_mb: int = Field(default=16, ge=0, le=4096)
+    """Memory in Redis for the vocabularies by which people read tokens; API and workers need the same. 0 keeps none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "auto"
     """`auto`: console on a terminal, JSON elsewhere."""
@@ -118,6 +120,11 @@ class ActorSettings(ProcessSettings):
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None
+
+    @property
+    def token_pieces_bytes(self) -> int:
+        """What the vocabularies of all tokenizers may take."""
+        return self.token_pieces_mb * 2**20
 
     def start_logging(self) -> None:
         """Send this process's logs to standard error, and warn of variables that have a better name."""

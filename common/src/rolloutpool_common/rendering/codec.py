@@ -107,6 +107,15 @@ class Codec:
         """Returns the text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
+    def decode_many(self, lists: Sequence[Sequence[int]]) -> list[str]:
+        """Decodes each of the lists as `decode` does, in one call that lets go of the GIL."""
+        return list(self._backend.decode_batch(lists, skip_special_tokens=False))
+
+    def piece(self, token_id: int) -> str | None:
+        """Returns an id's piece as the vocabulary spells it; None if the tokenizer has no such id."""
+        found = self._backend.id_to_token(token_id)
+        return None if found is None else str(found)
+
     def count_control(self, pieces: Sequence[tuple[str, bool]]) -> int:
         """Counts the control strings that the template wrote, in the pieces of `split_marks`."""
         return sum(1 for piece, control in pieces if control for _ in self.pattern.finditer(piece))

@@ -1,7 +1,7 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
-`annotations`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`, `measures` and
+`annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`, `measures` and
 `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole or not at all. Start
 with:
 
@@ -39,6 +39,7 @@ from rolloutpool_common.store.liveness import Liveness
 from rolloutpool_common.store.measures import PoolMeasures
 from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
+from rolloutpool_common.store.pieces import Pieces
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
@@ -112,6 +113,7 @@ class Store:
         self.rows = Rows(connection)
         self.histories = Histories(connection)
         self.annotations = Annotations(connection)
+        self.pieces = Pieces(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)

@@ -193,8 +193,14 @@ class Batches:
             pipe = self._redis.pipeline(transaction=False)
             pipe.get(keys.OPEN)
             pipe.info("memory")
-            open_rollouts, memory = await pipe.execute()
-        return Capacity(int(open_rollouts or 0), int(memory["used_memory"]), int(memory.get("maxmemory", 0)))
+            pipe.hvals(keys.PIECES)
+            open_rollouts, memory, pieces = await pipe.execute()
+        return Capacity(
+            open_rollouts=int(open_rollouts or 0),
+            used_bytes=int(memory["used_memory"]),
+            max_bytes=int(memory.get("maxmemory", 0)),
+            pieces_bytes=sum(map(int, pieces)),
+        )
 
     async def copy_of(self, uid: str) -> NewBatch | None:
         """Makes a new batch of one out of a rollout, under its owner's name; None where the rollout is unknown."""
@@ -364,4 +370,4 @@ class Batches:
 
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
-        await delete_batch(self._redis, batch_id)
+        await delete_batch(self._connection, batch_id)

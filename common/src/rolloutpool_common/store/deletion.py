@@ -1,7 +1,8 @@
 """Deleting an ended batch, with everything that Redis holds of it.
 
 1. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
-2. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
+2. Then what its rollouts noted of their tokenizers (`pieces.py`).
+3. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
 
@@ -10,7 +11,9 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import BatchStillRunning, store_errors
+from rolloutpool_common.store.pieces import Pieces
 
 __all__ = ["delete_batch"]
 
@@ -33,16 +36,17 @@ BATCH_PARTS = (
 )
 
 
-async def delete_batch(redis: Any, batch_id: str) -> None:
+async def delete_batch(connection: Connection, batch_id: str) -> None:
     """Deletes a batch; does nothing where it is gone already.
 
     Args:
-        redis: The client.
+        connection: To its Redis.
         batch_id: The batch, whose rollouts have ended.
 
     Raises:
         BatchStillRunning: If some of them have not.
     """
+    redis = connection.redis
     with store_errors():
         total, finished, owner, idempotency = await redis.hmget(
             keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"
@@ -54,6 +58,7 @@ async def delete_batch(redis: Any, batch_id: str) -> None:
             raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
         for start in range(0, int(total), CHUNK):
             await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
+        await Pieces(connection).forget_batch(batch_id, owner.decode())
         pipe = redis.pipeline(transaction=True)
         pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS), *([idempotency] if idempotency else []))
         # Most batches stand in two of these four lists.

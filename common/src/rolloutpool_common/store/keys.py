@@ -59,6 +59,12 @@ rp:life:{w}                (a channel, no key) the process is subscribed while i
 rp:trainer:{digest}        string  whether a trainer keeps ids or renders again; expires by itself
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
+Vocabularies of tokenizers (`pieces.py`); {sha} is the sha256 of a tokenizer:
+rp:pieces:{sha}            string  what each of its ids reads (JSON, gzip); expires unless kept rollouts used it
+rp:pieces                  hash    sha -> bytes of its vocabulary
+rp:pieces_writer:{sha}     string  the worker that writes it at the moment; expires by itself
+rp:made_with:{sha}         set     owners of kept rollouts that it made; rp:made_with:{sha}:{owner} has their batches
+
 Pushes to webhooks (`pushes.py`):
 rp:push:due                zset    uid -> ms of the next attempt
 rp:push:attempts           hash    uid -> attempts made
@@ -100,6 +106,7 @@ ENDPOINTS = f"{PREFIX}endpoints"
 PROCESSES = f"{PREFIX}processes"
 OTHER_ENDPOINTS = "other"
 """Stands for all endpoints that have no sums of their own."""
+PIECES = f"{PREFIX}pieces"
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
 PUSH_DEAD = f"{PREFIX}push:dead"
@@ -164,6 +171,16 @@ def measures(endpoint: str) -> str:
 def process(name: str) -> str:
     """What a process is at this moment."""
     return f"{PREFIX}process:{name}"
+
+
+def pieces(tokenizer_sha256: str) -> str:
+    """The vocabulary of a tokenizer."""
+    return f"{PREFIX}pieces:{tokenizer_sha256}"
+
+
+def made_with(tokenizer_sha256: str, owner: str) -> str:
+    """The batches of an owner with rollouts that this tokenizer made."""
+    return f"{PREFIX}made_with:{tokenizer_sha256}:{owner}"
 
 
 def published(priority: Priority) -> str:

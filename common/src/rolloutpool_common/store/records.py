@@ -5,6 +5,7 @@ byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ LONG_RECORD = 200_000
 """Characters; to write and compress so many takes a millisecond."""
 COMPRESS_FROM = 4096
 """Bytes."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def compress(data: bytes) -> bytes:
@@ -155,6 +157,8 @@ class Capacity(NamedTuple):
     used_bytes: int
     max_bytes: int
     """0 where Redis has no limit."""
+    pieces_bytes: int = 0
+    """Of the vocabularies that are kept (`pieces.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +262,14 @@ async def finish_fields(
         row_of: Makes its row in the batch's table; None where it has none.
 
     Returns:
-        The compressed JSON, the row, then the counts.
+        The compressed JSON, the row, the sha256 of the tokenizer that made its ids, then the counts.
     """
 
     def write() -> list[bytes | str | int]:
         row = b"" if row_of is None else row_of(result)
-        return [compress(encode_result(result)), row, *_result_counts(result)]
+        made_with = result.tokenizer.get("tokenizer_sha256", "")
+        known = made_with if _SHA256.fullmatch(made_with) else ""
+        return [compress(encode_result(result)), row, known, *_result_counts(result)]
 
     ids = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
     return await asyncio.to_thread(write) if ids > LONG_RESULT else write()

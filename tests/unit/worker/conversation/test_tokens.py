@@ -302,7 +302,9 @@ async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
     sent = len(prompt) - tokens.ledger.head
     plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
     second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
-    assert (await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True)).label == "assistant_text_changed"
+    assert (
+        await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True)
+    ).label == "assistant_text_changed"
     assert tokens.kind is TrainerKind.KEEPS_IDS
     assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == prompt
 

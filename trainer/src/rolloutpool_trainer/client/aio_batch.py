@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
+from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
 from rolloutpool_trainer.client.progress import BatchProgress
-from rolloutpool_trainer.client.results import FinishedRollout, ResultStream
+from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.tally import BatchTally
@@ -151,6 +152,20 @@ class AsyncBatch:
             async for _ in self.results():
                 pass
         return self._tally.summary(policy_version)
+
+    async def summaries(self, cursor: str = "0") -> AsyncIterator[SummaryItem]:
+        """Yields each rollout once as it ends, like `results`; of each only its row, without tokens and texts.
+
+        Args:
+            cursor: Where to go on, as of `results`.
+        """
+        reader = SummaryStream(self.batch_id, cursor)
+        while not reader.complete:
+            page = await self._client.ask(reader.call())
+            reader.turn_page(page)
+            for item in page.items:
+                if reader.is_new(item.summary["uid"]):
+                    yield item
 
     async def status(self) -> BatchStatus:
         """Asks where the batch stands: counts by state, progress, rates."""

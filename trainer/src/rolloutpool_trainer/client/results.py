@@ -1,16 +1,20 @@
 """Reading a batch's results: each rollout once, in the order in which they ended, from any cursor on.
 
 1. `call` asks for the page after the cursor; the pool holds the request until there is a result.
-2. `take` yields what is new in the page. The pool delivers at least once, so a uid that came before is dropped.
+2. `take`, or `turn_page` and `is_new`, give what is new in the page. The pool delivers at least once, so a uid that
+   came before is dropped.
 3. Each result carries its cursor. Another process can go on after it, by passing that cursor.
+
+`ResultStream` reads whole results, `SummaryStream` only their rows in the batch's table.
 """
 
 from collections.abc import Iterator
 
 from rolloutpool_common.protocol.result import ResultPage, RolloutResult
-from rolloutpool_trainer.client import calls
+from rolloutpool_common.protocol.rows import SummaryPage
+from rolloutpool_trainer.client import calls, views
 
-__all__ = ["FinishedRollout", "ResultStream"]
+__all__ = ["FinishedRollout", "ResultStream", "SummaryStream"]
 
 
 class FinishedRollout(RolloutResult):
@@ -20,7 +24,7 @@ class FinishedRollout(RolloutResult):
     """Pass it to `results` to go on after this rollout."""
 
 
-class ResultStream:
+class _Reading:
     """One reading of a batch: its cursor, and the uids that were read."""
 
     def __init__(self, batch_id: str, cursor: str) -> None:
@@ -30,16 +34,37 @@ class ResultStream:
         self.complete = False
         """Whether all rollouts of the batch have ended and were read."""
 
+    def turn_page(self, page: ResultPage | SummaryPage) -> None:
+        """Notes where a page ends."""
+        self._cursor = page.next_cursor
+        self.complete = page.complete
+
+    def is_new(self, uid: str) -> bool:
+        """Tells whether a rollout was not read before, and notes that it is read now."""
+        new = uid not in self._seen
+        self._seen.add(uid)
+        return new
+
+
+class ResultStream(_Reading):
+    """A reading of results."""
+
     def call(self) -> calls.Call[ResultPage]:
         """Makes the call for the next page."""
         return calls.results(self._batch_id, self._cursor, wait=calls.LONG_POLL_SECONDS)
 
     def take(self, page: ResultPage) -> Iterator[FinishedRollout]:
         """Yields the rollouts of a page that were not read before."""
-        self._cursor = page.next_cursor
-        self.complete = page.complete
+        self.turn_page(page)
         for item in page.items:
-            if item.result.uid not in self._seen:
-                self._seen.add(item.result.uid)
+            if self.is_new(item.result.uid):
                 # Validated when the page was read; a second pass over its token lists would cost as much again.
                 yield FinishedRollout.model_construct(**dict(item.result), cursor=item.cursor)
+
+
+class SummaryStream(_Reading):
+    """A reading of rows."""
+
+    def call(self) -> calls.Call[SummaryPage]:
+        """Makes the call for the next page."""
+        return views.summaries(self._batch_id, self._cursor, wait=calls.LONG_POLL_SECONDS)

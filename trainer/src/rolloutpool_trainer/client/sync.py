@@ -28,6 +28,7 @@ from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
@@ -156,6 +157,14 @@ class RolloutClient:
     def annotations(self, uid: str) -> RolloutAnnotations:
         """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
         return self.ask(views.annotations(uid))
+
+    def token_pieces(self, tokenizer_sha256: str) -> TokenPieces:
+        """Asks what each id of a tokenizer reads; for tokenizers that made kept rollouts of this key.
+
+        Args:
+            tokenizer_sha256: As in a result's `tokenizer`.
+        """
+        return self.ask(views.token_pieces(tokenizer_sha256))
 
     def cancel_rollout(self, rollout_id: str) -> bool:
         """Ends one rollout, by its uid or by the caller's own id.

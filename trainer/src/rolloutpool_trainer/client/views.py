@@ -12,10 +12,21 @@ from rolloutpool_common.protocol.annotations import AnnotationsAccepted, GroupSt
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.protocol.history import RolloutHistory
-from rolloutpool_common.protocol.rows import RowPage
-from rolloutpool_trainer.client.calls import Call, read_model, resource
+from rolloutpool_common.protocol.rows import RowPage, SummaryPage
+from rolloutpool_common.protocol.token_pieces import TokenPieces
+from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, resource
 
-__all__ = ["annotate", "annotation_items", "annotations", "batch_list", "group_statistics", "history", "rows"]
+__all__ = [
+    "annotate",
+    "annotation_items",
+    "annotations",
+    "batch_list",
+    "group_statistics",
+    "history",
+    "rows",
+    "summaries",
+    "token_pieces",
+]
 
 
 def batch_list(
@@ -66,6 +77,33 @@ def rows(
     if cursor is not None:
         params["cursor"] = cursor
     return Call(method="GET", path=f"{resource('batches', batch_id)}/rollouts", params=params, read=read_model(RowPage))
+
+
+def summaries(batch_id: str, cursor: str, *, wait: float) -> Call[SummaryPage]:
+    """`GET /v1/batches/{id}/results?view=summary`.
+
+    Args:
+        batch_id: The batch.
+        cursor: Of the last rollout that the caller has; "0" begins at the start.
+        wait: Seconds for which the pool may hold the request until a rollout has ended.
+
+    Returns:
+        The call; its answer is a page of up to 1000 rows.
+    """
+    return Call(
+        method="GET",
+        path=f"{resource('batches', batch_id)}/results",
+        params={"view": "summary", "cursor": cursor, "limit": "1000", "wait": f"{wait:g}"},
+        read=read_model(SummaryPage),
+        # The pool may begin to answer only when `wait` is over.
+        read_seconds=wait + READ_SECONDS,
+    )
+
+
+def token_pieces(tokenizer_sha256: str) -> Call[TokenPieces]:
+    """`GET /v1/tokenizers/{sha}/pieces`; takes the hash in a result's `tokenizer`."""
+    path = f"{resource('tokenizers', tokenizer_sha256)}/pieces"
+    return Call(method="GET", path=path, read=read_model(TokenPieces))
 
 
 def history(uid: str) -> Call[RolloutHistory]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, TemplateUnusable
-from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken

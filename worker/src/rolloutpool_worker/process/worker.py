@@ -10,6 +10,7 @@
    Redis what runs here. At that moment, and every five seconds, it gives back claims that Redis still lists although
    nothing here runs them.
 4. **Publish.** Each claim makes room in the broker's window; where outboxes wait, this process fills the window again.
+   It also keeps the vocabularies of its tokenizers in Redis, for people who look at tokens (`process.vocabularies`).
 5. **Drain.** On SIGTERM, rollouts stop at their next border and go back to the queue (`rolloutpool_worker.drain`).
    Its beats say so: it takes no more work. On a second SIGTERM nothing is awaited any more.
 6. **Stop.** It waits for its isolated process (`process.isolation`), leaves Redis' list of workers, and ends its
@@ -40,6 +41,7 @@ from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.process.isolation import IsolatedRuns
+from rolloutpool_worker.process.vocabularies import VocabularyWriter
 from rolloutpool_worker.process.webhooks import WebhookSender
 from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
@@ -84,6 +86,10 @@ class WorkerProcess:
         self._reporter = Reporter(
             self._store.measures, component="worker", process=self.worker_id, version=version("rolloutpool-worker")
         )
+        self._vocabularies = VocabularyWriter(
+            self.services.tokenizers, self._store, self.worker_id, settings.token_pieces_bytes
+        )
+        self._writing = BackgroundTask("vocabularies")
 
     @property
     def worker_id(self) -> str:
@@ -123,6 +129,8 @@ class WorkerProcess:
         self._publishing.start(self._publish())
         self._pushing.start(self._webhooks.run())
         self._isolating.start(self._isolated_runs.run())
+        if self._settings.token_pieces_mb:
+            self._writing.start(self._vocabularies.run())
         slots = self._settings.worker_slots
         log_event(_log, logging.INFO, "worker started", worker_id=self.worker_id, slots=slots, tools=TOOLS.names())
 
@@ -170,7 +178,7 @@ class WorkerProcess:
         """Ends the background tasks, leaves Redis' list of workers unless it has claims, and closes all connections."""
         await self._isolated_runs.ended()
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
-        for task in (self._beats, self._publishing, self._pushing, self._isolating):
+        for task in (self._beats, self._publishing, self._pushing, self._isolating, self._writing):
             await task.stop()
         await self._reporter.stop()
         with suppress(StoreError):

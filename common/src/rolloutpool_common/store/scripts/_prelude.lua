@@ -19,6 +19,11 @@ local function k_batches(v1, owner)
   local list = v1 and (P .. 'batches_v1') or (P .. 'batches')
   return owner and (list .. ':' .. owner) or list
 end
+-- The vocabulary of a tokenizer, and whose kept rollouts it made: owners, or one owner's batches (pieces.py).
+local function k_pieces(sha) return P .. 'pieces:' .. sha end
+local function k_made_with(sha, owner)
+  return owner and (P .. 'made_with:' .. sha .. ':' .. owner) or (P .. 'made_with:' .. sha)
+end
 local function k_published(priority) return P .. 'published:' .. priority end
 
 local function now_ms()
