@@ -76,7 +76,7 @@ async def test_whose_it_is(redis_url: str, store: Store, worker: ScriptedWorker)
         foreign = (await client.get(URL, headers=auth("bob"))).json()["error"]["message"]
         assert unknown.replace("cd", "ab") == foreign
         purged = await client.delete(
-            f"/v1/batches/{uid.partition('-')[0]}", params={"purge": "true"}, headers=auth("ann")
+            f"/v1/batches/{uid.partition('-')[0]}", params={"purge": "true"}, headers=auth("boss")
         )
         assert purged.status_code == 200
         assert await statuses() == [404, 404, 404, 200]

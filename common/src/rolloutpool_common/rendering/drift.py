@@ -22,7 +22,7 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.segments import Segment, SegmentKind
 
-__all__ = ["classify", "verify_prompt_contains"]
+__all__ = ["classify", "comparable", "holds", "verify_prompt_contains"]
 
 _CALL_MARKUP = (
     "<tool_call",
@@ -77,11 +77,11 @@ def verify_prompt_contains(tokenizer: ChatTokenizer, echo_ids: Sequence[int], me
     Raises:
         TokenizerMismatch: Messages are missing, so the trainer must use another tokenizer or other messages.
     """
-    seen = _comparable(tokenizer.decode(echo_ids))
+    seen = comparable(tokenizer.decode(echo_ids))
     missing = [i for i, m in enumerate(messages) if m.get("role") in ("system", "user") and not _says(seen, m)]
     if missing:
         try:
-            own = _comparable(tokenizer.decode(tokenizer.render_prompt(messages)))
+            own = comparable(tokenizer.decode(tokenizer.render_prompt(messages)))
         except TemplateRefused:
             own = None
         # What this tokenizer's own template leaves out proves nothing against the trainer's.
@@ -148,7 +148,8 @@ def _dense(text: str) -> str:
     return "".join(text.split())
 
 
-def _comparable(text: str) -> str:
+def comparable(text: str) -> str:
+    """Returns a text without white space and in a normal form of Unicode, for `holds`."""
     return _dense(unicodedata.normalize("NFKC", text))
 
 
@@ -157,10 +158,13 @@ def _says(seen: str, message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
-    return all(
-        _comparable(text) in seen
-        or _comparable(json.dumps(text, ensure_ascii=False)[1:-1]) in seen
-        or _comparable(json.dumps(text)[1:-1]) in seen
-        for text in texts
-        if isinstance(text, str)
+    return all(holds(seen, text) for text in texts if isinstance(text, str))
+
+
+def holds(seen: str, text: str) -> bool:
+    """Tells whether a text, as it is or inside JSON, is part of what `comparable` gave."""
+    return (
+        comparable(text) in seen
+        or comparable(json.dumps(text, ensure_ascii=False)[1:-1]) in seen
+        or comparable(json.dumps(text)[1:-1]) in seen
     )

@@ -94,9 +94,9 @@ async def test_a_long_result_is_written_off_the_loop(
     assert RolloutResult.model_validate_json(expand(data)) == result
     assert counts == ["sampled", 2, "tokens", ids + 2, "turns", 1]
     assert (await finish_fields(result, None))[1] == b""
-    for text, noted in {"ab" * 32: "ab" * 32, "AB" * 32: "", "ab" * 31: "", "ab" * 32 + "\n": ""}.items():
+    for text, kept in {"ab" * 32: "ab" * 32, "AB" * 32: "", "ab" * 31: "", "ab" * 32 + "\n": ""}.items():
         made = result.model_copy(update={"tokenizer": {"tokenizer_sha256": text}})
-        assert (await finish_fields(made, None))[2] == noted
+        assert (await finish_fields(made, None))[2] == kept
 
 
 @pytest.mark.parametrize(("characters", "in_thread"), [(10, False), (LONG_RECORD, True)])

@@ -38,7 +38,7 @@ def reply(*parts: EnginePart) -> Reply:
 
 
 async def ingest(tokens: EngineTokens, turn: int, *parts: EnginePart, edited: bool = False) -> DriftLabel:
-    return await tokens.ingest_reply(reply(*parts), ASK, AskedTurn(turn, edited=edited), train=True)
+    return (await tokens.ingest_reply(reply(*parts), ASK, AskedTurn(turn, edited=edited), train=True)).label
 
 
 def part(*ids: int, version: str | None = None) -> EnginePart:

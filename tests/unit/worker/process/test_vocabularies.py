@@ -26,10 +26,21 @@ def writer(cache: TokenizerCache, store: Store, worker: str = "w1", max_bytes: i
     return VocabularyWriter(cache, store, worker, max_bytes)
 
 
-def forward(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Lets time pass."""
-    now = vocabularies.monotonic()
-    monkeypatch.setattr(vocabularies, "monotonic", lambda: now + seconds)
+class Clock:
+    """A clock that a test moves on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(vocabularies, "monotonic", lambda: self.now)
+
+    def forward(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 async def test_a_loaded_tokenizer_is_written_once_for_all(
@@ -50,7 +61,7 @@ async def test_a_loaded_tokenizer_is_written_once_for_all(
 
 
 async def test_redis_is_asked_now_and_then(
-    cache: TokenizerCache, store: Store, monkeypatch: pytest.MonkeyPatch
+    cache: TokenizerCache, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     answers = iter([Wanted.AWAITED, Wanted.KEPT, Wanted.KEPT])
@@ -62,23 +73,28 @@ async def test_redis_is_asked_now_and_then(
     monkeypatch.setattr(Pieces, "wanted", wanted)
     made = writer(cache, store)
     for seconds, times in [(0, 1), (SOON_SECONDS - 5, 1), (10, 2), (AGAIN_SECONDS - 5, 2), (10, 3)]:
-        forward(monkeypatch, seconds)
+        clock.forward(seconds)
         await made.look()
         assert len(asked) == times, seconds
 
 
 async def test_one_without_room_is_named_once(
-    cache: TokenizerCache, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cache: TokenizerCache, store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = writer(cache, store, max_bytes=100)
     for seconds in (0, AGAIN_SECONDS + 1, AGAIN_SECONDS + 1):
-        forward(monkeypatch, seconds)
+        clock.forward(seconds)
         await made.look()
-    assert caplog.text.count("ROLLOUTPOOL_TOKEN_PIECES_MB") == 1
+    (record,) = (record for record in caplog.records if record.message == "vocabulary not kept")
+    assert "ROLLOUTPOOL_TOKEN_PIECES_MB" in vars(record)["event_fields"]["why"]
 
 
 async def test_no_error_ends_it(
-    cache: TokenizerCache, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cache: TokenizerCache,
+    store: Store,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = writer(cache, store)
 
@@ -93,13 +109,13 @@ async def test_no_error_ends_it(
         raise RuntimeError("of a kind that nobody foresaw")
 
     monkeypatch.setattr(vocabularies, "write_pieces", broken)
-    forward(monkeypatch, SOON_SECONDS + 1)
+    clock.forward(SOON_SECONDS + 1)
     with caplog.at_level(logging.ERROR):
         await made.look()
     assert "can't be written" in caplog.text
     caplog.clear()
     # It would fail again.
-    forward(monkeypatch, 10 * AGAIN_SECONDS)
+    clock.forward(10 * AGAIN_SECONDS)
     await made.look()
     assert caplog.text == ""
 

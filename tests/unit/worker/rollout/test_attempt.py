@@ -253,3 +253,19 @@ async def test_a_cancellation_that_nobody_asked_for_leaves_no_claim(
 
 async def _asked(exchanges: Sequence[object]) -> bool:
     return bool(exchanges)
+
+
+async def test_the_first_rollout_of_a_batch_says_that_its_prompt_shows_other_tools(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say()) as trainer:
+        uids = await inside.submit({}, {}, server_url=trainer.url, tools=["add"])
+        for uid in uids:
+            await inside.take(uid)
+        assert [(await inside.result(uid)).warnings for uid in uids] == [["tool_not_shown:add"], []]
+        state = await store.batches.status(uids[0].partition("-")[0], OWNER)
+        assert state is not None
+        assert state.warnings == {"tool_not_shown:add": 1}
+        # The same with a trainer that says nothing of tools, for a batch that does.
+        assert (await inside.run_one(server_url=trainer.url)).warnings == []
+        assert (await inside.run_one(server_url=trainer.url, tools=["add"], v1=True)).warnings == []

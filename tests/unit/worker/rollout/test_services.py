@@ -8,7 +8,7 @@ from tests.support.claims import claim_of
 
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import SecretsFileInvalid
-from rolloutpool_worker.rollout.services import ClaimRegister, Services
+from rolloutpool_worker.rollout.services import BATCHES, ClaimRegister, SeenBatches, Services
 from rolloutpool_worker.settings import WorkerSettings
 
 
@@ -73,3 +73,14 @@ async def test_an_isolated_process_has_few_slots_and_each_start_a_name_of_its_ow
 def test_a_key_file_that_is_not_there_keeps_a_process_from_starting(tmp_path: Path) -> None:
     with pytest.raises(SecretsFileInvalid):
         Services(WorkerSettings(redis_url="redis://127.0.0.1:1/0", secrets_file=tmp_path / "missing"))
+
+
+def test_a_batch_is_first_once_for_each_list_of_tools_and_only_the_last_ones_are_remembered() -> None:
+    seen = SeenBatches()
+    assert [seen.is_first("b0", tools) for tools in (None, None, ["add"], ["add"], [], None)] == [
+        *(True, False, True),
+        *(False, True, False),
+    ]
+    assert all(seen.is_first(f"b{n}", None) for n in range(1, BATCHES + 1))
+    assert not seen.is_first(f"b{BATCHES}", None)
+    assert seen.is_first("b0", None)

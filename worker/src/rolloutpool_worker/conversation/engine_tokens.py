@@ -18,7 +18,7 @@ from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, ParsedTurn, TurnParser
 from rolloutpool_common.tokens.entries import SampledEntry
-from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import LedgerPrompt, Reply
 from rolloutpool_worker.policy.engine_reply import EnginePart
@@ -85,7 +85,7 @@ class EngineTokens(TokenTrack):
 
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
-    ) -> DriftLabel:
+    ) -> VerifiedEcho:
         """Appends what was sampled; see `TokenTrack.ingest_reply`. The channel has compared the prompts."""
         del messages
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
@@ -96,7 +96,7 @@ class EngineTokens(TokenTrack):
                 part.ids, part.logprobs, turn=asked.turn, policy_version=part.version, train=train
             )
         self._text, self._written = text, self.ledger.head
-        return DriftLabel.EDITED if asked.edited else DriftLabel.NONE
+        return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, None)
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn: the ledger has all of it."""

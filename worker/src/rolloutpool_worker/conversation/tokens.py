@@ -13,6 +13,7 @@ from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKi
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused
+from rolloutpool_common.rendering.shown_tools import find_shown_tools
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -28,6 +29,8 @@ __all__ = ["TokenTrack"]
 
 MOST_COUNTED = 1_000_000
 """Characters of new messages that are tokenised on the chance that the trainer renders again. 10 MB take 15 s."""
+MOST_COMPARED = 65_536
+"""Ids of a first prompt in which tools are looked for; the search is for each name and description."""
 PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
 """If the template refuses this one as well, the template is at fault and not what the policy sampled."""
 
@@ -42,6 +45,8 @@ class TokenTrack:
         tools: list[dict[str, Any]],
         kind: TrainerKind,
         agreement: Agreement | None = None,
+        *,
+        compares_tools: bool = False,
     ) -> None:
         """Tokens of a rollout that has none yet.
 
@@ -51,6 +56,7 @@ class TokenTrack:
             tools: The definitions that the first prompt may show.
             kind: What other rollouts have learned of the trainer: a first guess.
             agreement: How far the turns of this trainer have agreed; None begins with nothing.
+            compares_tools: Whether to look which tools the first prompt shows; one rollout of a batch does.
         """
         self.ledger = TokenLedger(tokenizer.fingerprint)
         self.kind = kind
@@ -58,6 +64,9 @@ class TokenTrack:
         self._tokenizer = tokenizer
         self._tools = tools
         self._agreement = agreement or Agreement()
+        self._compares_tools = compares_tools
+        self.warnings: tuple[str, ...] = ()
+        """What the result is to say of the first prompt's tools."""
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
         self.found_kind = TrainerKind.UNKNOWN
@@ -216,10 +225,22 @@ class TokenTrack:
     async def _open(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> VerifiedEcho:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
+        if self._compares_tools and echo is not None and len(echo) <= MOST_COMPARED:
+            self.warnings = await off_loop(len(echo), self._compare_tools, echo)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         self._remember(reply)
         return VerifiedEcho(label, None)
+
+    def _compare_tools(self, prompt_ids: Sequence[int]) -> tuple[str, ...]:
+        """Names the tools that the prompt shows and the batch does not allow, and the other way round."""
+        shown = find_shown_tools(self._tokenizer, prompt_ids, self._tools, self._spec.template_kwargs)
+        allowed = shown.keys() if self._spec.tools is None else set(self._spec.tools)
+        # Without a list of its own a batch allows all tools, also one whose task needs none of them.
+        if self._spec.tools is None and not any(shown.values()):
+            return ()
+        wrong = [name for name, is_shown in shown.items() if is_shown != (name in allowed)]
+        return tuple(f"{'tool_not_allowed' if shown[name] else 'tool_not_shown'}:{name}" for name in wrong)
 
     async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> VerifiedEcho:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids

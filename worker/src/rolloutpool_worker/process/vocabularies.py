@@ -12,6 +12,7 @@ import logging
 import math
 from time import monotonic
 
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.rendering.pieces import write_pieces
 from rolloutpool_common.store import Store, StoreError
@@ -66,7 +67,7 @@ class VocabularyWriter:
             try:
                 pause = await self._ask(sha, tokenizer)
             except StoreError as error:
-                _log.warning("the vocabulary of %s: %s", tokenizer.name, error.message)
+                log_event(_log, logging.WARNING, "vocabulary delayed", tokenizer=tokenizer.name, why=error.message)
                 pause = SOON_SECONDS
             except Exception:
                 # A tokenizer of a kind that nobody foresaw must not cost the worker anything.
@@ -77,7 +78,8 @@ class VocabularyWriter:
     async def _ask(self, sha: str, tokenizer: ChatTokenizer) -> float:
         """Asks, and writes where that is wanted; returns the seconds until the next question."""
         if tokenizer.vocab_size > MOST_IDS:
-            _log.warning("the vocabulary of %s has %d ids and is not kept", tokenizer.name, tokenizer.vocab_size)
+            why = f"it has more than {MOST_IDS:,} ids"
+            log_event(_log, logging.WARNING, "vocabulary not kept", tokenizer=tokenizer.name, why=why)
             return math.inf
         wanted = await self._store.pieces.wanted(sha, self._worker_id)
         if wanted is Wanted.AWAITED:
@@ -86,10 +88,7 @@ class VocabularyWriter:
             written = await asyncio.to_thread(write_pieces, tokenizer)
             kept = await self._store.pieces.keep(sha, written, max_bytes=self._max_bytes)
             if not kept and sha not in self._due:
-                _log.warning(
-                    "the vocabulary of %s (%d kB) is not kept: with it all would take more than "
-                    "ROLLOUTPOOL_TOKEN_PIECES_MB. People see its tokens as ids",
-                    tokenizer.name,
-                    len(written) // 1000,
-                )
+                why = "all vocabularies would take more than ROLLOUTPOOL_TOKEN_PIECES_MB; its tokens are seen as ids"
+                size = len(written) // 1000
+                log_event(_log, logging.WARNING, "vocabulary not kept", tokenizer=tokenizer.name, kb=size, why=why)
         return AGAIN_SECONDS

@@ -83,4 +83,12 @@ async def open_channel(
     # shows, and `FirstPrompt` finds that out.
     shown = [tool.shown for tool in TOOLS.values()]
     kind = await services.kinds.of(spec)
-    return callback, TokenTrack(spec, tokenizer, shown, kind, services.kinds.agreement(spec))
+    tokens = TokenTrack(
+        spec,
+        tokenizer,
+        shown,
+        kind,
+        services.kinds.agreement(spec),
+        compares_tools=not spec.v1 and services.batches.is_first(claim.batch_id, spec.tools),
+    )
+    return callback, tokens

@@ -60,7 +60,7 @@ def make_result(
             "samples": _samples(talk),
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
-            "warnings": [*measures.warnings(), *_engine_warnings(claim, talk)],
+            "warnings": [*measures.warnings(), *talk.tokens.warnings, *_engine_warnings(claim, talk)],
             "turns": measures.turns,
             "num_llm_calls": talk.turns,
             "num_tool_calls": measures.tool_calls,

@@ -19,7 +19,8 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -37,10 +38,13 @@ from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
 from rolloutpool_worker.tracing import Tracing
 
-__all__ = ["ClaimRegister", "RunningClaim", "Services", "WorkerIdentity"]
+__all__ = ["ClaimRegister", "RunningClaim", "SeenBatches", "Services", "WorkerIdentity"]
 
 Verify = Callable[[], Awaitable[None]]
 """Makes sure that Redis has the claim and its whole journal; raises `ClaimLost` when another worker has the rollout."""
+
+
+BATCHES = 1024
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,23 @@ class ClaimRegister:
             self._running[token].task.cancel()
 
 
+class SeenBatches:
+    """Of which batches this process has run a rollout; the last `BATCHES` of them."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, tuple[str, ...] | None], None] = OrderedDict()
+
+    def is_first(self, batch_id: str, tools: Sequence[str] | None) -> bool:
+        """Tells whether this is the first rollout of a batch with these tools; from now on it is not."""
+        key = batch_id, None if tools is None else tuple(tools)
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        while len(self._seen) > BATCHES:
+            self._seen.popitem(last=False)
+        return True
+
+
 class Services:
     """What one process gives its rollouts: store, tokenizers, HTTP, breakers, drain, and the register of claims."""
 
@@ -176,6 +197,7 @@ class Services:
         self.drain = Drain()
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
         self.claims = ClaimRegister()
+        self.batches = SeenBatches()
         self.refill = asyncio.Event()
         """Set when a claim has made room in the broker's window and outboxes wait; the process then publishes."""
         self.suspects_wait = asyncio.Event()
