@@ -15,9 +15,11 @@ from rolloutpool_common.process.metrics import (
     COUNTED,
     HISTOGRAMS,
     MODEL_CALLS,
+    MODEL_OUTCOMES,
     SEPARATOR,
     SUM,
     TOOL_CALLS,
+    TOOL_OUTCOMES,
     Counted,
     Histogram,
     Metric,
@@ -27,10 +29,11 @@ from rolloutpool_common.store.measures import Measured
 __all__ = ["measured_families"]
 
 _CALLS = {
-    MODEL_CALLS.name: ("model_calls", "Calls of trainers, repetitions included."),
-    TOOL_CALLS.name: ("tool_calls", "Calls of tools."),
+    MODEL_CALLS.name: ("model_calls", "Calls of trainers, repetitions included.", MODEL_OUTCOMES),
+    TOOL_CALLS.name: ("tool_calls", "Calls of tools.", TOOL_OUTCOMES),
 }
-"""Histograms whose counts are a counter of their own, under this name."""
+"""Histograms whose counts are a counter of their own: its name, its help, and the outcomes that it has from the first
+call on, so that a rate sees the first failure too."""
 _PHASES = ("model", "tool", "pause")
 
 Labels = tuple[str, ...]
@@ -89,10 +92,12 @@ def _histogram(metric: Histogram, sums: Mapping[Labels, int]) -> Iterator[Family
         family.add_metric(labels_of, list(zip(bounds, accumulate(counts), strict=True)), total)
     yield family
     if metric.name in _CALLS:
-        name, text = _CALLS[metric.name]
+        name, text, outcomes = _CALLS[metric.name]
         calls = CounterMetricFamily(f"rolloutpool_{name}", text, labels=names)
-        for labels_of, (*counts, _) in sorted(cells.items()):
-            calls.add_metric(labels_of, sum(counts))
+        numbers = {(*called, outcome): 0.0 for *called, _ in cells for outcome in outcomes}
+        numbers |= {labels_of: sum(counts) for labels_of, (*counts, _) in cells.items()}
+        for labels_of, number in sorted(numbers.items()):
+            calls.add_metric(labels_of, number)
         yield calls
 
 

@@ -55,6 +55,9 @@ def test_calls_of_an_endpoint_are_counted_by_outcome() -> None:
     assert found["model_calls_total", "http://t:1", "ok"] == 3
     assert found["model_call_seconds_sum", "http://t:1", "ok"] == 1.5
     assert found["model_calls_total", "other", "5xx"] == 1
+    # An increase sees the first failure too.
+    assert found["model_calls_total", "http://t:1", "5xx"] == 0
+    assert ("model_call_seconds_count", "http://t:1", "5xx") not in found
 
 
 def test_sums_of_other_versions_are_left_out() -> None:

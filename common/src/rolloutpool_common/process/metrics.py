@@ -24,8 +24,10 @@ __all__ = [
     "COUNTED",
     "HISTOGRAMS",
     "LEVELS",
+    "MODEL_OUTCOMES",
     "OTHER",
     "SEPARATOR",
+    "TOOL_OUTCOMES",
     "Counted",
     "Histogram",
     "Level",
@@ -223,6 +225,9 @@ VERSION_LAG = Histogram(
     known=[()],
     scale=1,
 )
+MODEL_OUTCOMES = ("ok", "refused", "timeout", "broken", "4xx", "429", "5xx")
+"""Those that every trainer can cause; there are a few more."""
+TOOL_OUTCOMES = ("ok", "error")
 MODEL_CALLS = Histogram(
     "model_call_seconds", "Calls of trainers, by how they ended.", "outcome", bounds=LONG, by_endpoint=True
 )
