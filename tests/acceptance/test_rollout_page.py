@@ -4,26 +4,23 @@ Needs Chromium (Debian: `apt-get install chromium`). Without it the tests are sk
 ROLLOUTPOOL_REQUIRE_BROWSER=1 says that it has to be there.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
+from playwright.sync_api import Browser, Page
+from tests.support.browsers import needs_browser
+from tests.support.finished_rollouts import BYTES, decode, forked, rollout, sample, turn
 from tests.support.served_policy import ServedPolicy
 from typer.testing import CliRunner
 
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import TINY
+from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.viewer.html import rollout_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
 ATTACKS = (
     "<script>document.title='owned'</script>",
     "</script><script>document.title='owned'</script>",
@@ -34,20 +31,7 @@ ATTACKS = (
     "<meta http-equiv=refresh content=0;url=http://127.0.0.1:9/>",
 )
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="chromium is not installed"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium without its sandbox, which a container has no rights for."""
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
+pytestmark = needs_browser
 
 Opener = Callable[..., Page]
 
@@ -60,7 +44,8 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
 
     def opened(result: RolloutResult, *, scripts: bool = True, scheme: str = "light", at: str = "") -> Page:
         file = tmp_path / "page.html"
-        file.write_text(rollout_page(result, decode), encoding="utf-8")
+        named = result.model_copy(update={"tokenizer": {"tokenizer_sha256": BYTES.tokenizer_sha256}})
+        file.write_text(rollout_page(named, decode, pieces=BYTES), encoding="utf-8")
         context = browser.new_context(java_script_enabled=scripts, color_scheme="dark" if scheme == "dark" else "light")
         contexts.append(context)
         page = context.new_page()
@@ -98,14 +83,14 @@ def test_no_text_of_a_model_runs_loads_or_becomes_an_element(show: Opener) -> No
     for _ in range(4):
         page.keyboard.press("j")
     assert page.title() == "rollout r <b>0</b>"
-    assert page.locator("img, iframe, link, object, embed, a, h1 b").count() == 0
-    assert page.locator("script").count() == 1
+    assert page.locator("img, iframe, link, object, embed, a:not([href^='#']), h1 b").count() == 0
+    assert page.locator("script").count() == 2
     assert evil in page.locator("pre").first.inner_text()
 
 
 def test_the_policy_stops_a_script_that_got_in_all_the_same(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    broken = rollout_page(forked(), decode).replace("<main>", f"<main>{ATTACKS[0]}{ATTACKS[2]}")
+    broken = rollout_page(forked(), decode).replace('<div id="viewer"', f'{ATTACKS[0]}{ATTACKS[2]}<div id="viewer"')
     file.write_text(broken, encoding="utf-8")
     page = browser.new_page()
     refused: list[str] = []
@@ -118,21 +103,21 @@ def test_the_policy_stops_a_script_that_got_in_all_the_same(browser: Browser, tm
 
 def test_pointing_at_a_token_tells_where_it_came_from(show: Opener) -> None:
     page = show(forked())
-    footer = page.locator("footer")
+    footer = page.locator(".inspector")
     page.get_by_text("日", exact=True).hover()
     assert footer.inner_text().split("\n") == [
-        "ids 230,151,165",
-        "piece “日”",
-        "logprob -0.5,-0.5,-0.5 (p 0.61, 0.61, 0.61)",
+        "id 230",
+        "reads 日",
+        "log-prob -0.5000 (p 0.61)",
         "mask 1",
-        "segment sampled",
+        "from sampled",
         "turn 1",
         "policy step-7",
         "position 31 in sample 1",
     ]
-    page.locator(".run.glue i").first.hover()
+    page.locator(".sample .run.g i").first.hover()
     assert "mask 0" in footer.inner_text()
-    assert "logprob" not in footer.inner_text()
+    assert "log-prob" not in footer.inner_text()
 
 
 def test_keys_go_through_runs_and_tokens_and_views_stay_in_the_address(show: Opener) -> None:
@@ -147,23 +132,23 @@ def test_keys_go_through_runs_and_tokens_and_views_stay_in_the_address(show: Ope
     assert page.locator("details[open] i.here").count() == 1
     page.keyboard.press("3")
     page.keyboard.press("b")
-    assert page.url.endswith("#prob+borders")
-    again = show(forked(), at="#prob+borders")
-    assert again.locator("#v-prob").is_checked()
-    assert again.locator("#borders").is_checked()
-    assert again.locator(".key.prob").is_visible()
+    page.wait_for_function("location.hash.endsWith('?colour=prob&borders=1')")
+    again = show(forked(), at=page.url.partition("html")[2])
+    assert again.get_by_role("radio", name="probability").is_checked()
+    assert again.get_by_role("checkbox", name="token borders").is_checked()
+    assert again.locator(".legend.by-prob").is_visible()
 
 
 def test_marks_do_not_hang_on_colour_and_both_schemes_differ(show: Opener) -> None:
     look = """element => {
-        const style = getComputedStyle(element), before = getComputedStyle(element, "::before");
-        return [before.content, style.textDecorationLine, getComputedStyle(document.body).backgroundColor];
+        const style = getComputedStyle(element);
+        return [style.textDecorationLine, getComputedStyle(document.body).backgroundColor];
     }"""
     schemes = [
-        show(forked(), scheme=scheme).locator(".tokens .trained").first.evaluate(look) for scheme in ("light", "dark")
+        show(forked(), scheme=scheme).locator(".tokens .run.m").first.evaluate(look) for scheme in ("light", "dark")
     ]
-    assert [mark[:2] for mark in schemes] == [['"⟦"', "underline"]] * 2
-    assert schemes[0][2] != schemes[1][2]
+    assert [mark[0] for mark in schemes] == ["underline"] * 2
+    assert schemes[0][1] != schemes[1][1]
 
 
 def test_without_scripts_everything_can_be_read(show: Opener) -> None:
@@ -182,7 +167,7 @@ def test_without_scripts_everything_can_be_read(show: Opener) -> None:
 def test_25_000_tokens_stay_usable(show: Opener) -> None:
     parts = [part for n in range(1, 26) for part in (("sampled", "word " * 80, n), ("glue", "tool " * 80, n))]
     page = show(rollout(sample("prompt " * 700, *parts, ("sampled", "end", 26))))
-    assert page.locator("meter").get_attribute("max") == "24903"
+    assert page.locator("h2", has_text="of 24,903").is_visible()
     # Two frames after a key, all that it changed is drawn.
     for key in ("j", "j", "l", "3", "b", "k", "1"):
         start = page.evaluate("performance.now()")
@@ -192,7 +177,12 @@ def test_25_000_tokens_stay_usable(show: Opener) -> None:
 
 
 def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(
-    pool: LocalPool, client: RolloutClient, trainer: ServedPolicy, browser: Browser, tmp_path: Path
+    pool: LocalPool,
+    client: RolloutClient,
+    trainer: ServedPolicy,
+    browser: Browser,
+    tokenizer: ChatTokenizer,
+    tmp_path: Path,
 ) -> None:
     item = {"rollout_id": "page-1", "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}]}
     (result,) = client.submit([item], defaults={"tokenizer_name": TINY}, trainer=trainer.urls).results()
@@ -202,13 +192,15 @@ def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(
     page = browser.new_page()
     page.goto(file.as_uri())
     session = trainer.app.get_session(result.rollout_id, result.uid)
-    assert f"trained {session.ones:,} of " in page.locator(".count").inner_text()
-    trained = page.locator(".tokens .trained").evaluate_all("runs => runs.map(run => run.dataset.ids)")
-    assert [int(i) for ids in trained for i in ids.replace(",", " ").split()] == [
+    assert f"trained {session.ones:,} of " in page.locator("h2").first.inner_text()
+    trained = [
         token
         for one in session.samples
         for token, mask in zip(one.response_ids, one.response_mask, strict=True)
         if mask
     ]
-    assert "Calculate (15 + 23) * 4" in page.locator(".tokens").first.inner_text()
+    assert page.locator(".sample .run.m i").count() == len(trained)
+    shown = "".join(page.locator(".sample .run.m").evaluate_all("runs => runs.map(run => run.textContent)"))
+    assert shown.replace("↵\n", "\n") == tokenizer.decode(trained)
+    assert "Calculate (15 + 23) * 4" in page.locator(".tokens").first.evaluate("box => box.textContent")
     page.close()

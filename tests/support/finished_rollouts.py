@@ -5,6 +5,14 @@ from typing import Any
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, StopToken, TurnSummary
+from rolloutpool_common.protocol.token_pieces import TokenPieces
+
+BYTES = TokenPieces(
+    tokenizer_sha256="bytes",
+    pieces=[chr(byte) if byte < 128 else None for byte in range(256)],
+    partial={byte: f"{byte:02x}" for byte in range(128, 256)},
+)
+"""What these tokens read, as the API says it."""
 
 Part = tuple[str, str, int]
 """(kind, text, turn)"""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         TrainerError,
         Unauthorized,
         UnexpectedAnswer,
+        UnreadableResults,
     )
     from rolloutpool_trainer.local.pool import LocalPool
 
@@ -111,6 +112,7 @@ __all__ = [
     "TrainerError",
     "Unauthorized",
     "UnexpectedAnswer",
+    "UnreadableResults",
     "batched",
     "callback_app",
     "serve_callback",
@@ -161,6 +163,7 @@ _HOMES = {
     "TrainerError": "rolloutpool_trainer.errors",
     "Unauthorized": "rolloutpool_trainer.errors",
     "UnexpectedAnswer": "rolloutpool_trainer.errors",
+    "UnreadableResults": "rolloutpool_trainer.errors",
     "batched": "rolloutpool_trainer.endpoint.batching",
     "callback_app": "rolloutpool_trainer.endpoint.app",
     "serve_callback": "rolloutpool_trainer.endpoint.server",

@@ -13,6 +13,7 @@
         │   └── UnexpectedAnswer     an answer that this client cannot read
         ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
+        ├── UnreadableResults        a file does not hold results
         └── LocalPoolError           a pool on this machine could not start or go on
             ├── KeysMissing
             ├── StateInUse
@@ -49,6 +50,7 @@ __all__ = [
     "TrainerError",
     "Unauthorized",
     "UnexpectedAnswer",
+    "UnreadableResults",
 ]
 
 
@@ -117,6 +119,10 @@ class MissingExtra(TrainerError, ImportError):
 
 class SamplesBroken(TrainerError, ValueError):
     """The samples of this result contradict themselves."""
+
+
+class UnreadableResults(TrainerError):
+    """The file does not hold results; write one with `rolloutpool results BATCH_ID`."""
 
 
 class LocalPoolError(TrainerError):

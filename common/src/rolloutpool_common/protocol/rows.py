@@ -8,8 +8,12 @@ no row; the fields that it has already are read from its state.
 from typing import Any
 
 from rolloutpool_common.protocol.answer import Answer
+from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage", "SummaryItem", "SummaryPage"]
+__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage", "SummaryItem", "SummaryPage", "row_values"]
+
+MAX_MESSAGE = 300
+MAX_VERSIONS = 16
 
 ENDED_FIELDS = {
     "ended_ms": "when it ended, on Redis' clock, ms since 1970",
@@ -86,3 +90,36 @@ class SummaryPage(Answer):
     """Pass it to get what finished after this page; equals the request's when the page is empty."""
     complete: bool
     """All rollouts of the batch have ended and this page reaches the last of them."""
+
+
+def row_values(result: RolloutResult) -> list[Any]:
+    """Takes a row's values from a result: all of `ENDED_FIELDS` but the first two, which are on Redis' clock."""
+    failure, spans, samples = result.failure, result.spans, result.samples
+    sampled = sum(sum(sample.response_mask) for sample in samples)
+    # Log-probabilities are 0.0 where the mask is 0, so the sum needs no mask.
+    logprob = sum(sum(sample.response_logprobs) for sample in samples) / sampled if sampled else None
+    versions = dict.fromkeys(turn.policy_version for turn in result.turns if turn.policy_version is not None)
+    return [
+        result.status,
+        result.rollout_id,
+        result.finish_reason,
+        failure and failure.kind,
+        failure and failure.category,
+        failure and failure.message[:MAX_MESSAGE],
+        result.alignment,
+        sorted(result.drift),
+        sum(result.drift.values()),
+        result.warnings,
+        result.num_llm_calls,
+        result.num_tool_calls,
+        len(samples),
+        sampled,
+        sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples),
+        result.max_context_tokens,
+        *(round(ms, 1) for ms in (spans.queued_ms, spans.tokenizer_ms, spans.llm_ms, spans.tools_ms, spans.total_ms)),
+        result.attempt,
+        result.worker,
+        list(versions)[:MAX_VERSIONS],
+        None if logprob is None else round(logprob, 5),
+        [len(sample.response_ids) for sample in samples],
+    ]

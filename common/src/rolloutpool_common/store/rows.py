@@ -15,7 +15,7 @@ import orjson
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.rows import ENDED_FIELDS
+from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
@@ -30,46 +30,12 @@ SLICE = 1000
 """Rows per read: some 5 ms of this process' event loop, which other requests use in between."""
 MAX_MADE = 100
 """Most rows of a slice that are made of results."""
-MAX_MESSAGE = 300
-MAX_VERSIONS = 16
 _PLACE = {name: place for place, name in enumerate(ENDED_FIELDS)}
 
 
 def row_of(result: RolloutResult) -> bytes:
     """Makes the row of a result: a JSON list, without the first two fields, which the script adds that stores it."""
-    return orjson.dumps(_values(result))
-
-
-def _values(result: RolloutResult) -> list[Any]:
-    failure, spans, samples = result.failure, result.spans, result.samples
-    sampled = sum(sum(sample.response_mask) for sample in samples)
-    # Log-probabilities are 0.0 where the mask is 0, so the sum needs no mask.
-    logprob = sum(sum(sample.response_logprobs) for sample in samples) / sampled if sampled else None
-    versions = dict.fromkeys(turn.policy_version for turn in result.turns if turn.policy_version is not None)
-    return [
-        result.status,
-        result.rollout_id,
-        result.finish_reason,
-        failure and failure.kind,
-        failure and failure.category,
-        failure and failure.message[:MAX_MESSAGE],
-        result.alignment,
-        sorted(result.drift),
-        sum(result.drift.values()),
-        result.warnings,
-        result.num_llm_calls,
-        result.num_tool_calls,
-        len(samples),
-        sampled,
-        sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples),
-        result.max_context_tokens,
-        *(round(ms, 1) for ms in (spans.queued_ms, spans.tokenizer_ms, spans.llm_ms, spans.tools_ms, spans.total_ms)),
-        result.attempt,
-        result.worker,
-        list(versions)[:MAX_VERSIONS],
-        None if logprob is None else round(logprob, 5),
-        [len(sample.response_ids) for sample in samples],
-    ]
+    return orjson.dumps(row_values(result))
 
 
 @dataclass(frozen=True)
@@ -188,7 +154,7 @@ class Rows:
         if result is None:
             return None
         ended, claimed = (None if at is None else int(at) for at in times)
-        return [ended, claimed, *_values(RolloutResult.model_validate_json(expand(result)))]
+        return [ended, claimed, *row_values(RolloutResult.model_validate_json(expand(result)))]
 
 
 def _row(**known: Any) -> list[Any]:

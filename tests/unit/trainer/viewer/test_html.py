@@ -156,14 +156,24 @@ def test_it_loads_nothing_and_names_its_script_and_style_by_hash() -> None:
     page = Page(rollout_page(saying(EVIL), decode))
     (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
 
-    def digest(tag: str) -> str:
-        (text,) = (data for parent, data in page.texts if parent == tag)
-        return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    def digests(tag: str) -> list[str]:
+        texts = [data for parent, data in page.texts if parent == tag]
+        return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
-    assert policy == (
-        f"default-src 'none'; style-src '{digest('style')}'; script-src '{digest('script')}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"] == [
+        "application/json",
+        "module",
+    ]
+    assert policy is not None
+    (_, script), styles = digests("script"), digests("style")
+    assert set(policy.split("; ")) == {
+        "default-src 'none'",
+        f"style-src {' '.join(reversed(styles))}",
+        f"script-src {script}",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "require-trusted-types-for 'script'",
+    }
     names = {name for _, attributes in page.elements for name in attributes}
     assert names.isdisjoint({"src", "href", "action", "style", "srcset", "srcdoc"})
 

@@ -6,7 +6,7 @@ line on stderr and exit code 1; a traceback means a defect of this program.
 
 import typer
 
-from rolloutpool_trainer.cli import actors, batches, demo, doctor, keys, operations, pool, rollouts, tokenizers
+from rolloutpool_trainer.cli import actors, batches, demo, doctor, keys, operations, pool, rollouts, tokenizers, view
 from rolloutpool_trainer.cli.typer_compat import ErrorLineGroup
 
 __all__ = ["app"]
@@ -27,6 +27,7 @@ for command in (
     batches.watch,
     batches.results,
     rollouts.show,
+    view.view,
     rollouts.cancel,
     doctor.doctor,
     operations.workers,

@@ -9,7 +9,7 @@ from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
-    from rolloutpool_trainer.viewer.runs import Decode
+    from rolloutpool_common.rendering import ChatTokenizer
 
 __all__ = ["cancel", "show"]
 
@@ -129,10 +129,10 @@ def _show_tokens(result: "RolloutResult", tokenizer: str | None) -> None:
     from rolloutpool_trainer.viewer.runs import view_samples
     from rolloutpool_trainer.viewer.terminal import legend, token_view
 
-    decode, note = _decoder(tokenizer, result)
+    loaded, note = _load(tokenizer, result)
     if note:
         console.note(note)
-    for view in view_samples(result, decode):
+    for view in view_samples(result, None if loaded is None else loaded.decode):
         console.line()
         console.line(f"sample {view.number} of {len(result.samples)}", style="bold")
         console.out.print(legend(view))
@@ -143,16 +143,22 @@ def _write_page(result: "RolloutResult", tokenizer: str | None, file: Path) -> N
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.viewer.html import rollout_page
 
-    decode, note = _decoder(tokenizer, result)
+    loaded, note = _load(tokenizer, result)
+    if loaded is None:
+        page = rollout_page(result, None, note=note)
+    else:
+        from rolloutpool_common.rendering.pieces import find_pieces
+
+        page = rollout_page(result, loaded.decode, pieces=find_pieces(loaded), note=note)
     try:
-        file.write_text(rollout_page(result, decode, note=note), encoding="utf-8")
+        file.write_text(page, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"cannot write {file}: {error.strerror}", param_hint="--html") from None
     console.line(str(file))
 
 
-def _decoder(tokenizer: str | None, result: "RolloutResult") -> "tuple[Decode | None, str | None]":
-    """Returns how to turn ids into text, None if this installation can't, and what a reader has to know about it."""
+def _load(tokenizer: str | None, result: "RolloutResult") -> "tuple[ChatTokenizer | None, str | None]":
+    """Returns what turns ids into text, None if this installation can't, and what a reader has to know about it."""
     from rolloutpool_trainer.cli import tokenizers
     from rolloutpool_trainer.errors import MissingExtra
 
@@ -164,7 +170,7 @@ def _decoder(tokenizer: str | None, result: "RolloutResult") -> "tuple[Decode | 
         return None, f"tokens as ids: {error}"
     made_with, have = result.tokenizer.get("tokenizer_sha256"), loaded.fingerprint.tokenizer_sha256
     if made_with is None or made_with == have:
-        return loaded.decode, None
-    return loaded.decode, (
+        return loaded, None
+    return loaded, (
         f"the text may be wrong: tokenizer.json of {tokenizer} is {have[:12]}, the worker's was {made_with[:12]}"
     )

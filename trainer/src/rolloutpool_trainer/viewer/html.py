@@ -1,23 +1,32 @@
 """A finished rollout as one HTML file that can be opened anywhere, mailed and kept.
 
-The file loads nothing, and runs only the script of this package: its content security policy names style and script by
-hash. All text of a result passes `_text`, which makes it printable and escapes it. It is placed as text or in quoted
-attributes, never in the style or the script. Without JavaScript all text, marks and views are there; only pointing at
-tokens needs it.
+The file loads nothing. It has two parts:
+
+1. The viewer's own modules as one script, and the result as JSON, in which they find what they would ask a pool for.
+2. For a browser without JavaScript the same as static markup, in `<noscript>`. All text of a result passes `_text`,
+   which makes it printable and escapes it. It is placed as text or in quoted attributes, never in a style or a script.
+
+Its content security policy names styles and script by hash, so that nothing else runs. In the JSON every `<` is written
+as an escape, so that no text can end it.
 """
 
 import base64
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
+from urllib.parse import quote
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, TurnSummary
+from rolloutpool_common.protocol.token_pieces import TokenPieces
+from rolloutpool_common.viewer.assets import viewer_files
+from rolloutpool_common.viewer.bundle import bundle
 from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
 from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
@@ -26,7 +35,9 @@ __all__ = ["rollout_page"]
 _PAGES = files("rolloutpool_trainer.viewer").joinpath("pages")
 _PAGE = Template(_PAGES.joinpath("rollout.html").read_text(encoding="utf-8"))
 _STYLE = _PAGES.joinpath("rollout.css").read_text(encoding="utf-8")
-_SCRIPT = _PAGES.joinpath("rollout.js").read_text(encoding="utf-8")
+_VIEWER = {name: content.decode() for name, (content, _) in viewer_files().items() if name.endswith((".js", ".css"))}
+_VIEWER_STYLE = _VIEWER["style.css"]
+_SCRIPT = bundle(_VIEWER)
 
 LARGE = 5000
 """In a page with more tokens, a browser lays out only what is in view."""
@@ -41,12 +52,15 @@ _KINDS = {
 }
 
 
-def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | None = None) -> str:
+def rollout_page(
+    result: RolloutResult, decode: Decode | None, *, pieces: TokenPieces | None = None, note: str | None = None
+) -> str:
     """Makes the page.
 
     Args:
         result: The rollout.
         decode: Turns ids into text; None shows the ids as numbers.
+        pieces: What ids read, for the viewer; None shows the ids as numbers there.
         note: What a reader has to know about the decoding.
 
     Returns:
@@ -58,10 +72,14 @@ def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | No
     views = view_samples(result, decode)
     trained, total = sum(view.trained for view in views), sum(view.total for view in views)
     return _PAGE.substitute(
-        policy=f"default-src 'none'; style-src '{_hash(_STYLE)}'; script-src '{_hash(_SCRIPT)}'; "
-        "base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; style-src '{_hash(_STYLE)}' '{_hash(_VIEWER_STYLE)}'; "
+        f"script-src '{_hash(_SCRIPT)}'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'",
         style=_STYLE,
+        viewer_style=_VIEWER_STYLE,
         script=_SCRIPT,
+        start=_text(f"#/rollout/{_segment(result.uid)}"),
+        answers=_answers(result, pieces),
+        note=f'<p class="alert soft mild">{_text(note)}</p>' if note else "",
         title=_text(f"rollout {result.rollout_id}"),
         uid=_text(result.uid),
         name=_text(result.rollout_id),
@@ -72,7 +90,7 @@ def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | No
         total_plain=max(total, 1),
         size="large" if total > LARGE else "small",
         samples=f"{len(views)} sample{'' if len(views) == 1 else 's'}",
-        alerts="".join(_alerts(result, views, note)),
+        alerts="".join(_alerts(result, views)),
         facts="".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in _facts(result).items()),
         turns=_turns(result.turns),
         kinds=" ".join(
@@ -81,6 +99,29 @@ def rollout_page(result: RolloutResult, decode: Decode | None, *, note: str | No
         views="".join(_sample(view) for view in views) or "<p>There are no samples: no turn was proved.</p>",
         messages="".join(_message(message) for message in result.messages) or "<p>There are none.</p>",
     )
+
+
+def _answers(result: RolloutResult, pieces: TokenPieces | None) -> str:
+    """Makes what the viewer's modules would ask a pool for, by path."""
+    view = {
+        **result.model_dump(include={"uid", "rollout_id", "batch_id", "index", "group", "status", "attempt", "worker"}),
+        "turns": len(result.turns),
+        "result": result.model_dump(mode="json"),
+    }
+    answers: dict[str, object] = {f"/v1/rollouts/{_segment(result.uid)}": view}
+    made_with = result.tokenizer.get("tokenizer_sha256")
+    if pieces is not None and made_with is not None:
+        # A vocabulary has 150,000 ids, and a rollout few of them.
+        used = {token for sample in result.samples for ids in (sample.prompt_ids, sample.response_ids) for token in ids}
+        known = {token: pieces.pieces[token] for token in sorted(used) if 0 <= token < len(pieces.pieces)}
+        partial = {token: pieces.partial[token] for token in sorted(used & pieces.partial.keys())}
+        answers[f"/v1/tokenizers/{_segment(made_with)}/pieces"] = {"pieces": known, "partial": partial}
+    return json.dumps(answers, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _segment(text: str) -> str:
+    """Writes a part of a path as the browser's `encodeURIComponent` does."""
+    return quote(text, safe="!~*'()")
 
 
 def _hash(text: str) -> str:
@@ -105,7 +146,7 @@ def _chips(result: RolloutResult) -> Iterable[str]:
         yield f'<span class="chip warning">{_text(warning)}</span>'
 
 
-def _alerts(result: RolloutResult, views: Sequence[SampleView], note: str | None) -> Iterable[str]:
+def _alerts(result: RolloutResult, views: Sequence[SampleView]) -> Iterable[str]:
     if failure := result.failure:
         at = "" if failure.turn is None else f", turn {failure.turn}"
         yield (
@@ -117,8 +158,6 @@ def _alerts(result: RolloutResult, views: Sequence[SampleView], note: str | None
             '<p class="alert"><strong>This record contradicts itself:</strong> mask 1 on tokens that were not sampled. '
             "Do not train on it, and report it.</p>"
         )
-    if note:
-        yield f'<p class="alert soft">{_text(note)}</p>'
 
 
 def _facts(result: RolloutResult) -> dict[str, str]:

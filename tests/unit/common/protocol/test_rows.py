@@ -1,0 +1,44 @@
+"""The row of a result: the figures that people sort and filter by."""
+
+from typing import Any
+
+from tests.support.finished_rollouts import forked, rollout, sample, turn
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
+
+
+def row(result: RolloutResult) -> dict[str, Any]:
+    return dict(zip(list(ENDED_FIELDS)[2:], row_values(result), strict=True))
+
+
+def test_a_row_has_each_field_and_counts_what_the_samples_hold() -> None:
+    result = forked()
+    found = row(result)
+    trained = sum(sum(one.response_mask) for one in result.samples)
+    assert found["sampled_tokens"] == trained
+    assert found["tokens"] == sum(len(one.prompt_ids) + len(one.response_ids) for one in result.samples)
+    assert found["mean_logprob"] == -0.5
+    assert found["response_lengths"] == [len(one.response_ids) for one in result.samples]
+    assert (found["drift"], found["drifted_turns"]) == (["thinking_stripped"], 1)
+    assert found["policy_versions"] == ["step-7"]
+
+
+def test_a_rollout_that_sampled_nothing_has_a_row() -> None:
+    failure = Failure(
+        kind=FailureKind.INFRA,
+        boundary=Boundary.TRAINER,
+        category=Category.NETWORK_ERROR,
+        message="x" * 1000,
+        retryable=True,
+    )
+    found = row(rollout(status=RolloutStatus.FAILED, failure=failure))
+    assert (found["sampled_tokens"], found["mean_logprob"], found["samples"]) == (0, None, 0)
+    assert (found["kind"], found["category"], found["message"]) == ("infra", "network_error", "x" * 300)
+
+
+def test_many_policy_versions_are_cut() -> None:
+    turns = [turn(number, policy_version=f"v{number}") for number in range(1, 40)]
+    found = row(rollout(sample("p", ("sampled", "a", 1)), turns=turns))
+    assert found["policy_versions"] == [f"v{number}" for number in range(1, 17)]
