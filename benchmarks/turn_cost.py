@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, cast
 
 import httpx
+import orjson
 from benchmarks.conversations import VARIANTS, Turn, conversation, messages, rollout_id
 from benchmarks.load import Load, TrainerManner
 from benchmarks.report import Plot, Row, emit, parser
@@ -39,6 +40,8 @@ from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["main", "measure"]
 
+ENGINE = "engine"
+"""No trainer: a vLLM is asked with ids."""
 LENGTHS = (3, 64)
 TURNS_PER_ROUND = 192
 """A round is so many turns of each trainer: 64 rollouts of 3, or 3 of 64."""
@@ -70,6 +73,33 @@ class _Trainer:
         self.asked += 1
         status, headers, data = _read(turn.delta if offered and offered == turn.digest.decode() else turn.whole)
         return httpx.Response(status, headers=headers, stream=_Body(data), request=request)
+
+
+class _Engine(_Trainer):
+    """The same replies as vLLM would give them to a worker that asks with ids."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Answers with the next reply, or with what vLLM says of itself."""
+        match request.url.path:
+            case "/v1/models":
+                data = b'{"data":[{"id":"policy","max_model_len":1000000}]}'
+            case "/weight_info":
+                data = b'{"weight_version":"1"}'
+            case _:
+                data = _of_vllm(self.replies[self.asked].whole)
+                self.asked += 1
+        return httpx.Response(200, stream=_Body(data), request=request)
+
+
+@lru_cache(maxsize=VARIANTS * max(LENGTHS))
+def _of_vllm(response: bytes) -> bytes:
+    reply = orjson.loads(_read(response)[2])
+    ids, logprobs = reply["token_ids"], reply["logprobs"]
+    content = [{"token_id": i, "logprob": p, "rank": 1, "top_logprobs": []} for i, p in zip(ids, logprobs, strict=True)]
+    spans = [{"version": "1", "start": 0, "end": len(ids)}] if ids else []
+    choice = {"index": 0, "token_ids": ids, "finish_reason": "stop", "logprobs": {"content": content}}
+    choices = [{**choice, "weight_versions": spans}]
+    return orjson.dumps({"prompt_token_ids": reply["prompt_token_ids"], "choices": choices})
 
 
 @lru_cache(maxsize=VARIANTS * max(LENGTHS))
@@ -140,10 +170,11 @@ class _Store:
 class _Worker:
     """What one process gives its rollouts, with the trainer and the store above."""
 
-    def __init__(self, manner: TrainerManner, turns: int, tokenizer: str) -> None:
+    def __init__(self, manner: TrainerManner, turns: int, tokenizer: str, *, engine: bool = False) -> None:
         self._load = Load(turns=turns, in_flight=1, latency_ms=0, rollouts=1, trainer=manner)
         self._tokenizer = tokenizer
-        self._store, self._trainer = _Store(), _Trainer()
+        self._protocol = "vllm" if engine else "callback"
+        self._store, self._trainer = _Store(), _Engine() if engine else _Trainer()
         self._services = Services(WorkerSettings.model_validate({"redis_url": "redis://127.0.0.1:1"}))
         self._services.store = cast(Store, self._store)
         self._services.kinds = TrainerKinds(cast(Any, self._store))
@@ -183,6 +214,7 @@ class _Worker:
             "max_turns": self._load.turns,
             "max_tokens_total": 1_000_000,
             "v1": self._load.trainer is not TrainerManner.DECLARES,
+            "protocol": self._protocol,
         }
 
 
@@ -192,8 +224,9 @@ async def measure(
     """Returns one row per trainer and length; a row's first round fills caches and is not counted."""
     rows: list[Row] = []
     for turns in lengths:
-        workers = {manner: _Worker(manner, turns, tokenizer) for manner in TrainerManner}
-        times: dict[TrainerManner, list[float]] = {manner: [] for manner in TrainerManner}
+        workers = {manner.value: _Worker(manner, turns, tokenizer) for manner in TrainerManner}
+        workers[ENGINE] = _Worker(TrainerManner.DECLARES, turns, tokenizer, engine=True)
+        times: dict[str, list[float]] = {manner: [] for manner in workers}
         rollouts = max(1, turns_per_round // turns)
         for _ in range(rounds + 1):
             for manner, worker in workers.items():
@@ -203,7 +236,7 @@ async def measure(
             rows.append(
                 {
                     "tokenizer": Path(tokenizer).name,
-                    "trainer": manner.value,
+                    "trainer": manner,
                     "turns": turns,
                     "CPU ms": min(kept),
                     "CPU ms, median": median(kept),
@@ -232,7 +265,7 @@ def main() -> None:
         measures=(
             f"CPU milliseconds of a worker's whole attempt at one rollout, the smallest of {rounds} rounds: for a "
             "trainer that declares that it keeps ids (batch), for one that keeps them and says nothing (v1), and for "
-            "one that renders history again (v1). The tools are the calculator's."
+            "one that renders history again (v1). Engine: vLLM, asked with ids. The tools are the calculator's."
         ),
         leaves_out=(
             "Sockets, Redis, the queue, the API, and other rollouts of the same worker: rollouts run one after the "

@@ -52,7 +52,7 @@ def test_a_turn() -> None:
 async def test_what_each_trainer_costs() -> None:
     rows = await turn_cost.measure(TINY, (2, 3), rounds=1, turns_per_round=6)
     assert [(row["trainer"], row["turns"]) for row in rows] == [
-        (manner.value, turns) for turns in (2, 3) for manner in TrainerManner
+        (manner, turns) for turns in (2, 3) for manner in (*TrainerManner, turn_cost.ENGINE)
     ]
     assert all(ms > 0 for ms in column(rows, "CPU ms"))
 

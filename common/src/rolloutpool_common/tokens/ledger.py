@@ -31,6 +31,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Literal
 
 from rolloutpool_common.tokens.arrays import float_array, id_array, id_bytes, id_hash, pack, unpack
@@ -126,8 +127,9 @@ class TokenLedger:
 
     def last_sampled(self, most: int) -> Sequence[int]:
         """Up to `most` of the last ids that the policy sampled in its last turn; empty if it sampled none."""
-        turn = [s for s in self._segments if s.kind is SegmentKind.SAMPLED and s.turn == self._turn]
-        return self._ids[max(turn[0].start, turn[-1].end - most) : turn[-1].end] if turn else ()
+        last = takewhile(lambda segment: segment.turn == self._turn, reversed(self._segments))
+        turn = [segment for segment in last if segment.kind is SegmentKind.SAMPLED]
+        return self._ids[max(turn[-1].start, turn[0].end - most) : turn[0].end] if turn else ()
 
     @property
     def pending_glue(self) -> int:
@@ -344,10 +346,7 @@ class TokenLedger:
             raise LedgerOrder(f"Turn {turn} comes after turn {self._turn}.")
 
     def _append_text(
-        self,
-        kind: Literal[SegmentKind.GLUE, SegmentKind.SYNTH_CLOSE],
-        ids: Sequence[int],
-        turn: int,
+        self, kind: Literal[SegmentKind.GLUE, SegmentKind.SYNTH_CLOSE], ids: Sequence[int], turn: int
     ) -> None:
         new = id_array(ids)
         if new:

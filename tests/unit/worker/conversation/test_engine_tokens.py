@@ -124,3 +124,34 @@ async def test_the_end_of_a_turn_in_parts_is_found(tokens: EngineTokens, tokeniz
         await each.append(MORE, ASK, 1)
     assert tokens.ledger.ids == whole.ledger.ids
     assert tokens.ledger.last_sampled(2).tolist() == [6, close]  # type: ignore[attr-defined]
+
+
+async def test_a_group_renders_its_prompt_once(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Any] = []
+    render = ChatTokenizer.render_prompt
+
+    def counting(self: ChatTokenizer, messages: Any, **options: Any) -> list[int]:
+        rendered.append(messages)
+        return render(self, messages, **options)
+
+    monkeypatch.setattr(ChatTokenizer, "render_prompt", counting)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    prompts = []
+    asked = [{"role": "user", "content": "Only in this test."}]
+    for tools, messages, kwargs in [
+        ([tool], asked, {}),
+        ([tool], asked, {}),
+        ([], asked, {}),
+        ([tool], MORE, {}),
+        ([tool], asked, {"enable_thinking": True}),
+    ]:
+        spec = claim_of(template_kwargs=kwargs).spec
+        opened = EngineTokens(spec, tokenizer, tools, TurnParser.of(tokenizer, tools))
+        await opened.open(messages)
+        # What a rollout appends is its own.
+        await ingest(opened, 1, part(5))
+        prompts.append(opened.ledger.ids[:-1])
+    assert len(rendered) == 4
+    assert prompts[0] == prompts[1]
+    assert len({tuple(prompt) for prompt in prompts}) == 4
+    assert prompts[0] == render(tokenizer, asked, tools=[tool])
