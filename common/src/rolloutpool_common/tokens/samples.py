@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.segments import Segment, SegmentKind, mask_of
+from rolloutpool_common.tokens.versions import version_bounds
 
 __all__ = ["ClosedSample", "Sample", "SampleSegment", "sample_of"]
 
@@ -55,6 +56,10 @@ class Sample(BaseModel):
     logprobs_mode: str | None = None
     """Of which distribution the log-probabilities are: `raw` (before temperature and top-p) or `processed` (the one
     that was sampled from); null where the trainer does not say."""
+    version_min: int | None = None
+    """Of the oldest weights that sampled any of it; null unless all versions are decimal integers, known exactly."""
+    version_max: int | None = None
+    """Of the newest; null unless all versions are decimal integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
     sampled = [segment for segment in segments if segment.kind is SegmentKind.SAMPLED]
     start, end = sampled[0].start, sampled[-1].end
     response = [segment for segment in segments if start <= segment.start < end]
+    oldest, newest = version_bounds(segment.policy_version for segment in sampled)
     # Not validated: the ledger has checked every number, and a second look at 100,000 of them takes milliseconds.
     return Sample.model_construct(
         prompt_ids=_listed(ids, 0, start),
@@ -96,6 +102,8 @@ def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
             )
             for segment in response
         ],
+        version_min=oldest,
+        version_max=newest,
     )
 
 

@@ -107,6 +107,7 @@ async def test_a_rollout_over_a_weight_update_with_aborts(
     spans = [(s.policy_version, s.n) for s in result.samples[0].segments if s.kind == "sampled"]
     first, second = (len(engine.ids_of(turn)) for turn in (1, 2))
     assert spans == [("12", 5), ("14", 2), ("15", first - 7), ("16", second)]
+    assert (result.samples[0].version_min, result.samples[0].version_max) == (12, 16)
     assert [turn.aborts for turn in result.turns] == [3, 0]
     assert [turn.policy_version for turn in result.turns] == ["15", "16"]
     # The salt is that of the rollout's first id, on all calls.
