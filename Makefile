@@ -118,8 +118,9 @@ test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scra
 	$(MONITORING)/venv/bin/python deploy/monitoring/dashboard.py --check
 	$(BIN)/pytest tests/acceptance/test_monitoring.py $(ARGS)
 
-generate: $(STAMP) ## Write the blocking client again, from the client for asyncio
+generate: $(STAMP) ## Write the blocking client from the one for asyncio, and the schemas of what commands print
 	$(BIN)/python scripts/generate_sync_client.py
+	$(BIN)/python scripts/write_schemas.py
 
 check: $(STAMP) ## Run ruff, mypy, import-linter and the generator's check; all of them, even if one fails
 	@failed=0; \

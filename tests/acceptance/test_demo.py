@@ -1,5 +1,6 @@
 """`rolloutpool demo` as a stranger runs it: what it shows, what it proves, and what it leaves behind."""
 
+import json
 import os
 import re
 import select
@@ -10,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from jsonschema import Draft202012Validator
 
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 
@@ -53,6 +56,21 @@ def children_of(pid: int) -> list[int]:
     return ids
 
 
+def kept_viewer(shown: str, *, as_json: bool) -> str:
+    """The viewer's address, where a demo that stays up says it."""
+    if not as_json:
+        (viewer,) = re.findall(r"^viewer +(\S+)$", shown, re.MULTILINE)
+        (batch,) = re.findall(r"^next: open (\S+),", shown, re.MULTILINE)
+        assert re.fullmatch(re.escape(viewer) + r"#/batch/b[0-9a-f]{32}", batch)
+        return str(viewer)
+    # Notes go to standard error, which is the same pipe here.
+    document = json.loads(shown[shown.index("{\n") : shown.rindex("\n}") + 2])
+    schema = Path(__file__).parents[2] / "docs" / "schemas" / "demo.json"
+    Draft202012Validator(json.loads(schema.read_text())).validate(document)
+    assert (document["rollouts"], document["mismatches"], len(document["workers"])) == (2, 0, 1)
+    return str(document["viewer"])
+
+
 def test_the_demo_proves_its_masks_and_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--rollouts", "20", "--group-size", "8") as process:
         started = read_until(process, "scripted trainer on ports")
@@ -67,6 +85,9 @@ def test_the_demo_proves_its_masks_and_leaves_nothing(tmp_path: Path) -> None:
     assert re.search(r"trained \d+ of \d+ tokens", output)
     assert re.search(r"API docs  http://127\.0\.0\.1:\d+/docs", output)
     assert re.search(r"Flower    http://127\.0\.0\.1:\d+", output)
+    assert re.search(r"viewer    http://127\.0\.0\.1:\d+/ui\n", output)
+    # Nothing is left that could be looked at.
+    assert output.splitlines()[-1].startswith("next: `make demo KEEP=1`")
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
     assert list(tmp_path.iterdir()) == []
 
@@ -83,10 +104,13 @@ def test_taken_ports_are_replaced_and_named(tmp_path: Path) -> None:
     assert f"port {callback} is taken; the scripted trainer takes" in output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
-    with demo(tmp_path, "--rollouts", "2", "--workers", "1", "--keep") as process:
-        read_until(process, "running; Ctrl-C stops")
+@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
+def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals, options: list[str]) -> None:
+    with demo(tmp_path, "--rollouts", "2", "--workers", "1", "--keep", *options) as process:
+        shown = read_until(process, "running; Ctrl-C stops")
+        viewer = kept_viewer(shown, as_json=bool(options))
+        with urlopen(viewer, timeout=10) as page:
+            assert b"<title>rolloutpool</title>" in page.read()
         children = children_of(process.pid)
         assert children
         process.send_signal(number)

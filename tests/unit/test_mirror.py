@@ -39,6 +39,7 @@ PARTS = {
     "trainer/cli/batches": "unit/trainer/cli/test_cli",
     "trainer/cli/console": "unit/trainer/cli/test_cli",
     "trainer/cli/operations": "unit/trainer/cli/test_cli",
+    "trainer/cli/options": "unit/trainer/cli/test_cli",
     "trainer/cli/rollouts": "unit/trainer/cli/test_cli",
     "trainer/client/aio_batch": "unit/trainer/client/test_groups",
     "trainer/client/aio_stream": "unit/trainer/client/test_stream_cursor",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.actors import _ports
-from rolloutpool_trainer.cli.demo import _print_table
+from rolloutpool_trainer.cli.demo import _by_worker, _print_table
 from rolloutpool_trainer.client.results import FinishedRollout
 
 ROLLOUT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -61,13 +61,16 @@ def test_submit_sends_the_lines_and_prints_the_id(pool: StubPool, tmp_path: Path
     file.write_text(f"{json.dumps(ROLLOUT)}\n\n{json.dumps(ROLLOUT)}\n")
     options = ["--tokenizer", "t", "--trainer", "http://h:1", "--trainer", "http://h:2", "--max-turns", "3"]
     more = ["--defaults", '{"sampling_params": {"top_k": 5}}', "--label", "run=a=b", "--idempotency-key", "k"]
-    done = run("submit", str(file), *options, *more)
+    shares = ["--run", "job7", "--weight", "3", "--group", "min_usable=6,size=8,late=cancel"]
+    done = run("submit", str(file), *options, *more, *shares)
     assert (done.exit_code, done.stdout) == (0, f"{BATCH}\n")
     request = pool.requests[0]
     assert request.headers["Idempotency-Key"] == "k"
     assert request.body["rollouts"] == [ROLLOUT, ROLLOUT]
     assert request.body["trainer"] == {"server_urls": ["http://h:1", "http://h:2"]}
     assert request.body["labels"] == {"run": "a=b"}
+    assert (request.body["run"], request.body["weight"]) == ("job7", 3)
+    assert request.body["group"] == {"min_usable": 6, "size": 8, "late": "cancel"}
     assert request.body["defaults"] == {"tokenizer_name": "t", "max_turns": 3, "sampling_params": {"top_k": 5}}
 
 
@@ -106,7 +109,11 @@ def test_a_bad_file_names_the_line(pool: StubPool, text: str, message: str) -> N
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--defaults", "{"], "--defaults: not JSON"), (["--label", "x"], "write name=value")],
+    [
+        (["--defaults", "{"], "--defaults: not JSON"),
+        (["--label", "x"], "write name=value"),
+        (["--group", "6"], "--group 6: write name=value"),
+    ],
 )
 def test_bad_options_name_themselves(pool: StubPool, options: list[str], message: str) -> None:
     done = run("submit", "-", *options, stdin="{}")
@@ -315,6 +322,6 @@ def test_workers_says_that_there_is_none(pool: StubPool) -> None:
 
 def test_the_demo_s_table_has_a_row_for_a_worker_without_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
     done = FinishedRollout.model_validate({**forked().model_dump(), "cursor": "1"})
-    _print_table([done], 1.0, ["idle", done.worker or ""])
+    _print_table([done], 1.0, _by_worker([done], ["idle", done.worker or ""]))
     rows = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\W*(1|2|3|all)\b", line)]
     assert [row.replace("│", " ").split()[:2] for row in rows] == [["1", "0"], ["2", "1"], ["all", "1"]]

@@ -32,6 +32,8 @@ def findings(pool: StubPool, *workers: dict[str, Any], callbacks: tuple[str, ...
 
 def test_a_healthy_pool(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2"))
+    # Nothing was asked of callbacks, so nothing is said to be well there.
+    assert found.pop("callbacks").verdict is DoctorVerdict.NOT_CHECKED
     assert {finding.verdict for finding in found.values()} == {DoctorVerdict.OK}
     assert found["workers"].detail == "2 alive, 6 of 512 slots in use"
 
@@ -41,7 +43,19 @@ def test_nobody_there() -> None:
         found = list(examine(client, ()))
     assert found[0].verdict is DoctorVerdict.FAILED
     assert "rolloutpool up" in found[0].detail
-    assert [finding.check for finding in found] == ["API", "callbacks"]
+    assert [(finding.check, finding.verdict) for finding in found[1:]] == [
+        (check, DoctorVerdict.NOT_CHECKED) for check in ("readiness", "workers", "tokenizers", "callbacks")
+    ]
+
+
+def test_without_the_scope_of_an_admin_workers_are_not_checked(pool: StubPool) -> None:
+    pool.on("GET", "/readyz", Answer(body={"status": "ready", "redis_ms": 0.4, "workers": 1}))
+    pool.on("GET", "/v1/workers", Answer(403, {"error": {"message": "this key may not do this"}}))
+    with RolloutClient(pool.url, timeout=0) as client:
+        found = {finding.check: finding for finding in examine(client, ())}
+    for check in ("workers", "tokenizers"):
+        assert found[check].verdict is DoctorVerdict.NOT_CHECKED
+        assert "scope admin" in found[check].detail
 
 
 def test_not_ready_says_why(pool: StubPool) -> None:
@@ -50,6 +64,7 @@ def test_not_ready_says_why(pool: StubPool) -> None:
     found = findings(pool)
     assert found["readiness"] == DoctorFinding("readiness", DoctorVerdict.FAILED, "Redis does not answer; no worker")
     assert found["workers"].verdict is DoctorVerdict.FAILED
+    assert found["tokenizers"].verdict is DoctorVerdict.NOT_CHECKED
 
 
 def test_settings_of_redis_are_warnings(pool: StubPool) -> None:

@@ -83,7 +83,7 @@ def test_the_doctor_shows_the_key_to_no_trainer(monkeypatch: pytest.MonkeyPatch)
         pool.on(*WORKERS, Answer(403, {"error": {"message": "it lacks the scope `admin`"}}))
         with RolloutClient(pool.url, timeout=1) as client:
             findings = {finding.check: finding for finding in examine(client, [trainer.url])}
-    assert findings["workers"].verdict == "warning"
+    assert findings["workers"].verdict == "not checked"
     assert "lacks the scope `admin`" in findings["workers"].detail
     assert len(trainer.requests) == 1
     assert "k-env" not in str(trainer.requests)

@@ -4,9 +4,24 @@ Nothing slow is imported before a command needs it, so that `--help` and complet
 line on stderr and exit code 1; a traceback means a defect of this program.
 """
 
+from typing import Annotated
+
 import typer
 
-from rolloutpool_trainer.cli import actors, batches, demo, doctor, keys, operations, pool, rollouts, tokenizers, view
+from rolloutpool_trainer.cli import (
+    actors,
+    batches,
+    demo,
+    doctor,
+    keys,
+    logs,
+    operations,
+    overview,
+    pool,
+    rollouts,
+    tokenizers,
+    view,
+)
 from rolloutpool_trainer.cli.typer_compat import ErrorLineGroup
 
 __all__ = ["app"]
@@ -26,9 +41,13 @@ for command in (
     batches.status,
     batches.watch,
     batches.results,
+    batches.purge,
+    overview.batches,
+    overview.groups,
     rollouts.show,
     view.view,
     rollouts.cancel,
+    logs.logs,
     doctor.doctor,
     operations.workers,
     operations.preflight,
@@ -44,3 +63,22 @@ for command in (
 ):
     app.command()(command)
 app.command("make-key")(keys.make_api_key)
+app.command("open")(overview.open_viewer)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+        from platform import python_version
+
+        typer.echo(f"rolloutpool {version('rolloutpool-trainer')} (Python {python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reads what stands before the command."""

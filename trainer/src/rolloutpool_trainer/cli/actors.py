@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["api", "flower", "mock_trainer", "worker"]
 
 DEFAULT_PORTS = "8081-8084"
+JsonLogs = Annotated[bool, typer.Option("--json", help="Log JSON on standard error, also on a terminal.")]
 TOOLS_EVERY_SECONDS = 5.0
 """How often a scripted trainer asks for the tools that it could not read."""
 
@@ -27,28 +28,31 @@ def api(
     redis: options.Redis,
     port: options.Port = 9000,
     host: options.Host = "127.0.0.1",
+    as_json: JsonLogs = False,
 ) -> None:
     """Run the API alone, with an existing Redis."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis, "ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_API_HOST": host}
-    _become("rolloutpool_api", settings)
+    _become("rolloutpool_api", settings | _log_format(as_json=as_json))
 
 
 def worker(
     redis: options.Redis,
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes; one per core is right.")] = 1,
     tokenizer: options.Tokenizers = None,
+    as_json: JsonLogs = False,
 ) -> None:
     """Run workers alone, with an existing Redis. SIGTERM drains them; a worker that ends is started again."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis}
     if tokenizer:
         settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
-    _become("rolloutpool_worker", settings, "--processes", str(processes))
+    _become("rolloutpool_worker", settings | _log_format(as_json=as_json), "--processes", str(processes))
 
 
 def flower(
     redis: options.Redis,
     flower_port: options.FlowerPort = 5555,
     host: Annotated[str, typer.Option(envvar="ROLLOUTPOOL_FLOWER_HOST", help="Address to listen on.")] = "127.0.0.1",
+    as_json: JsonLogs = False,
 ) -> None:
     """Run Flower alone; ROLLOUTPOOL_FLOWER_AUTH is its user:password."""
     settings = {
@@ -56,7 +60,7 @@ def flower(
         "ROLLOUTPOOL_FLOWER_PORT": str(flower_port),
         "ROLLOUTPOOL_FLOWER_HOST": host,
     }
-    _become("rolloutpool_worker.queue.flower", settings)
+    _become("rolloutpool_worker.queue.flower", settings | _log_format(as_json=as_json))
 
 
 def mock_trainer(
@@ -69,12 +73,14 @@ def mock_trainer(
     only: Annotated[list[str] | None, typer.Option(help="Describe this tool only; may be repeated.")] = None,
     latency: Annotated[float, typer.Option(min=0, help="Seconds per model call.")] = 0.0,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run a scripted trainer, which plays calculator rollouts with real tokens."""
     import threading
 
     from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console, tokenizers
+    from rolloutpool_trainer.cli.documents import MockTrainerDocument
 
     numbers = _ports(ports)
     # First, because its error says which extra is not installed.
@@ -86,6 +92,8 @@ def mock_trainer(
     policy = ScriptedPolicy(loaded, latency=latency)
     app = callback_app(policy, tokenizer=loaded, tools=pool, only=only, pool_api_key=api_key)
     with stop_on_signals(lambda: os._exit(1), lambda: None), serve_callback(app, numbers, host) as served:
+        if as_json:
+            console.document(MockTrainerDocument(urls=list(served.urls)), one_line=True)
         console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")
         # In a thread, because a signal ends the main thread wherever it is, and that must not be an event loop.
         threading.Thread(target=_read_tools, args=(app,), daemon=True).start()
@@ -132,6 +140,10 @@ def _become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
     os.environ.update(settings)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+def _log_format(*, as_json: bool) -> dict[str, str]:
+    return {"ROLLOUTPOOL_LOG_FORMAT": "json"} if as_json else {}
 
 
 def _check_installed(package: str) -> None:

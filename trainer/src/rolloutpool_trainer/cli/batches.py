@@ -1,4 +1,4 @@
-"""Batches from the command line: `submit`, `status`, `watch`, `results`."""
+"""Batches from the command line: `submit`, `status`, `watch`, `results`, `purge`."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchStatus
     from rolloutpool_common.protocol.waiting import Waiting
 
-__all__ = ["results", "status", "submit", "watch"]
+__all__ = ["purge", "results", "status", "submit", "watch"]
 
 SHOWN_REASONS = 5
 """How many reasons why rollouts did not complete are shown, the commonest first."""
@@ -40,12 +40,19 @@ def submit(
     defaults: Annotated[str, typer.Option(help="Other options of all rollouts, as a JSON object.")] = "{}",
     priority: Annotated[str, typer.Option(help="high, default or low.")] = "default",
     label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    run: Annotated[str | None, typer.Option(help="The training run; runs share the workers by weight.")] = None,
+    weight: Annotated[int, typer.Option(help="This run's share; 1 to 100.")] = 1,
+    group: Annotated[
+        str | None, typer.Option(help="When a group may be taken early: min_usable=6,size=8,late=cancel.")
+    ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until all have ended.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Submit a batch and print its id."""
     from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import SubmitDocument
 
     shared = _object(defaults, "--defaults")
     given = {
@@ -62,38 +69,64 @@ def submit(
             defaults=shared,
             trainer=trainer,
             priority=priority,
-            labels=dict(_label(text) for text in label or ()),
+            labels=dict(options.name_and_value(text, "--label") for text in label or ()),
+            run=run,
+            weight=weight,
+            group=None if group is None else _group(group),
             idempotency_key=idempotency_key,
         )
-        console.line(batch.batch_id)
+        document = SubmitDocument(batch_id=batch.batch_id, rollouts=batch.accepted.rollouts if batch.accepted else [])
+        if not as_json:
+            console.line(batch.batch_id)
         if not wait:
+            if as_json:
+                console.document(document)
             return
         ended = completed = 0
         reasons: Counter[str] = Counter()
-        for result in batch.results(progress=True):
+        for result in batch.results(progress=not as_json):
             ended += 1
             if result.status is RolloutStatus.COMPLETED:
                 completed += 1
             else:
                 reasons[result.failure.message if result.failure else result.status] += 1
-        for reason, count in reasons.most_common(SHOWN_REASONS):
+        if as_json:
+            known = {"ended": ended, "completed": completed, "reasons": dict(reasons.most_common())}
+            console.document(document.model_copy(update=known))
+        for reason, count in () if as_json else reasons.most_common(SHOWN_REASONS):
             console.note(f"{count} not completed: {reason}")
-        console.note(f"{completed} of {ended} completed; rolloutpool results {batch.batch_id}")
+        if not as_json:
+            console.note(f"{completed} of {ended} completed; rolloutpool results {batch.batch_id}")
         if completed < ended:
             raise typer.Exit(1)
 
 
-def status(batch_id: options.BatchId, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def status(
+    batch_id: options.BatchId,
+    url: options.Url = options.DEFAULT_URL,
+    api_key: options.ApiKey = None,
+    as_json: options.Json = False,
+) -> None:
     """Show where a batch stands."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
-        console.out.print(_status_table(client.batch(batch_id).status()))
+        state = client.batch(batch_id).status()
+    if as_json:
+        console.document(state)
+    else:
+        console.out.print(_status_table(state))
 
 
-def watch(batch_id: options.BatchId, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def watch(
+    batch_id: options.BatchId,
+    url: options.Url = options.DEFAULT_URL,
+    api_key: options.ApiKey = None,
+    as_json: options.Json = False,
+) -> None:
     """Show where a batch stands until it has ended."""
     import time
+    from contextlib import nullcontext
 
     from rich.live import Live
 
@@ -101,11 +134,15 @@ def watch(batch_id: options.BatchId, url: options.Url = options.DEFAULT_URL, api
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.client.retry import status_delays
 
-    with console.client(url, api_key) as client, Live(console=console.out, auto_refresh=False) as live:
+    shown = nullcontext() if as_json else Live(console=console.out, auto_refresh=False)
+    with console.client(url, api_key) as client, shown as live:
         batch = client.batch(batch_id)
         for delay in status_delays():
             state = batch.status()
-            live.update(_status_table(state), refresh=True)
+            if live is None:
+                console.document(state, one_line=True)
+            else:
+                live.update(_status_table(state), refresh=True)
             if state.state is BatchState.COMPLETE:
                 return
             time.sleep(delay)
@@ -116,14 +153,35 @@ def results(
     cursor: Annotated[str, typer.Option(help="Go on after the result with this cursor.")] = "0",
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Print each result as it ends, one JSON object a line, until all have ended."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
         for result in client.batch(batch_id).results(cursor):
-            # JSON escapes control characters, so that a text can neither break a line nor control the terminal.
-            typer.echo(json.dumps(result.model_dump(mode="json"), separators=(",", ":")))
+            # With and without --json.
+            console.document(result, one_line=True)
+
+
+def purge(
+    batch_id: options.BatchId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: options.Url = options.DEFAULT_URL,
+    api_key: options.ApiKey = None,
+    as_json: options.Json = False,
+) -> None:
+    """Delete everything that is kept of an ended batch. Takes a key with the scope admin."""
+    from rolloutpool_trainer.cli import console
+
+    if not yes:
+        typer.confirm(f"Delete all results of {batch_id}?", abort=True, err=True)
+    with console.client(url, api_key) as client:
+        purged = client.batch(batch_id).purge()
+    if as_json:
+        console.document(purged)
+    else:
+        console.line(f"purged {batch_id}")
 
 
 def _read(file: Path) -> Iterator[dict[str, Any]]:
@@ -149,11 +207,10 @@ def _object(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _label(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise typer.BadParameter(f"--label {text}: write name=value")
-    return name, value
+def _group(text: str) -> dict[str, Any]:
+    """Reads a group policy; the pool itself checks names and values."""
+    policy = dict(options.name_and_value(part, "--group") for part in text.split(","))
+    return {name: int(value) if value.isascii() and value.isdigit() else value for name, value in policy.items()}
 
 
 def _wait(wait: "Waiting") -> str:

@@ -1,5 +1,6 @@
 """How commands print. Text of models, trainers and the network passes `printable` and is never read as markup."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -7,13 +8,16 @@ from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import echo
 
 from rolloutpool_trainer.viewer.sanitize import printable
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from rolloutpool_trainer.client.sync import RolloutClient
 
-__all__ = ["client", "err", "fail", "grid", "line", "note", "out", "pairs", "table"]
+__all__ = ["client", "document", "err", "fail", "grid", "line", "note", "out", "pairs", "table"]
 
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -29,6 +33,17 @@ def client(url: str, api_key: str | None) -> "RolloutClient":
 def line(text: str = "", style: str = "") -> None:
     """Prints one line on stdout."""
     out.print(Text(printable(text), style=style))
+
+
+def document(value: "BaseModel", *, one_line: bool = False) -> None:
+    """Prints a model as JSON on stdout, in ASCII: so a text can neither break a line nor control the terminal.
+
+    Args:
+        value: What to print.
+        one_line: Whether others follow, each on a line.
+    """
+    fields = value.model_dump(mode="json")
+    echo(json.dumps(fields, separators=(",", ":")) if one_line else json.dumps(fields, indent=2))
 
 
 def note(text: str) -> None:

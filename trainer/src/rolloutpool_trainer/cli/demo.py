@@ -6,10 +6,10 @@ token. The demo leaves nothing running, and nothing on disk.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
+    from rolloutpool_trainer.cli.documents import DemoDocument
     from rolloutpool_trainer.client.results import FinishedRollout
     from rolloutpool_trainer.endpoint.app import CallbackApp
     from rolloutpool_trainer.endpoint.server import ServedCallback
@@ -40,10 +41,12 @@ def demo(
         int, typer.Option(min=1, max=65532, help="First of the scripted trainer's four ports.")
     ] = 8081,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up until Ctrl-C.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run calculator rollouts on a pool of their own, and check every mask."""
     from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.overview import viewer_address
     from rolloutpool_trainer.local.pool import LocalPool
 
     begun = time.perf_counter()
@@ -65,15 +68,27 @@ def demo(
                 pool.wait_flower()
             ports = ", ".join(map(str, callback.ports))
             console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
-            results, seconds = _rollouts(pool, callback, rollouts, group_size, begun)
-            _print_table(results, seconds, [child.worker_id or "" for child in pool.workers])
-            _print_example(results, loading.result())
-            faults = _print_check(results, app)
-            _print_addresses(pool)
+            results, seconds = _rollouts(pool, callback, rollouts, group_size, begun, progress=not as_json)
+            workers_shown = _by_worker(results, [child.worker_id or "" for child in pool.workers])
+            check = _check(results, app)
+            faults = check.faults
+            if as_json:
+                address = viewer_address(pool.url) if keep else None
+                console.document(_document(results, seconds, workers_shown, check, address))
+            else:
+                _print_table(results, seconds, workers_shown)
+                _print_example(results, loading.result())
+                _print_check(check)
+                _print_addresses(pool)
+                if keep:
+                    batch = viewer_address(pool.url, results[0].batch_id)
+                    console.line(f"next: open {batch}, which shows the batch that has just run")
             if keep:
                 console.note("running; Ctrl-C stops")
                 pool.join()
     console.note("stopped; nothing is left running")
+    if not keep:
+        console.note("next: `make demo KEEP=1` (or --keep) stays up and shows this batch in a browser")
     if faults:
         raise typer.Exit(1)
 
@@ -115,7 +130,7 @@ def _scripted_trainer(
 
 
 def _rollouts(
-    pool: "LocalPool", callback: "ServedCallback", rollouts: int, group_size: int, begun: float
+    pool: "LocalPool", callback: "ServedCallback", rollouts: int, group_size: int, begun: float, *, progress: bool
 ) -> "tuple[list[FinishedRollout], float]":
     """Runs the batch; returns its results, and the seconds from submission to the last."""
     from rolloutpool_trainer.cli import console
@@ -126,7 +141,7 @@ def _rollouts(
         batch = client.submit(
             _items(rollouts, group_size), defaults={"tokenizer_name": TOKENIZER}, trainer=callback.urls
         )
-        for result in batch.results(progress=True):
+        for result in batch.results(progress=progress):
             if not results:
                 console.note(f"first result {time.perf_counter() - begun:.1f} s after the start of this command")
             results.append(result)
@@ -144,16 +159,20 @@ def _items(rollouts: int, group_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_table(results: Sequence["FinishedRollout"], seconds: float, workers: Sequence[str]) -> None:
-    """Prints a row per worker, also for one that had nothing to do, and one for all."""
+def _by_worker(results: Sequence["FinishedRollout"], workers: Sequence[str]) -> "dict[str, list[FinishedRollout]]":
+    """Returns the results of each worker, also of one that had nothing to do."""
+    # A worker that was started again has another id, and those before it have results too.
+    names = [*workers, *sorted({result.worker or "" for result in results} - {*workers})]
+    return {name: [result for result in results if (result.worker or "") == name] for name in names}
+
+
+def _print_table(
+    results: Sequence["FinishedRollout"], seconds: float, workers: "Mapping[str, Sequence[FinishedRollout]]"
+) -> None:
+    """Prints a row per worker, and one for all."""
     from rolloutpool_trainer.cli import console
 
-    # A worker that was started again has another id, and those before it have results too.
-    workers = [*workers, *sorted({result.worker or "" for result in results} - {*workers})]
-    rows = [
-        (str(number), *_totals([result for result in results if (result.worker or "") == worker], seconds))
-        for number, worker in enumerate(workers, 1)
-    ]
+    rows = [(str(number), *_totals(theirs, seconds)) for number, theirs in enumerate(workers.values(), 1)]
     rows.append(("all", *_totals(results, seconds)))
     columns = ("worker", "rollouts", "turns", "tokens trained", "tokens", "rollouts/s", "alignment")
     console.table(columns, rows)
@@ -186,32 +205,74 @@ def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokeniz
         console.out.print(token_view(view, marks=False, prompt_tail=PROMPT_TAIL))
 
 
-def _print_check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> int:
-    """Compares every result with the trainer's session; returns how many things were wrong."""
+class _Check(NamedTuple):
+    """What the comparison with the trainer's own sessions has found."""
+
+    unfinished: "list[FinishedRollout]"
+    rollouts: int
+    compared: int
+    """Tokens."""
+    mismatches: int
+
+    @property
+    def faults(self) -> int:
+        """How many things were wrong."""
+        return self.mismatches + len(self.unfinished)
+
+
+def _check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> _Check:
+    """Compares every result with the trainer's session."""
     from rolloutpool_common.outcomes import RolloutStatus
-    from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.endpoint.checks import check_masks
 
-    unfinished = [result for result in results if result.status is not RolloutStatus.COMPLETED]
-    for result in unfinished[:5]:
+    checks = [check_masks(result, app.get_session(result.rollout_id).samples) for result in results if result.samples]
+    return _Check(
+        unfinished=[result for result in results if result.status is not RolloutStatus.COMPLETED],
+        rollouts=len(checks),
+        compared=sum(compared for compared, _ in checks),
+        mismatches=sum(differing for _, differing in checks),
+    )
+
+
+def _print_check(check: _Check) -> None:
+    from rolloutpool_trainer.cli import console
+
+    for result in check.unfinished[:5]:
         reason = result.failure.message if result.failure else result.finish_reason
         console.line(f"{result.rollout_id} {result.status}: {reason}", style="red")
-    checks = [check_masks(result, app.get_session(result.rollout_id).samples) for result in results if result.samples]
-    compared = sum(compared for compared, _ in checks)
-    mismatches = sum(differing for _, differing in checks)
     console.line()
     console.line(
-        f"checked by the trainer: {compared:,} tokens of {len(checks)} rollouts (id, mask, log-probability), "
-        f"{mismatches} mismatches",
-        style="bold red" if mismatches else "bold green",
+        f"checked by the trainer: {check.compared:,} tokens of {check.rollouts} rollouts (id, mask, log-probability), "
+        f"{check.mismatches} mismatches",
+        style="bold red" if check.mismatches else "bold green",
     )
-    return mismatches + len(unfinished)
+
+
+def _document(
+    results: Sequence["FinishedRollout"],
+    seconds: float,
+    workers: "Mapping[str, Sequence[FinishedRollout]]",
+    check: _Check,
+    viewer: str | None,
+) -> "DemoDocument":
+    from rolloutpool_trainer.cli.documents import DemoDocument, DemoWorker
+
+    return DemoDocument(
+        rollouts=len(results),
+        completed=len(results) - len(check.unfinished),
+        seconds=seconds,
+        compared_tokens=check.compared,
+        mismatches=check.mismatches,
+        workers=[DemoWorker(worker=name, rollouts=len(theirs)) for name, theirs in workers.items()],
+        viewer=viewer,
+    )
 
 
 def _print_addresses(pool: "LocalPool") -> None:
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.overview import viewer_address
 
     pool.wait_flower()
     flower = f"{pool.flower_url}  (user:password {pool.flower_auth})"
     console.line()
-    console.pairs({"API docs": f"{pool.url}/docs", "Flower": flower})
+    console.pairs({"API docs": f"{pool.url}/docs", "Flower": flower, "viewer": viewer_address(pool.url)})

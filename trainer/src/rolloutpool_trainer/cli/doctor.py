@@ -33,6 +33,8 @@ class DoctorVerdict(StrEnum):
     """It works, but not for everybody or not well."""
     FAILED = "failed"
     """Rollouts will not run."""
+    NOT_CHECKED = "not checked"
+    """Nothing is known; the detail says why."""
 
 
 @dataclass(frozen=True)
@@ -50,25 +52,37 @@ def doctor(
     ] = None,
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Check API, Redis, workers, tokenizers and callback ports."""
     from rich.text import Text
 
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import DoctorDocument
 
-    styles = {DoctorVerdict.OK: "green", DoctorVerdict.WARNING: "yellow", DoctorVerdict.FAILED: "bold red"}
+    styles = {
+        DoctorVerdict.OK: "green",
+        DoctorVerdict.WARNING: "yellow",
+        DoctorVerdict.FAILED: "bold red",
+        DoctorVerdict.NOT_CHECKED: "dim",
+    }
     with console.client(url, api_key) as client:
         findings = list(examine(client, callback or ()))
-    rows = [
-        (finding.check, Text(finding.verdict, style=styles[finding.verdict]), finding.detail) for finding in findings
-    ]
-    console.table(("check", "verdict", "detail"), rows)
-    if any(finding.verdict is DoctorVerdict.FAILED for finding in findings):
+    ok = not any(finding.verdict is DoctorVerdict.FAILED for finding in findings)
+    if as_json:
+        console.document(DoctorDocument(ok=ok, findings=findings))
+    else:
+        rows = [
+            (finding.check, Text(finding.verdict, style=styles[finding.verdict]), finding.detail)
+            for finding in findings
+        ]
+        console.table(("check", "verdict", "detail"), rows)
+    if not ok:
         raise typer.Exit(1)
 
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
-    """Runs the checks in order. A check that depends on a failed one is left out.
+    """Runs the checks in order. One that depends on a failed one is not made, and says so.
 
     Args:
         client: Of the pool to look at.
@@ -85,6 +99,7 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         client.health()
     except ClientError as error:
         yield DoctorFinding("API", DoctorVerdict.FAILED, f"{error}; start one with: rolloutpool up")
+        yield from (_not_checked(check, "the API does not answer") for check in ("readiness", "workers", "tokenizers"))
     else:
         elapsed = (time.perf_counter() - started) * 1000
         yield DoctorFinding("API", DoctorVerdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
@@ -92,15 +107,20 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         try:
             workers = client.workers()
         except Unauthorized as error:
-            yield DoctorFinding(
-                "workers", DoctorVerdict.WARNING, f"not checked, which takes a key with the scope admin: {error}"
+            yield from (
+                _not_checked(check, f"it takes a key with the scope admin: {error}")
+                for check in ("workers", "tokenizers")
             )
         else:
             yield from _workers(workers)
     if not callbacks:
-        yield DoctorFinding("callbacks", DoctorVerdict.OK, "not checked; --callback URL checks one")
+        yield _not_checked("callbacks", "--callback URL checks one")
     for callback in callbacks:
         yield _callback(callback)
+
+
+def _not_checked(check: str, why: str) -> DoctorFinding:
+    return DoctorFinding(check, DoctorVerdict.NOT_CHECKED, why)
 
 
 def _readiness(answer: "Ready | ErrorDetail") -> Iterator[DoctorFinding]:
@@ -120,6 +140,7 @@ def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "workers", DoctorVerdict.FAILED, "none is alive; start one with: rolloutpool worker --redis URL"
         )
+        yield _not_checked("tokenizers", "no worker is alive")
         return
     slots = sum(worker.slots for worker in alive)
     running = sum(worker.running for worker in alive)

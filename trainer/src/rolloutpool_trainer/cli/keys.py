@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rolloutpool_common.security.api_keys import KeyScope, make_key
+from rolloutpool_trainer.cli import options
 
 __all__ = ["make_api_key", "make_secrets_key"]
 
@@ -15,14 +16,19 @@ __all__ = ["make_api_key", "make_secrets_key"]
 def make_api_key(
     name: Annotated[str, typer.Argument(help="Owner of the batches; a second key of this name sees the same ones.")],
     scopes: Annotated[str, typer.Option(help="Some of submit, read, admin, separated by commas.")] = "submit,read",
+    as_json: options.Json = False,
 ) -> None:
     """Make an API key: the key, which is shown once, and its entry for the API."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import KeyDocument
 
     try:
         key, made = make_key(name, [KeyScope(scope.strip()) for scope in scopes.split(",")])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if as_json:
+        console.document(KeyDocument(key=key, entry=made.entry()))
+        return
     console.pairs({"key": key, "entry": made.entry()})
     console.note(
         "key: for the callers, as ROLLOUTPOOL_API_KEY; it is kept nowhere. "
@@ -30,9 +36,14 @@ def make_api_key(
     )
 
 
-def make_secrets_key() -> None:
+def make_secrets_key(as_json: options.Json = False) -> None:
     """Make a key for ROLLOUTPOOL_SECRETS_FILE, with which API and workers encrypt callers' secrets in Redis."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import SecretsKeyDocument
     from rolloutpool_trainer.local.state import new_secrets_key
 
-    console.line(new_secrets_key())
+    key = new_secrets_key()
+    if as_json:
+        console.document(SecretsKeyDocument(key=key))
+    else:
+        console.line(key)

@@ -4,19 +4,25 @@ from typing import Annotated
 
 import typer
 
-from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.cli import completion, options
 
 __all__ = ["dead_letters", "preflight", "requeue", "workers"]
 
-Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.")]
+Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.", autocompletion=completion.dead_uids)]
 
 
-def workers(url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def workers(
+    url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None, as_json: options.Json = False
+) -> None:
     """List all worker processes, with what each runs now."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import WorkersDocument
 
     with console.client(url, api_key) as client:
         found = client.workers()
+    if as_json:
+        console.document(WorkersDocument(workers=found))
+        return
     rows = [
         (
             worker.worker_id,
@@ -39,24 +45,35 @@ def preflight(
     server_urls: Annotated[list[str], typer.Argument(help="Callback endpoints, e.g. http://trainer:8081")],
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Ask a worker whether it reaches these callback ports."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import PreflightDocument
 
     with console.client(url, api_key) as client:
         found = client.preflight(server_urls)
-    for endpoint in found:
-        console.line(f"{'ok  ' if endpoint.ok else 'FAIL'} {endpoint.server_url}  {endpoint.detail}")
-    if not all(endpoint.ok for endpoint in found):
+    ok = all(endpoint.ok for endpoint in found)
+    if as_json:
+        console.document(PreflightDocument(ok=ok, endpoints=found))
+    else:
+        for endpoint in found:
+            console.line(f"{'ok  ' if endpoint.ok else 'FAIL'} {endpoint.server_url}  {endpoint.detail}")
+    if not ok:
         raise typer.Exit(1)
 
 
-def dead_letters(url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def dead_letters(
+    url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None, as_json: options.Json = False
+) -> None:
     """List rollouts that killed their workers, and pushes that were given up."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
         letters = client.dead_letters()
+    if as_json:
+        console.document(letters)
+        return
     for uid in letters.rollouts:
         console.line(f"rollout {uid}")
     for uid in letters.pushes:
@@ -65,9 +82,19 @@ def dead_letters(url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey
         console.line("none")
 
 
-def requeue(uid: Uid, url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None) -> None:
+def requeue(
+    uid: Uid,
+    url: options.Url = options.DEFAULT_URL,
+    api_key: options.ApiKey = None,
+    as_json: options.Json = False,
+) -> None:
     """Run a dead rollout once more, as a batch of its own."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import BatchDocument
 
     with console.client(url, api_key) as client:
-        console.line(f"batch {client.requeue(uid).batch_id}")
+        batch_id = client.requeue(uid).batch_id
+    if as_json:
+        console.document(BatchDocument(batch_id=batch_id))
+    else:
+        console.line(f"batch {batch_id}")

@@ -5,27 +5,32 @@ from typing import Annotated
 
 import typer
 
+from rolloutpool_trainer.cli import completion
+
 __all__ = [
     "DEFAULT_URL",
     "ApiKey",
     "BatchId",
     "FlowerPort",
     "Host",
+    "Json",
     "Port",
     "Redis",
     "StatePath",
     "Tokenizers",
     "Url",
+    "name_and_value",
 ]
 
-DEFAULT_URL = "http://127.0.0.1:9000"
+DEFAULT_URL = completion.DEFAULT_URL
 
 Url = Annotated[str, typer.Option("--url", envvar="ROLLOUTPOOL_URL", help="Where the pool's API is.")]
 ApiKey = Annotated[
     str | None,
     typer.Option("--api-key", envvar="ROLLOUTPOOL_API_KEY", show_envvar=True, help="Bearer key of the pool's API."),
 ]
-BatchId = Annotated[str, typer.Argument(help="The id that `submit` printed.")]
+BatchId = Annotated[str, typer.Argument(help="The id that `submit` printed.", autocompletion=completion.batch_ids)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/schemas has a schema for each command.")]
 Host = Annotated[str, typer.Option("--host", envvar="ROLLOUTPOOL_API_HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", envvar="ROLLOUT_SERVER_PORT", min=1, max=65535, help="Port of the API.")]
 FlowerPort = Annotated[
@@ -49,3 +54,11 @@ Tokenizers = Annotated[
     list[str] | None,
     typer.Option("--tokenizer", help="Load it before taking work; may be repeated. Also ROLLOUTPOOL_TOKENIZERS."),
 ]
+
+
+def name_and_value(text: str, option: str) -> tuple[str, str]:
+    """Reads `name=value`; raises `BadParameter`, which names the option."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{option} {text}: write name=value")
+    return name, value

@@ -1,10 +1,14 @@
 """`rolloutpool up`: the whole pool on this machine, in the foreground."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rolloutpool_trainer.cli import options
+
+if TYPE_CHECKING:
+    from rolloutpool_trainer.cli.documents import UpDocument
+    from rolloutpool_trainer.local.pool import LocalPool
 
 __all__ = ["up"]
 
@@ -18,6 +22,7 @@ def up(
     state: options.StatePath = None,
     redis: options.Redis = "",
     tokenizer: options.Tokenizers = None,
+    as_json: options.Json = False,
 ) -> None:
     """Start a pool on this machine: Redis (unless --redis names one), API, workers and Flower.
 
@@ -26,6 +31,7 @@ def up(
     """
     from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.overview import viewer_address
     from rolloutpool_trainer.local.pool import LocalPool
     from rolloutpool_trainer.local.state import default_state
 
@@ -43,10 +49,15 @@ def up(
     stopping = "stopping: workers finish or give back what they run; once more ends everything at once"
     with stop_on_signals(pool.kill, lambda: console.note(stopping)), pool:
         pool.wait_flower()
+        if as_json:
+            console.document(_document(pool, own_redis=not redis))
+            pool.join()
+            return
         console.pairs(
             {
                 "API": pool.url,
                 "API docs": f"{pool.url}/docs",
+                "viewer": viewer_address(pool.url),
                 **({"Flower": f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"} if flower else {}),
                 "workers": workers,
                 "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
@@ -57,3 +68,21 @@ def up(
         )
         console.note("running; Ctrl-C stops")
         pool.join()
+
+
+def _document(pool: "LocalPool", *, own_redis: bool) -> "UpDocument":
+    from rolloutpool_trainer.cli.documents import UpDocument
+    from rolloutpool_trainer.cli.overview import viewer_address
+
+    return UpDocument(
+        api=pool.url,
+        docs=f"{pool.url}/docs",
+        viewer=viewer_address(pool.url),
+        flower=pool.flower_url,
+        flower_auth_file=None if pool.flower_url is None else str(pool.state.flower_auth),
+        workers=len(pool.workers),
+        redis_url_file=str(pool.state.redis_url) if own_redis else None,
+        secrets_file=str(pool.secrets_file),
+        state=str(pool.state.path),
+        logs=str(pool.state.logs),
+    )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.cli import completion, options
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
@@ -15,7 +15,9 @@ __all__ = ["cancel", "show"]
 
 
 def show(
-    rollout_id: Annotated[str, typer.Argument(help="The pool's uid, or the caller's own id.")],
+    rollout_id: Annotated[
+        str, typer.Argument(help="The pool's uid, or the caller's own id.", autocompletion=completion.ids)
+    ],
     tokenizer: Annotated[
         str | None, typer.Option(help="Shows tokens as text, not as ids; needs the extra `callback`.")
     ] = None,
@@ -25,6 +27,7 @@ def show(
     ] = None,
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Show one rollout: how it went, and which of its tokens are trained."""
     from rolloutpool_common.protocol.result import RolloutResult
@@ -38,6 +41,9 @@ def show(
         if result is None:
             raise TrainerError(f"rollout {view.uid} is {view.status}; there is a page of it once it has ended")
         _write_page(result, tokenizer, html)
+        return
+    if as_json:
+        console.document(view)
         return
     console.pairs(
         {
@@ -59,13 +65,15 @@ def show(
 
 
 def cancel(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="A batch or a rollout.")],
+    identity: Annotated[str, typer.Argument(metavar="ID", help="A batch or a rollout.", autocompletion=completion.ids)],
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """End a batch or one rollout. Rollouts that had ended before keep their result."""
     from rolloutpool_common.protocol.ids import is_batch_id
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import CancelDocument
 
     with console.client(url, api_key) as client:
         if is_batch_id(identity):
@@ -73,7 +81,9 @@ def cancel(
             known = True
         else:
             known = client.cancel_rollout(identity)
-    if known:
+    if as_json:
+        console.document(CancelDocument(id=identity, submitted=known))
+    elif known:
         console.line(f"cancelled {identity}")
     else:
         console.line(f"{identity} was not submitted yet; if it comes within 10 minutes, it is cancelled")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rolloutpool_trainer.cli import options
+
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
 
@@ -25,7 +27,7 @@ def check_tokenizer(
         typer.Option(metavar="CONSTRUCT", help="A construct that your rollouts do not meet; repeat it."),
     ] = None,
     explain: Annotated[bool, typer.Option(help="Show ours and the template's text where they differ first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Report what a tokenizer and its chat template do to token ids.
 
@@ -64,6 +66,7 @@ def check_tokenizer(
 def conformance(
     cases: Annotated[Path, typer.Argument(metavar="CASES.json", help="A case file in the golden format.")],
     tokenizers: Annotated[Path, typer.Option(help="The directory that holds a directory for each tokenizer.")],
+    as_json: options.Json = False,
 ) -> None:
     """Run a file of golden cases against this installation; exit code 1 if one fails."""
     from rolloutpool_trainer.cli import console
@@ -76,15 +79,17 @@ def conformance(
         raise typer.BadParameter(f"{cases} holds neither `cases` nor `multi_turn`.", param_hint="CASES.json")
     _import()
     from rolloutpool_common.rendering.checks.conformance import run
+    from rolloutpool_trainer.cli.documents import CaseOutcome, ConformanceDocument
 
-    passed = failed = 0
-    for outcome in run(document, tokenizers):
-        if outcome.faults:
-            failed += 1
+    found = [CaseOutcome(name=outcome.name, faults=list(outcome.faults)) for outcome in run(document, tokenizers)]
+    failed = [outcome for outcome in found if outcome.faults]
+    passed = len(found) - len(failed)
+    if as_json:
+        console.document(ConformanceDocument(passed=passed, failed=len(failed), cases=found))
+    else:
+        for outcome in failed:
             console.line(f"FAILED {outcome.name}: {'; '.join(outcome.faults)}")
-        else:
-            passed += 1
-    console.line(f"{passed} passed, {failed} failed")
+        console.line(f"{passed} passed, {len(failed)} failed")
     if failed:
         raise typer.Exit(1)
 

@@ -25,6 +25,7 @@ def view(
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Opens it in this machine's browser.")] = False,
     api_key: options.ApiKey = None,
+    as_json: options.Json = False,
 ) -> None:
     """Look at results in a browser, from a file or from a pool. Prints the address; Ctrl-C ends it.
 
@@ -33,6 +34,7 @@ def view(
     import webbrowser
 
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import ViewDocument
     from rolloutpool_trainer.viewer.server import ViewerServer
 
     found = _source(source, api_key)
@@ -41,7 +43,10 @@ def view(
         server = ViewerServer(found, port=port, pieces=pieces)
     except OSError as error:
         raise typer.BadParameter(f"cannot listen on port {port}: {error.strerror}", param_hint="--port") from None
-    console.line(server.address)
+    if as_json:
+        console.document(ViewDocument(address=server.address), one_line=True)
+    else:
+        console.line(server.address)
     console.note("Ctrl-C ends it.")
     if browser:
         webbrowser.open(server.address)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.protocol.annotations import GroupStatistics
-from rolloutpool_common.protocol.batch import BatchAccepted, BatchState, BatchStatus
+from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
@@ -220,6 +220,10 @@ class AsyncBatch:
     async def cancel(self) -> None:
         """Ends every rollout of the batch that has not ended; their results say `cancelled`."""
         await self._client.ask(calls.cancel(self.batch_id))
+
+    async def purge(self) -> BatchPurged:
+        """Deletes all that is kept of the batch, which must have ended; takes the scope `admin`."""
+        return await self._client.ask(calls.purge(self.batch_id))
 
     async def wait(self, timeout: float | None = None) -> BatchStatus:
         """Waits until all rollouts have ended.

@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rolloutpool_common.protocol.batch import (
     BatchAccepted,
+    BatchPurged,
     BatchStatus,
     Delivery,
     Priority,
@@ -231,6 +232,13 @@ def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
 def cancel(batch_id: str) -> Call[None]:
     """`DELETE /v1/batches/{id}`; ends what has not ended, and has no answer to read."""
     return Call(method="DELETE", path=resource("batches", batch_id), read=_nothing)
+
+
+def purge(batch_id: str) -> Call[BatchPurged]:
+    """`DELETE /v1/batches/{id}?purge=true`; the batch must have ended, and the key must have the scope `admin`."""
+    return Call(
+        method="DELETE", path=resource("batches", batch_id), params={"purge": "true"}, read=read_model(BatchPurged)
+    )
 
 
 def rollout_view(rollout_id: str) -> Call[RolloutView]:

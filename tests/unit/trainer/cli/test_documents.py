@@ -1,0 +1,146 @@
+"""`--json`: every command has it and a schema, and what it prints is as the schema says."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+from tests.support.answered_pool import answer_all
+from tests.support.api_documents import BATCH
+from tests.support.stub_pool import Answer, StubPool, stub_pool
+from typer.testing import CliRunner, Result
+
+from rolloutpool_trainer.cli import app, tokenizer_report
+from rolloutpool_trainer.cli.documents import DOCUMENTS, LOG_LINES, json_schemas
+
+SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+ACTORS = ("api", "worker", "flower")
+"""They become the actor, and print nothing but its log."""
+ELSEWHERE = {"check-tokenizer", "conformance", "up", "demo", "mock-trainer", "view"}
+"""Their documents are checked where these commands are tested with what they need."""
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
+    with stub_pool() as served:
+        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
+        yield served
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+def check(command: str, text: str, *, lines: int | None = None) -> Any:
+    """Reads what a command printed, by the published schema."""
+    schema = json.loads((SCHEMAS / f"{command}.json").read_text())
+    validator = Draft202012Validator(schema)
+    documents = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
+    assert len(documents) == (lines or 1)
+    for document in documents:
+        validator.validate(document)
+        # A schema that lets anything through would prove nothing.
+        assert not validator.is_valid({})
+        assert not validator.is_valid([])
+    # A terminal obeys no part of it.
+    assert text.isascii()
+    return documents[0]
+
+
+def test_every_command_has_the_option_and_a_schema() -> None:
+    for name, command in COMMANDS.items():
+        assert any("--json" in parameter.opts for parameter in command.params), name
+        assert name in {*DOCUMENTS, *ACTORS, "check-tokenizer"}, name
+    files = {path.stem for path in SCHEMAS.glob("*.json")}
+    assert files == {*DOCUMENTS, LOG_LINES, "check-tokenizer"}
+
+
+@pytest.mark.parametrize("name", json_schemas())
+def test_the_published_schemas_are_current(name: str) -> None:
+    """`make generate` writes them."""
+    assert json.loads((SCHEMAS / f"{name}.json").read_text()) == json_schemas()[name]
+
+
+def test_the_schema_of_check_tokenizer_is_current() -> None:
+    assert json.loads((SCHEMAS / "check-tokenizer.json").read_text()) == tokenizer_report.json_schema()
+
+
+CALLS: dict[str, tuple[list[str], int | None]] = {
+    "submit": (["-"], None),
+    "status": ([BATCH], None),
+    "watch": ([BATCH], 1),
+    "results": ([BATCH], 2),
+    "batches": ([], None),
+    "groups": ([BATCH], None),
+    "purge": ([BATCH, "--yes"], None),
+    "show": ([f"{BATCH}-0"], None),
+    "cancel": ([BATCH], None),
+    "open": ([BATCH, "--print"], None),
+    "doctor": ([], None),
+    "workers": ([], None),
+    "preflight": (["http://h:1"], None),
+    "dead-letters": ([], None),
+    "requeue": ([f"{BATCH}-0"], None),
+    "make-key": (["ann"], None),
+    "make-secrets-key": ([], None),
+    "logs": ([], 2),
+}
+"""Arguments of each command, and how many lines it prints where these are documents of their own."""
+
+
+def test_no_command_is_left_out() -> None:
+    assert {*CALLS, *ELSEWHERE, *ACTORS} >= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_what_is_printed_is_what_the_schema_says(
+    pool: StubPool, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_all(pool)
+    monkeypatch.setenv("ROLLOUTPOOL_STATE", str(tmp_path))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "api.log").write_text('{"event": "x", "timestamp": "2026"}\nplain \x1b[31m\n')
+    arguments, lines = CALLS[command]
+    done = run(command, *arguments, "--json", stdin='{"messages": []}')
+    assert done.exit_code == 0, done.output
+    check(command, done.stdout, lines=lines)
+
+
+def test_submit_waits_and_then_prints_one_document(pool: StubPool) -> None:
+    answer_all(pool)
+    done = run("submit", "-", "--wait", "--json", stdin='{"messages": []}')
+    document = check("submit", done.stdout)
+    assert (document["ended"], document["completed"], document["reasons"]) == (2, 2, {})
+
+
+def test_what_fails_still_prints_its_document(pool: StubPool) -> None:
+    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
+    pool.on("GET", "/readyz", Answer(503, {"error": {"message": "not ready", "reasons": ["Redis"]}}))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": []}))
+    done = run("doctor", "--json")
+    assert done.exit_code == 1
+    assert check("doctor", done.stdout)["ok"] is False
+
+
+def test_an_error_is_no_document(pool: StubPool) -> None:
+    done = run("status", BATCH, "--json")
+    assert (done.exit_code, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("command", ACTORS)
+@pytest.mark.parametrize(("option", "form"), [(["--json"], "json"), ([], None)])
+def test_actors_log_json(command: str, option: list[str], form: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def become(_: str, __: list[str]) -> None:
+        seen["form"] = os.environ.get("ROLLOUTPOOL_LOG_FORMAT")
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "execv", become)
+    run(command, "--redis", "redis://127.0.0.1:1", *option)
+    assert seen == {"form": form}
