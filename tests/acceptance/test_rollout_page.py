@@ -115,7 +115,7 @@ def test_pointing_at_a_token_tells_where_it_came_from(show: Opener) -> None:
         "policy step-7",
         "position 31 in sample 1",
     ]
-    page.locator(".sample .run.g i").first.hover()
+    page.locator(".sample .run.g .block").first.hover(position={"x": 12, "y": 30})
     assert "mask 0" in footer.inner_text()
     assert "log-prob" not in footer.inner_text()
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser
 from tests.support.axe import needs_axe, violations
 from tests.support.browsers import needs_browser
-from tests.support.finished_rollouts import forked
+from tests.support.finished_rollouts import forked, rollout, sample
 from tests.support.viewed_batches import BATCH, answers, batch_line, rollout_answers
 from tests.support.viewed_pool import viewed
 
@@ -40,7 +40,8 @@ def everything() -> dict[str, Any]:
         Message(role="tool", content="42", tool_call_id="c1"),
     ]
     first = forked(messages=messages, labels={"step": "3"}, warnings=["zero_logprobs"])
-    made = rollout_answers(first, forked()) | answers(64)
+    other = rollout(sample("<user>ask", ("sampled", "<think>no</think>", 1), ("glue", "42", 1)))
+    made = rollout_answers(first, other) | answers(64)
     advantages = [[(at % 9 - 4) / 4 for at in range(len(one.response_ids))] for one in first.samples]
     said = {"uid": UID, "scalars": {"reward": 1.0}, "streams": {"advantage": advantages}}
     attempt = {"attempt": 1, "worker": "w1", "claimed_ms": 5, "ended_ms": 9, "outcome": "requeued", "turns": 1}

@@ -7,7 +7,7 @@ import { readingsOf } from "./readings.js";
 import { useRollout } from "./rollout.js";
 import { allRuns, commonIds, lengthOf, runAt, runsBetween } from "./runs.js";
 import { duration, figure, state, visible } from "./text.js";
-import { drawRun, factsOf } from "./tokens.js";
+import { drawRun, factsOf, tokenAt } from "./tokens.js";
 
 const BEFORE = 60; // Tokens in common that are shown …
 const AFTER = 600; // … and tokens from where they part.
@@ -55,7 +55,7 @@ const Sides = ({ results, readers, params }) => {
         ...runsBetween(window_, 0, part.at).map((run) => drawRun(run, sample, texts)),
         ...runsBetween(window_, part.at, Infinity).map((run) => drawRun(run, sample, texts)),
       );
-      boxes.current[side].querySelector(`.block[data-start="${part.at}"] > i`)?.classList.add("parts");
+      tokenAt(boxes.current[side], part.at)?.classList.add("parts");
     });
   }, [part, ...readers]);
   const open = (side) => address(["rollout", results[side].uid], { at: part ? `${chosen[side]}.${part.at}` : "" });
@@ -76,5 +76,5 @@ const Sides = ({ results, readers, params }) => {
       ${facts && facts[side] && html`<dl><dt>from</dt><dd>${visible(facts[side].run.kind)}${facts[side].run.turn == null ? "" : `, turn ${figure(facts[side].run.turn)}`}</dd>
         <dt>id</dt><dd><code>${facts[side].id}</code></dd><dt>log-prob</dt><dd>${facts[side].logprob === null ? "none" : facts[side].logprob.toFixed(4)}</dd>
         <dt>policy</dt><dd>${visible(facts[side].run.policy ?? "none")}</dd></dl>`}
-      <div class="sample"><div class="tokens by-mask" tabindex="0" role="region" aria-label="tokens of rollout ${side + 1}" ref=${(box) => { boxes.current[side] = box; }}></div></div></section>`)}</div></div>`;
+      <div class="sample" hidden=${!part}><div class="tokens by-mask" tabindex="0" role="region" aria-label="tokens of rollout ${side + 1}" ref=${(box) => { boxes.current[side] = box; }}></div></div></section>`)}</div></div>`;
 };

@@ -1,5 +1,6 @@
 // What tokens can be coloured by. No layer needs colour: each has underlines, fills or words of its own.
 import { figure, visible } from "./text.js";
+import { divide } from "./tokens.js";
 
 /** Key, name in the address, and what it is called. */
 export const LAYERS = [
@@ -57,9 +58,11 @@ export const paintStream = (box, sample, values, scale) => {
   for (const block of box.querySelectorAll(".block")) {
     const start = Number(block.dataset.start) - prompt;
     if (start < 0) continue;
-    let at = start;
+    const held = values?.slice(start, start + Number(block.dataset.n)) ?? [];
+    if (scale && held.some((value) => typeof value === "number")) divide(block);
+    let at = 0;
     for (const token of block.children) {
-      const value = values?.[at++];
+      const value = held[at++];
       const plain = token.className.replace(OLD, "");
       token.className = scale && typeof value === "number" ? `${plain} a${classOf(value, scale)}` : plain;
     }

@@ -6,7 +6,7 @@ import { Failure, useKeys } from "./parts.js";
 import { readingsOf } from "./readings.js";
 import { allRuns, brokenLists, contradicts, idAt, lengthOf, versionsOf } from "./runs.js";
 import { figure, visible } from "./text.js";
-import { drawSample, factsOf, placeOf, tokenAt } from "./tokens.js";
+import { divide, drawSample, factsOf, placeOf, tokenAt } from "./tokens.js";
 
 const STREAM = "stream:";
 
@@ -112,9 +112,20 @@ const Drawn = ({ result, streams, reader, params }) => {
     if (params.at && samples[sample]) go(tokenAt(boxes.current[sample], place));
   }, [samples, reader, params.at]);
 
+  useLayoutEffect(() => {
+    if (borders) for (const box of boxes.current) box?.querySelectorAll(".block").forEach(divide);
+  }, [samples, reader, borders]);
+
+  const pointed = ({ target, clientX, clientY }) => {
+    if (!target.matches?.(".block")) return target.matches?.(".block > i") ? target : null;
+    divide(target);
+    const under = document.elementFromPoint(clientX, clientY);
+    return under?.matches(".block > i") ? under : null;
+  };
   const pin = (event) => {
-    if (!event.target.matches?.(".block > i")) return;
-    inspect(event.target);
+    const token_ = pointed(event);
+    if (!token_) return;
+    inspect(token_);
     const now = where();
     setParams({ at: `${now.sample}.${now.place}` });
   };
@@ -130,7 +141,7 @@ const Drawn = ({ result, streams, reader, params }) => {
     <p class="legend by-${layer}">${(layer === "stream" ? (scale ? streamLegend(scale) : []) : legendOf(layer, versions)).map(
       ([run, token_, says], at) => html`<span key=${at} class="run ${run}"><i class=${token_}>${says}</i></span> `,
     )}</p>
-    <div class="by-${layer} ${borders ? "borders" : ""}" onPointerOver=${(event) => event.target.matches?.(".block > i") && inspect(event.target)} onClick=${pin}>
+    <div class="by-${layer} ${borders ? "borders" : ""}" onPointerOver=${(event) => inspect(pointed(event))} onClick=${pin}>
       ${samples.map((sample, at) => html`<div key=${at} class="sample"><h3>Sample ${at + 1} <span class="soft">${figure(sample.prompt_ids.length)} + ${figure(sample.response_ids.length)} tokens</span></h3>
         <div ref=${(box) => { boxes.current[at] = box; }}></div></div>`)}
       ${!samples.length && html`<p>There are no samples: no turn was proved.</p>`}</div>

@@ -4,7 +4,7 @@
 import { contradicts, idAt, runAt } from "./runs.js";
 import { visible } from "./text.js";
 
-const BLOCK = 400; // A block ends at the first end of a line after so many tokens …
+const BLOCK = 400; // A block ends at the first end of a line behind so many tokens …
 const LONGEST = 600; // … and at the latest after so many.
 const LOGPROBS = [0.01, 0.1, 0.5, 0.9].map(Math.log); // Lower edges of the classes q1 to q4.
 const KINDS = { sampled: "s", glue: "g", synth_close: "c", prompt: "o", shared: "o" };
@@ -24,6 +24,30 @@ const element = (tag, text, name = "") => {
   return made;
 };
 
+// Only trained tokens differ in their looks. A block of others is one text until somebody points at it or paints it.
+const undivided = new WeakMap();
+
+const tokenElement = (text, q = "") => {
+  const made = document.createElement("i");
+  const name = text === "" ? `${q} more` : q;
+  if (name) made.className = name;
+  made.textContent = text;
+  return made;
+};
+
+/** Gives each token of a block an element of its own. */
+export const divide = (block) => {
+  const texts = undivided.get(block);
+  if (!texts) return;
+  undivided.delete(block);
+  block.replaceChildren(...texts.map((text) => tokenElement(text)));
+};
+
+const endOfBlock = (texts, from, end) => {
+  for (let at = from + BLOCK; at < Math.min(from + LONGEST, end); at++) if (texts[at].endsWith("\n")) return at + 1;
+  return Math.min(from + LONGEST, end);
+};
+
 /** Makes the elements of a run, in blocks. */
 export const drawRun = (run, sample, texts, versions = []) => {
   const prompt = sample.prompt_ids.length;
@@ -31,25 +55,23 @@ export const drawRun = (run, sample, texts, versions = []) => {
   const version = versions.indexOf(run.policy);
   box.className = `run ${KINDS[run.kind] ?? "x"} ${run.trained ? "m" : "u"}${contradicts(run) ? " contradicts" : ""}${version < 0 ? "" : ` v${version % VERSIONS}`}`;
   if (version >= 0) box.dataset.policy = visible(run.policy);
-  const token = document.createElement("i");
   const end = run.start + run.n;
   for (let at = run.start; at < end; ) {
+    const to = endOfBlock(texts, at, end);
+    const held = texts.slice(at, to);
     const block = document.createElement("span");
     block.className = "block";
     block.dataset.start = at;
-    for (let count = 0; at < end && count < LONGEST; at++, count++) {
-      const made = token.cloneNode(false);
-      const text = texts[at];
-      if (run.trained) made.className = text === "" ? `q${chance(sample.response_logprobs[at - prompt])} more` : `q${chance(sample.response_logprobs[at - prompt])}`;
-      else if (text === "") made.className = "more";
-      made.textContent = text;
-      block.append(made);
-      if (count >= BLOCK && text.endsWith("\n")) {
-        at++;
-        break;
-      }
+    block.dataset.n = held.length;
+    if (run.trained) block.append(...held.map((text, n) => tokenElement(text, `q${chance(sample.response_logprobs[at + n - prompt])}`)));
+    else {
+      undivided.set(block, held);
+      // What continues a character has a mark, which only an element can have.
+      if (held.includes("")) divide(block);
+      else block.textContent = held.join("");
     }
     box.append(block);
+    at = to;
   }
   return box;
 };
@@ -126,7 +148,8 @@ export const factsOf = (place, sample, runs) => {
 export const tokenAt = (root, place) => {
   for (const block of root?.querySelectorAll(".block") ?? []) {
     const start = Number(block.dataset.start);
-    if (place < start || place >= start + block.children.length) continue;
+    if (place < start || place >= start + Number(block.dataset.n)) continue;
+    divide(block);
     const fold = block.closest("details");
     if (fold) fold.open = true;
     return block.children[place - start];
