@@ -149,5 +149,7 @@ def test_the_program_of_the_document_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     drifts = [float(number) for number in re.findall(r"drift ([0-9.e+-]+)", done.stdout)]
     assert len(drifts) == 6
+    rewards = [float(number) for number in re.findall(r"reward ([0-9.]+)", done.stdout)]
+    assert sum(rewards) > 0, "nothing was rewarded, so nothing was learnt"
     # The first group was sampled by the very weights that it trains.
     assert drifts[0] < 1e-4
