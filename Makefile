@@ -22,7 +22,9 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 # Each has an environment of its own, because their packages do not go together.
-TRAINERS := verifiers trl
+TRAINERS := verifiers marin trl
+# What needs a newer Python is left out where there is none.
+PYTHON_marin := python3.12
 KEEP ?=
 PROMETHEUS ?=
 QUICK ?=
@@ -92,14 +94,18 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	exit $$failed
 
 test-trainers: ## Train with TRL through a pool, and give real types of other trainers our samples (torch: several GB in build/trainers)
-	@for name in $(TRAINERS); do \
-	  folder=build/trainers/$$name; wanted=tests/trainers/$$name.txt; \
-	  cmp --quiet $$wanted $$folder/requirements.txt || { \
-	    echo "making $$folder"; rm -rf $$folder; mkdir -p build/trainers; $(PYTHON) -m venv $$folder \
-	    && $$folder/bin/pip install --quiet --disable-pip-version-check -r $$wanted \
-	    && cp $$wanted $$folder/requirements.txt; } || exit 1; \
-	  HF_HUB_OFFLINE=1 $$folder/bin/python -m pytest --noconftest tests/trainers/test_$$name*.py $(ARGS) || exit 1; \
-	done
+	@$(foreach name,$(TRAINERS),$(call test_trainer,$(name),$(or $(PYTHON_$(name)),$(PYTHON))) &&) true
+
+# $(1) is the environment, $(2) its Python. It is made once, and again when its list of packages has changed.
+define test_trainer
+{ $(2) -c "" 2>/dev/null || { echo "$(1): skipped, there is no $(2)"; false; } } && { \
+  cmp --quiet tests/trainers/$(1).txt build/trainers/$(1)/requirements.txt || { echo "making build/trainers/$(1)" \
+    && rm -rf build/trainers/$(1) && mkdir -p build/trainers && $(2) -m venv build/trainers/$(1) \
+    && build/trainers/$(1)/bin/pip install --quiet --disable-pip-version-check -r tests/trainers/$(1).txt \
+    && cp tests/trainers/$(1).txt build/trainers/$(1)/requirements.txt; } || exit 1; \
+  HF_HUB_OFFLINE=1 build/trainers/$(1)/bin/python -m pytest --noconftest tests/trainers/test_$(1)*.py $(ARGS) || exit 1; \
+} ; true
+endef
 
 # Debian's package is unpacked and not installed: it would start a service. `PROMETHEUS` may name a folder that has both programs.
 $(MONITORING)/.complete:

@@ -229,14 +229,13 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
     "marin_conversation": TrainerFormat(
         "marin-rolloutengine 0.2.227, rolloutengine/models.py, `ConversationRecord`",
         Forks.ROWS,
-        "policy versions, the reward",
+        "its `steps` (what each turn was asked), policy versions, the reward",
         {
-            "messages": lambda row: row.messages,
-            "prompt_token_ids": lambda row: row.prompt,
-            "response_token_ids": lambda row: row.response,
-            "loss_mask": lambda row: row.mask,
-            "logprobs": lambda row: row.logprobs,
-            "steps": lambda row: row.result.num_llm_calls,
+            "messages": lambda row: tuple(row.messages[: row.last_answer + 1]),
+            "prompt_token_ids": lambda row: tuple(row.prompt),
+            "response_token_ids": lambda row: tuple(row.response),
+            "loss_mask": lambda row: tuple(row.mask),
+            "logprobs": lambda row: tuple(row.logprobs),
         },
     ),
 }

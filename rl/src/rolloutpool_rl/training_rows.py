@@ -153,6 +153,11 @@ class TrainingRow:
         return written[-calls] if 0 < calls <= len(written) else len(self.result.messages)
 
     @property
+    def last_answer(self) -> int:
+        """Index of the last message that the policy wrote; -1 if there is none."""
+        return max((i for i, message in enumerate(self.result.messages) if message.role == "assistant"), default=-1)
+
+    @property
     def chat_turns(self) -> int:
         """The prompt is one turn, each call is one, and so is each stretch of messages that others wrote."""
         answers = groupby(message.role == "assistant" for message in self.result.messages[self.first_sampled :])

@@ -319,14 +319,14 @@ def test_marin() -> None:
 
 
 def test_marin_conversations() -> None:
-    (got,) = marin_conversations(PLAIN)
+    (got,) = marin_conversations(rollout(1, ONE, messages=[*MESSAGES, MESSAGES[4]]))
+    # The record ends with the policy's last message; a tool result after it was answered by nobody.
     assert got.pop("messages")[-1] == {"role": "assistant", "content": "2"}
     assert got == {
-        "prompt_token_ids": [1, 2, 3],
-        "response_token_ids": ONE["response_ids"],
-        "loss_mask": ONE["response_mask"],
-        "logprobs": ONE["response_logprobs"],
-        "steps": 2,
+        "prompt_token_ids": (1, 2, 3),
+        "response_token_ids": tuple(ONE["response_ids"]),
+        "loss_mask": tuple(ONE["response_mask"]),
+        "logprobs": tuple(ONE["response_logprobs"]),
     }
 
 
