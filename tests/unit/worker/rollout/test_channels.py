@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from random import Random
 from typing import Any
 
 import pytest
@@ -192,13 +191,12 @@ async def test_many_rollouts_over_weight_updates(
     server: Any,
 ) -> None:
     async with server(tokenizer, ADD_COMPACT, ADD, ANSWER) as engine:
-        random = Random(14)
         engine.version = "1"
 
         async def update(asked: Any) -> None:
-            # Every tenth call is aborted somewhere, and the weights are newer afterwards.
-            if random.random() < 0.1:
-                engine.abort_after(random.randrange(12))
+            # Every fifth call is aborted after a few ids, and the weights are newer afterwards.
+            if len(engine.asked) % 5 == 0:
+                engine.abort_after(len(engine.asked) % 4)
                 engine.version = str(int(engine.version) + 1)
 
         engine.before = update
@@ -222,7 +220,7 @@ async def test_many_rollouts_over_weight_updates(
         numbers = [int(s.policy_version) for s in sample.segments if s.kind == "sampled" and s.policy_version]
         assert numbers == sorted(numbers)
         assert (sample.version_min, sample.version_max) == (numbers[0], numbers[-1])
-    assert sum(turn.aborts for result in results for turn in result.turns) > 1
+    assert sum(turn.aborts for result in results for turn in result.turns) >= 7
     assert not any(turn.resampled for result in results for turn in result.turns)
 
 
