@@ -20,6 +20,7 @@ SHOWN = {
     "calculator": "alignment exact",
     "isolated_tool": "was ended by SIGSEGV",
     "single_turn": "all trained",
+    "text_game": "-> reward 0.",
     "trainer_end_to_end": "16 of 16 rollouts",
 }
 

@@ -71,6 +71,7 @@ class Catalog:
     tools: frozenset[str]
     agents: frozenset[str]
     termination_strategies: frozenset[str]
+    environments: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
@@ -86,11 +87,12 @@ class Catalog:
             tools=frozenset(name for worker in live for name in worker.tools),
             agents=frozenset(name for worker in live for name in worker.agents),
             termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),
+            environments=frozenset(name for worker in live for name in worker.environments),
         )
 
 
 class NameCheck(Check):
-    """Agents, tools and strategies are known to a live worker, and hints are numbers that can be honoured."""
+    """Agents, tools, environments and strategies are known to a live worker, and hints can be honoured as numbers."""
 
     def __init__(self, catalog: Catalog | None) -> None:
         super().__init__()
@@ -120,6 +122,8 @@ class NameCheck(Check):
         strategies = self._catalog.termination_strategies
         self._check_known("termination strategy", strategy, strategies, (*at, "metadata", "termination_strategy"))
         self._check_known("agent", options.get("agent"), self._catalog.agents, (*at, "agent"))
+        environment = as_object(options.get("environment")).get("name")
+        self._check_known("environment", environment, self._catalog.environments, (*at, "environment", "name"))
         tools = options.get("tools")
         for position, tool in enumerate(tools if isinstance(tools, list) else ()):
             self._check_known("tool", tool, self._catalog.tools, (*at, "tools", position))

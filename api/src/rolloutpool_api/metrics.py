@@ -60,7 +60,7 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
-        ["crashes", "drains", "losses", "deferrals", "retries"],
+        ["crashes", "drains", "losses", "deferrals", "capacity", "retries"],
     ),
     "group": (
         "groups",

@@ -27,6 +27,9 @@ them. So the code that retries a call and the code that requeues a rollout alway
             ├── RequestChanged
             ├── ResultQuarantined
             ├── SecretUnreadable
+            ├── EnvironmentFault
+            │   ├── EnvironmentLost
+            │   └── EnvironmentDiverged
             ├── PoisonRollout
             └── WorkerFault
 
@@ -44,6 +47,9 @@ __all__ = [
     "AlignmentUnverified",
     "AmbiguousTurn",
     "DriftRefused",
+    "EnvironmentDiverged",
+    "EnvironmentFault",
+    "EnvironmentLost",
     "InfraFault",
     "InjectionRefused",
     "MaskDisproved",
@@ -303,6 +309,38 @@ class SecretUnreadable(InfraFault):
     """This worker cannot read a secret that the rollout needs; give API and workers the same keys."""
 
     boundary = Boundary.WORKER
+
+
+class EnvironmentFault(InfraFault):
+    """The rollout's environment failed."""
+
+    boundary = Boundary.ENVIRONMENT
+    category = Category.ENVIRONMENT_ERROR
+
+    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
+        """`retryable` is False where each further attempt would fail in the same way."""
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class EnvironmentLost(EnvironmentFault):
+    """The session ended with its worker, and this environment cannot make it again."""
+
+    category = Category.ENVIRONMENT_LOST
+
+    def __init__(self, message: str | None = None) -> None:
+        """Never retryable."""
+        super().__init__(message, retryable=False)
+
+
+class EnvironmentDiverged(EnvironmentFault):
+    """A fresh session answered otherwise than the first one, although it declares that it can be restarted."""
+
+    category = Category.ENVIRONMENT_DIVERGED
+
+    def __init__(self, message: str | None = None) -> None:
+        """Never retryable."""
+        super().__init__(message, retryable=False)
 
 
 class PoisonRollout(InfraFault):

@@ -48,3 +48,16 @@ def test_a_drain_stops_every_rollout_and_is_named_even_where_the_rollout_was_sto
     for rollout in (stopped, other):
         with pytest.raises(Drained):
             rollout.check()
+
+
+async def test_a_rollout_that_stays_passes_all_borders() -> None:
+    drain = Drain()
+    staying, other = RolloutStop(drain), RolloutStop(drain)
+    await staying.pause(0.0)
+    staying.stay()
+    staying.clear_suspect()
+    drain.begin()
+    staying.check()
+    await staying.pause(0.0)
+    with pytest.raises(Drained):
+        await other.pause(60.0)

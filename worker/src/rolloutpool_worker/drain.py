@@ -10,7 +10,9 @@ A **border** is a point of a rollout where nothing is in flight: just before a m
    call was in flight, that turn is then ambiguous.
 4. A second SIGTERM begins the hurry: nothing is awaited any more.
 
-`RolloutStop` stops one rollout at its next border while the rest of the process goes on. It is used for suspects.
+`RolloutStop` stops one rollout at its next border while the rest of the process goes on. It is used for suspects. A
+rollout whose environment would lose its session does not stop at borders (`stay`): it ends here, or is cancelled when
+the drain time is over.
 """
 
 import asyncio
@@ -88,10 +90,22 @@ class RolloutStop:
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
         self._cleared = False
+        self._stays = False
 
     def clear_suspect(self) -> None:
         """Stops this rollout, and no other, at its next border."""
         self._cleared = True
+
+    def stay(self) -> None:
+        """Makes this rollout pass all borders from now on."""
+        self._stays = True
+
+    async def pause(self, seconds: float) -> None:
+        """Waits at a border; raises as `check`, and `Drained` as soon as the drain begins."""
+        if self._stays:
+            await asyncio.sleep(seconds)
+        else:
+            await self._drain.pause(seconds)
 
     def check(self) -> None:
         """Marks a border.
@@ -100,6 +114,8 @@ class RolloutStop:
             Drained: If the process is shutting down.
             SuspectCleared: If the rollout was a suspect and has made progress.
         """
+        if self._stays:
+            return
         self._drain.check()
         if self._cleared:
             raise SuspectCleared

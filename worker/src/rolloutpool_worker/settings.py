@@ -1,6 +1,7 @@
 """A worker's settings. Names without the prefix ROLLOUTPOOL_ are protocol v1's own and mean what they mean there."""
 
 import math
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -61,7 +62,9 @@ class WorkerSettings(ActorSettings):
     trainer_down_timeout: float = Field(default=600.0, ge=0)
     """Seconds that a rollout waits in all for a trainer whose port refuses connections (batch API only)."""
     plugins: Names = ()
-    """Modules that register tools, agents or termination strategies when they are imported."""
+    """Modules that register tools, agents, termination strategies or environments when they are imported."""
+    environments_file: Path | None = None
+    """The operator's environments, with their servers and secrets."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(
         default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
     )

@@ -4,6 +4,7 @@ A worker writes one record to Redis after each thing that it cannot repeat, befo
 
 | kind | written | holds |
 |---|---|---|
+| `environment` | after a session was opened, before the first call | the messages that it begins with |
 | `turn` | after the policy has sampled, before its tools run | the assistant message, the sampled ids |
 | `observation` | after tools or environment have answered, before the next call | messages, the next turn's plan |
 | `edit` | after an agent has replaced the history, before the next call | the history, the next turn's plan |
@@ -22,12 +23,14 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentFacts
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.tokens.entries import Entry, SampledEntry
 
 __all__ = [
     "EditRecord",
+    "EnvironmentRecord",
     "JournalRecord",
     "JournalUnreadable",
     "MaskPlan",
@@ -115,6 +118,26 @@ WireMessage = Annotated[dict[str, Any], AfterValidator(_checked_message)]
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRecord:
+    """A session that was opened; the first record of a rollout with an environment."""
+
+    name: str
+    """Of the environment."""
+    crash: CrashEffect
+    """As the environment declared it then."""
+    messages: list[WireMessage]
+    """What the session adds to the rollout's own messages."""
+    tools_digest: str
+    """blake2b-128 (hex) of the definitions of its tools. They are part of the prompt, so another attempt's session must
+    have the same ones."""
+    entries: tuple[Entry, ...] = ()
+    """Always empty: nothing was sampled yet."""
+    kind: Literal["environment"] = "environment"
+    v: Literal[1] = 1
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """One model call that succeeded."""
 
@@ -153,6 +176,8 @@ class ObservationRecord:
     """What the result is to say of these tools: `tool_blocked:NAME`, `tool_memory:NAME`."""
     times: tuple[ToolTime, ...] = ()
     """Of each of these calls; empty in records of older versions."""
+    environment: EnvironmentFacts | None = None
+    """What else the rollout's environment said; null where it was not asked."""
     kind: Literal["observation"] = "observation"
     v: Literal[1] = 1
 
@@ -172,7 +197,7 @@ class EditRecord:
     v: Literal[1] = 1
 
 
-JournalRecord = TurnRecord | ObservationRecord | EditRecord
+JournalRecord = EnvironmentRecord | TurnRecord | ObservationRecord | EditRecord
 
 _RECORD: TypeAdapter[JournalRecord] = TypeAdapter(Annotated[JournalRecord, Field(discriminator="kind")])
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.endpoint import EndpointOptions
+from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
 
@@ -110,7 +111,10 @@ class RunOptions(EndpointOptions):
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Free; the hints max_assistant_turns, max_user_turns, budget_tokens, termination_strategy are honoured."""
     tools: list[str] | None = None
-    """Names of the tools that the policy may call; null allows all that the workers have."""
+    """Names of the tools that the policy may call; null allows all that the workers have, and in an environment those
+    of the environment alone."""
+    environment: EnvironmentChoice | None = None
+    """Where the policy acts, if tools without state are not enough."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
     """The agent loop, by its registered name."""
     idempotent: bool = False

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.drift import PromptDifference
+from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
@@ -152,6 +153,8 @@ class RolloutResult(BaseModel):
     worker: str | None = None
     tokenizer: dict[str, str] = Field(default_factory=dict)
     """Fingerprint of tokenizer, template and transformers that made the ids."""
+    environment: EnvironmentReport | None = None
+    """Null where the rollout had no environment, or ended before its session was open."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
 

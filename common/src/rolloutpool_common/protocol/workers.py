@@ -56,6 +56,8 @@ class Worker(Answer):
     """Names of its tools."""
     agents: list[str]
     termination_strategies: list[str]
+    environments: list[str] = Field(default_factory=list)
+    """Names of its environments."""
     tokenizers: dict[str, dict[str, str]]
     """Tokenizers that it has loaded: name to fingerprint."""
     loading: list[str] = Field(default_factory=list)

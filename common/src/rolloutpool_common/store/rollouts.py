@@ -259,14 +259,21 @@ class Rollouts:
         return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role) >= 0
 
     async def give_back(
-        self, claim: Claim, *, clean: bool, counter: Literal["retries", "deferrals"], delay_s: float, why: str = ""
+        self,
+        claim: Claim,
+        *,
+        clean: bool,
+        counter: Literal["retries", "deferrals", "capacity"],
+        delay_s: float,
+        why: str = "",
     ) -> bool:
         """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds.
 
         Args:
             claim: The claim to give up.
             clean: Whether no model call of it can be in flight.
-            counter: `retries` after an infra failure, `deferrals` because its trainer's port is down.
+            counter: `retries` after an infra failure, `deferrals` because its trainer's port is down, `capacity`
+                because its environment has no room.
             delay_s: Seconds until it may run again.
             why: In words, for people who look at its history.
 

@@ -8,7 +8,7 @@ status:{s}                       rollouts that ended so
 failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
 drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
-requeued:{crashes | retries | deferrals | drains | losses}    rollouts that went back to the queue
+requeued:{crashes | retries | deferrals | capacity | drains | losses}    rollouts that went back to the queue
 republished, workers_lost        what the reconciler mended
 group:{usable | dropped}             groups that got their verdict
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before

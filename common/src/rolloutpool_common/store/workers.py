@@ -69,6 +69,7 @@ class Workers:
         tools: list[ToolDefinition],
         agents: list[str],
         termination_strategies: list[str],
+        environments: Sequence[str] = (),
         tokenizers: dict[str, dict[str, str]],
         versions: dict[str, str],
     ) -> None:
@@ -86,6 +87,7 @@ class Workers:
             "tools": [tool.model_dump() for tool in tools],
             "agents": agents,
             "termination_strategies": termination_strategies,
+            "environments": list(environments),
             "tokenizers": tokenizers,
             "versions": versions,
             "started_at": time.time(),
@@ -248,6 +250,7 @@ def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float, subscribed: 
         tool_definitions=tools,
         agents=about["agents"],
         termination_strategies=about["termination_strategies"],
+        environments=about.get("environments", []),
         tokenizers=warm,
         loading=orjson.loads(fields.get(b"loading", b"[]")),
         draining=fields.get(b"draining") == b"1",

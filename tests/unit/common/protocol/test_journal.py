@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.protocol.drift import PromptDifference
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.journal import (
     EditRecord,
+    EnvironmentRecord,
     JournalRecord,
     JournalUnreadable,
     MaskPlan,
@@ -50,6 +52,16 @@ TURN = replace(
     summary=turn_record(1).summary.model_copy(update={"difference": DIFFERENCE}),
 )
 OBSERVATION = replace(observation_record("38"), times=(ToolTime("add", 0.1, ok=True),))
+ENVIRONMENT = EnvironmentRecord(
+    name="game",
+    crash=CrashEffect.SNAPSHOT,
+    messages=[{"role": "user", "content": "Guess", "tool_calls": None, "tool_call_id": None}],
+    tools_digest="cd" * 16,
+)
+STEPPED = replace(
+    observation_record("wrong"),
+    environment=EnvironmentFacts((EnvironmentStep(1, -0.5, done=True, info={"a": [1]}),), snapshot="AAE="),
+)
 EDIT = EditRecord(
     messages=[{"role": "user", "content": "\u2028 ünïcode", "tool_calls": None, "tool_call_id": None, "name": "x"}],
     entries=(),
@@ -67,17 +79,17 @@ def test_records_and_results_of_older_versions_have_neither_times_nor_difference
     }
     for name in ("start_ms", "llm_ms", "tools"):
         del turn["summary"][name]
-    del seen["times"]
+    del seen["times"], seen["environment"]
     old = parse_record(orjson.dumps(turn))
     assert isinstance(old, TurnRecord)
     assert (old.summary.start_ms, old.summary.llm_ms, old.summary.tools) == (None, None, [])
     assert old.summary.difference is None
     older = parse_record(orjson.dumps(seen))
     assert isinstance(older, ObservationRecord)
-    assert older.times == ()
+    assert (older.times, older.environment) == ((), None)
 
 
-@pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT], ids=lambda record: record.kind)
+@pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT, ENVIRONMENT, STEPPED])
 def test_a_record_comes_back_as_it_was(record: JournalRecord) -> None:
     again = parse_record(encode_record(record))
     assert again == record
@@ -125,8 +137,9 @@ def test_entries_come_back_as_what_a_ledger_absorbs() -> None:
 
 
 def test_kind_and_version_are_written() -> None:
-    written = [orjson.loads(encode_record(record)) for record in (TURN, OBSERVATION, EDIT)]
-    assert [(record["kind"], record["v"]) for record in written] == [("turn", 1), ("observation", 1), ("edit", 1)]
+    written = [orjson.loads(encode_record(record)) for record in (ENVIRONMENT, TURN, OBSERVATION, EDIT)]
+    assert [record["kind"] for record in written] == ["environment", "turn", "observation", "edit"]
+    assert {record["v"] for record in written} == {1}
 
 
 def changed(record: JournalRecord, **fields: Any) -> bytes:
@@ -154,6 +167,9 @@ def without(record: JournalRecord, name: str) -> bytes:
         changed(TURN, entries=[{"op": "prefill", "ids": "", "after": ""}]),
         changed(OBSERVATION, messages=[{"content": "secret"}]),
         changed(OBSERVATION, planned={"plan": None, "digest": "secret"}),
+        changed(OBSERVATION, environment={"steps": [{"place": "secret"}]}),
+        changed(ENVIRONMENT, crash="secret"),
+        without(ENVIRONMENT, "tools_digest"),
         without(TURN, "summary"),
         without(EDIT, "planned"),
         without(EDIT, "kind"),

@@ -33,6 +33,7 @@ class Recorder:
         self.turns = turns
         self.context_tokens = context_tokens
         self.spec = SimpleNamespace(max_turns=max_turns, messages=messages[:prompt])
+        self.session: SimpleNamespace | None = None
         self.calls: list[str] = []
         self.summary: str | None = "38 so far"
 
@@ -110,3 +111,16 @@ async def test_a_policy_that_writes_no_summary_loses_no_more_than_by_truncation(
 async def test_without_a_user_message_the_whole_prompt_is_the_task() -> None:
     recorder = await keep(Recorder([SYSTEM, *EXCHANGES], prompt=1), OnLimit.TRUNCATE)
     assert recorder.messages == [SYSTEM, *EXCHANGES[2:]]
+
+
+async def test_what_a_session_began_with_is_part_of_the_task() -> None:
+    invitation = said("user", "Guess a number.")
+    recorder = Recorder([SYSTEM, ASK, invitation, *EXCHANGES], prompt=3)
+    recorder.session = SimpleNamespace(messages=[invitation])
+    await keep(recorder, OnLimit.TRUNCATE)
+    assert recorder.messages == [SYSTEM, ASK, invitation, *EXCHANGES[2:]]
+    # A session of tools alone adds nothing.
+    recorder = Recorder([SYSTEM, ASK, said("user", "more"), *EXCHANGES], prompt=3)
+    recorder.session = SimpleNamespace(messages=[])
+    await keep(recorder, OnLimit.TRUNCATE)
+    assert recorder.messages == [SYSTEM, ASK, *EXCHANGES[2:]]

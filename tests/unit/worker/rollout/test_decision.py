@@ -19,6 +19,7 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreUnavailable
 from rolloutpool_worker.drain import Drained, SuspectCleared
+from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
@@ -39,6 +40,9 @@ def result_with(status: RolloutStatus, error: RolloutError | None = None) -> Rol
         failure=None if error is None else error.failure(1),
         spans=Spans(),
     )
+
+
+FINAL = AttemptState(certain=True, calling=False, final=True)
 
 
 def decision_of(
@@ -140,3 +144,14 @@ def test_what_the_table_does_not_name_passes() -> None:
 @pytest.mark.parametrize("refusal", ClaimRefused)
 def test_each_refusal_of_a_claim_is_an_outcome_of_its_ticket(refusal: ClaimRefused) -> None:
     assert TicketOutcome(refusal.value).value == refusal.value
+
+
+def test_a_failure_is_final_where_the_session_is_lost_with_the_attempt() -> None:
+    failed = result_with(RolloutStatus.FAILED, InfraFault())
+    assert decision_of(failed).action is Action.REQUEUE
+    assert decision_of(failed, FINAL) == Decision(Action.FINISH, TicketOutcome.FAILED)
+
+
+def test_a_full_environment_puts_the_rollout_off_and_nothing_is_in_doubt() -> None:
+    assert decision_of(EnvironmentFull()) == Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)
+    assert not decision_of(EnvironmentFull(), UNCERTAIN).clean

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.tools import tool_host
 
-from rolloutpool_common.errors import TooManyToolCalls
+from rolloutpool_common.errors import EnvironmentFault, TooManyToolCalls
 from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
@@ -240,3 +240,55 @@ async def test_calls_are_counted_under_the_names_of_tools_alone() -> None:
     counts = {field: n for _, field, n in take_rows() if field.startswith("tool_call_") and "|sum" not in field}
     assert {tuple(field.split("|")[1:3]) for field in counts} == {("add", "ok"), ("add", "error"), ("unknown", "error")}
     assert sum(counts.values()) == 4
+
+
+def stateful(name: str, run: Any) -> Tool:
+    definition = ToolDefinition(function=ToolFunction(name=name, parameters={"type": "object"}))
+    return Tool(definition, run, stateful=True)
+
+
+async def test_calls_of_a_session_run_in_order_beside_the_others() -> None:
+    running: list[str] = []
+    other = asyncio.Event()
+
+    async def act(_: ToolContext, who: str) -> str:
+        running.append(who)
+        assert len(running) == 1
+        # Long arguments are checked in a thread, and short ones that follow are not; the order is the policy's.
+        await other.wait()
+        await asyncio.sleep(0.001)
+        running.remove(who)
+        return who[:1]
+
+    async def meet(_: ToolContext) -> str:
+        other.set()
+        return "met"
+
+    calls = [
+        ("act", {"who": "a" * 50_000}),
+        ("meet", {}),
+        ("act", {"who": "b"}),
+        ("unknown", {}),
+        ("act", {"who": "c"}),
+    ]
+    assert (await texts(calls[:3] + calls[4:], stateful("act", act), made("meet", meet))) == ["a", "met", "b", "c"]
+
+
+async def test_the_failure_of_a_session_is_the_rollouts_and_that_of_a_tool_is_not() -> None:
+    begun: list[str] = []
+
+    async def act(_: ToolContext, who: str) -> str:
+        begun.append(who)
+        raise EnvironmentFault(who)
+
+    with pytest.raises(EnvironmentFault, match="first"):
+        await texts([("act", {"who": "first"}), ("act", {"who": "second"})], stateful("act", act))
+    assert begun == ["first", "second"]
+
+
+async def test_a_session_limits_its_time_itself() -> None:
+    async def slow(_: ToolContext) -> str:
+        await asyncio.sleep(0.05)
+        return "there"
+
+    assert await texts([("slow", {})], stateful("slow", slow), timeout=0.01) == ["there"]

@@ -40,9 +40,14 @@ def worker(
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes; one per core is right.")] = 1,
     tokenizer: options.Tokenizers = None,
     as_json: JsonLogs = False,
+    environments: Annotated[
+        str, typer.Option(envvar="ROLLOUTPOOL_ENVIRONMENTS_FILE", help="TOML file of environments with their servers.")
+    ] = "",
 ) -> None:
     """Run workers alone, with an existing Redis. SIGTERM drains them; a worker that ends is started again."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis}
+    if environments:
+        settings["ROLLOUTPOOL_ENVIRONMENTS_FILE"] = environments
     if tokenizer:
         settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
     _become("rolloutpool_worker", settings | _log_format(as_json=as_json), "--processes", str(processes))

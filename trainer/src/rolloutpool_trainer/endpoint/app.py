@@ -269,7 +269,8 @@ class CallbackApp:
     async def _sample_turn(self, session: Session, request: TurnRequest, number: int) -> TurnReply:
         """Steps 3 to 6; while they run, the session says that this turn is being sampled."""
         try:
-            tools = await self._tools.get()
+            # A rollout in an environment brings the tools of its session.
+            tools = request.tools or await self._tools.get()
             messages = [message.wire() for message in request.body.messages]
             prompt = await self._render(session, request, messages, tools)
             self._check_mask(session, request, number, prompt)

@@ -48,6 +48,12 @@ class TurnRequest:
     echo: Echo | None
     """The ids that need not be sent back."""
 
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        """Definitions that the prompt shows in the place of the endpoint's; None where the caller sends none."""
+        tools = self.extra.get("tools")
+        return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+
     def generate_params(
         self, rollout_id: str, turn: int, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> GenerateParams:

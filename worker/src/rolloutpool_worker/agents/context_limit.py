@@ -38,7 +38,9 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
         return
     # A copy: the summary below appends to the conversation's own list.
     messages = list(conversation.messages)
-    head = _head(messages, len(conversation.spec.messages))
+    prompt, session = len(conversation.spec.messages), conversation.session
+    # What a session begins with is part of the task too.
+    head = messages[:prompt] if session is not None and session.messages else _head(messages, prompt)
     truncated = [*head, *_last_exchange(messages)]
     if limit.on_limit is OnLimit.TRUNCATE:
         if len(truncated) < len(messages):

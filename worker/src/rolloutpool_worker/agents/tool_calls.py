@@ -1,5 +1,7 @@
 """Agents: the loop of one rollout, from its prompt to the reason why it ended. The built-in one is `tool_calls`.
 
+In environments whose actions are messages, `text_steps` takes its place.
+
 An agent is an async function of a `Conversation`. Others register under `rolloutpool.agents` and are chosen by the
 rollout's `agent`:
 
@@ -23,7 +25,7 @@ from rolloutpool_worker.agents.termination import TERMINATION, TerminationStrate
 from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
 from rolloutpool_worker.plugins import Registry
 
-__all__ = ["AGENTS", "Agent", "tool_calls"]
+__all__ = ["AGENTS", "Agent", "text_steps", "tool_calls"]
 
 
 class Agent(Protocol):
@@ -39,7 +41,12 @@ AGENTS: Registry[Agent] = Registry("rolloutpool.agents")
 
 @AGENTS.named("tool_calls")
 async def tool_calls(conversation: Conversation) -> FinishReason:
-    """Samples, runs the tools that the policy called, samples again; until it calls none or a limit is reached."""
+    """Samples, runs the tools that the policy called, samples again; until it calls none or a limit is reached.
+
+    In an environment whose actions are messages, each turn is an action instead (`text_steps`).
+    """
+    if conversation.acts_by_text:
+        return await text_steps(conversation)
     spec = conversation.spec
     strategy = _strategy(spec)
     while True:
@@ -57,10 +64,32 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
             return reason
         if turn.tool_calls:
             await conversation.run_tools(turn, append=decision.append)
+            if conversation.episode_over:
+                return FinishReason.ENVIRONMENT
         else:
             await conversation.append_messages(decision.append)
         # Only now, because clients of protocol v1 rely on it: the tools of the last turn are run, and the transcript
         # ends with their results.
+        if conversation.turns >= spec.max_turns:
+            return FinishReason.MAX_TURNS
+
+
+@AGENTS.named("text_steps")
+async def text_steps(conversation: Conversation) -> FinishReason:
+    """Samples, gives the message to the environment, samples again; until the episode is over or a limit is reached."""
+    spec = conversation.spec
+    while True:
+        if spec.context is not None:
+            await keep_within(conversation, spec.context)
+        turn = await conversation.sample()
+        # Before the limits: the environment must see the last action too, because the score may depend on it.
+        await conversation.step(turn)
+        if conversation.episode_over:
+            return FinishReason.ENVIRONMENT
+        if conversation.sampled_tokens >= spec.max_tokens_total:
+            return FinishReason.MAX_TOKENS
+        if reason := _hint_reached(conversation):
+            return reason
         if conversation.turns >= spec.max_turns:
             return FinishReason.MAX_TURNS
 

@@ -24,6 +24,8 @@ from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.conversation.recorder import Recorder
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.environments import SessionLife, SessionScore
+from rolloutpool_worker.environments.session import text_of
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel
 from rolloutpool_worker.tools import ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
@@ -54,7 +56,7 @@ class SampledTurn:
 
 
 class Conversation:
-    """What an agent talks to: `sample`, `run_tools`, `append_messages`, `edit`, and the read-only properties."""
+    """What an agent talks to: `sample`, `run_tools`, `step`, `append_messages`, `edit`, and properties to read."""
 
     def __init__(
         self,
@@ -66,15 +68,28 @@ class Conversation:
         tools: ToolRunner,
         stop: RolloutStop,
         trace: RolloutTrace = NO_TRACE,
+        session: SessionLife | None = None,
     ) -> None:
         self.claim = claim
         self.spec = claim.spec
         self.tokens = tokens
         self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")))
+        self.session = session
+        """Of the rollout's environment; None where it has none."""
+        self.score: SessionScore | None = None
+        """What the environment said of the whole rollout."""
         self._journal = journal
         self._history = History([message.wire() for message in claim.spec.messages])
         self._recorder = Recorder(
-            claim, journal, self._history, tokens, channel=channel, tools=tools, stop=stop, trace=trace
+            claim,
+            journal,
+            self._history,
+            tokens,
+            channel=channel,
+            tools=tools,
+            stop=stop,
+            trace=trace,
+            session=session,
         )
         self._planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
@@ -113,6 +128,16 @@ class Conversation:
     def certain(self) -> bool:
         """Whether no earlier attempt can have a model call in flight."""
         return self._recorder.certain
+
+    @property
+    def acts_by_text(self) -> bool:
+        """Whether each message of the policy is an action in its environment; see `step`."""
+        return self.session is not None and self.session.environment.by_text
+
+    @property
+    def episode_over(self) -> bool:
+        """Whether the environment has said that the episode is over."""
+        return any(step.done for step in self.measures.steps)
 
     @property
     def alignment(self) -> Alignment | None:
@@ -166,6 +191,32 @@ class Conversation:
             appended = normal_form(append)
             record = await self._recorder.run_tools(turn.tool_calls, turn.turn, appended, faults=turn.faults)
         self._apply_observation(record)
+
+    async def step(self, turn: SampledTurn) -> None:
+        """Gives a turn's message to the environment as an action, and appends what it answers as a user's message.
+
+        Args:
+            turn: As `sample` returned it.
+
+        Raises:
+            AgentMisuse: The rollout has no environment whose actions are messages.
+            StoppedAtBorder: The rollout is to stop here; the environment was not asked.
+            EnvironmentFault: The environment's session failed.
+            StaleJournal: An earlier attempt did something else at this step.
+            ClaimLost: The rollout is no longer this worker's.
+        """
+        if self.session is None or not self.acts_by_text:
+            raise AgentMisuse("step: the rollout has no environment whose actions are messages")
+        record = self._replay(ObservationRecord)
+        if record is None:
+            self._check_appendable()
+            record = await self._recorder.step(self.session, text_of(turn.message), turn.turn)
+        self._apply_observation(record)
+
+    async def ask_score(self) -> None:
+        """Asks the environment what the rollout is worth; does nothing without one. Raises `EnvironmentFault`."""
+        if self.session is not None:
+            self.score = await self.session.score(self.messages)
 
     async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
         """Appends messages of the environment (user turns, for instance) after a sampled turn and its results."""

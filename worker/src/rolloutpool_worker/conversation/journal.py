@@ -20,14 +20,20 @@ from contextlib import suppress
 from typing import TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.journal import EditRecord, JournalRecord, ObservationRecord, TurnRecord
+from rolloutpool_common.protocol.journal import (
+    EditRecord,
+    EnvironmentRecord,
+    JournalRecord,
+    ObservationRecord,
+    TurnRecord,
+)
 from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
 __all__ = ["Journal", "StaleJournal"]
 
-Kind = TypeVar("Kind", TurnRecord, ObservationRecord, EditRecord)
+Kind = TypeVar("Kind", EnvironmentRecord, TurnRecord, ObservationRecord, EditRecord)
 
 
 class StaleJournal(RolloutPoolError):
@@ -65,6 +71,11 @@ class Journal:
         self._at = 0
         self._entries = 0
         self._called = False
+
+    @property
+    def inherited(self) -> Sequence[JournalRecord]:
+        """What earlier attempts wrote."""
+        return self._records[: self._inherited]
 
     @property
     def beyond_inherited(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutpool_common.protocol.drift import NO_DRIFT, DriftLabel
+from rolloutpool_common.protocol.environments import EnvironmentStep
 from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnSummary
 from rolloutpool_common.tokens.entries import ForkEntry
@@ -32,6 +33,8 @@ class Measures:
     """Longest prompt + sampled tokens of one call."""
     tool_warnings: set[str] = field(default_factory=set)
     """Which tools have blocked their worker, or may have taken much of its memory."""
+    steps: list[EnvironmentStep] = field(default_factory=list)
+    """What the rollout's environment said to each call or message."""
     zero_logprobs: bool = True
     """Whether every log-probability so far was 0.0, which no real policy reports."""
 
@@ -72,6 +75,8 @@ class Measures:
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
         self.tool_warnings.update(record.warnings)
+        if record.environment is not None:
+            self.steps += record.environment.steps
         if record.times:
             self.turns[-1].tools = [*record.times]
         # Messages that an agent appends without tools are no results.

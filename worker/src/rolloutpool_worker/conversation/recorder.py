@@ -10,6 +10,7 @@ from typing import Any
 
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.metrics import IN_TOOLS, RENDER_SECONDS
+from rolloutpool_common.protocol.environments import EnvironmentFacts
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
@@ -22,12 +23,16 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.next_turn import TurnAsker
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.environments import SessionLife
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel, MessageBytes
 from rolloutpool_worker.policy.callback import refuse_ambiguous
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["Recorder"]
+
+LONGEST_NAME = 64
+"""Characters of an environment's name among the times of tools."""
 
 
 class Recorder:
@@ -44,6 +49,7 @@ class Recorder:
         tools: ToolRunner,
         stop: RolloutStop,
         trace: RolloutTrace = NO_TRACE,
+        session: SessionLife | None = None,
     ) -> None:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
@@ -58,6 +64,7 @@ class Recorder:
         self._tools = tools
         self._stop = stop
         self._trace = trace
+        self._session = session
 
     @property
     def certain(self) -> bool:
@@ -155,13 +162,17 @@ class Recorder:
         Raises:
             TooManyToolCalls: There are more calls than the limit; no tool was run.
             StoppedAtBorder: The rollout is to stop here; no tool was run.
+            EnvironmentFault: The environment's session failed.
         """
         # A border too: tools may have effects, so a worker that shuts down leaves them to the next one.
         self._stop.check()
         failpoints.hit("worker.turn_before_tools")
         start = time.perf_counter()
         spec = self._claim.spec
-        contexts = [ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata) for call in calls]
+        contexts = [
+            ToolContext(self._claim.uid, spec.rollout_id, turn, call.id, spec.metadata, place)
+            for place, call in enumerate(calls)
+        ]
         self.running_tools = True
         with IN_TOOLS:
             results = await self._tools.run(calls, contexts, faults=faults)
@@ -176,7 +187,32 @@ class Recorder:
             tool_calls=len(results),
             warnings=self._tools.take_warnings(),
             times=times,
+            environment=None if self._session is None else await self._session.take_facts(),
         )
+
+    async def step(self, session: SessionLife, text: str, turn: int) -> ObservationRecord:
+        """Gives a turn's message to the environment as an action; records what the policy reads of the answer.
+
+        Args:
+            session: The rollout's.
+            text: Of the message.
+            turn: The turn that wrote it.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; the environment was not asked.
+            EnvironmentFault: The environment's session failed.
+        """
+        self._stop.check()
+        failpoints.hit("worker.turn_before_tools")
+        start = time.perf_counter()
+        self.running_tools = True
+        answer = await session.step(text)
+        facts = await session.take_facts()
+        self.running_tools = False
+        elapsed = (time.perf_counter() - start) * 1000
+        message = {"role": "user", "content": answer.content, "tool_calls": None, "tool_call_id": None}
+        times = (ToolTime(session.choice.name[:LONGEST_NAME], round(elapsed, 1), ok=True),)
+        return await self.append([message], turn, tools_ms=elapsed, times=times, environment=facts)
 
     async def append(
         self,
@@ -187,6 +223,7 @@ class Recorder:
         tool_calls: int = 0,
         warnings: tuple[str, ...] = (),
         times: tuple[ToolTime, ...] = (),
+        environment: EnvironmentFacts | None = None,
     ) -> ObservationRecord:
         """Records messages that follow a turn, and how the next one is asked.
 
@@ -197,6 +234,7 @@ class Recorder:
             tool_calls: How many of them are results of tools.
             warnings: What the result is to say of these tools.
             times: How long each of them took.
+            environment: What else the environment said.
         """
         history, start = self._history, time.perf_counter()
         # `Conversation` appends the messages to the history when it applies the record, replayed or new. Until then
@@ -212,6 +250,7 @@ class Recorder:
             tool_calls=tool_calls,
             warnings=warnings,
             times=times,
+            environment=environment,
         )
         RENDER_SECONDS.observe(time.perf_counter() - start)
         await self._journal.write(record, turns=turn)

@@ -40,6 +40,8 @@ from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.environments import ENVIRONMENTS
+from rolloutpool_worker.environments.host import close_environments
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.vocabularies import VocabularyWriter
 from rolloutpool_worker.process.webhooks import WebhookSender
@@ -188,6 +190,7 @@ class WorkerProcess:
         # After it has left the list: until then its lifeline says that it exists.
         await asyncio.to_thread(self._lifeline.stop)
         await self.services.close()
+        await close_environments()
 
     async def _announce(self) -> None:
         await self._store.workers.announce(
@@ -201,6 +204,7 @@ class WorkerProcess:
             tools=[tool.definition for tool in TOOLS.values()],
             agents=AGENTS.names(),
             termination_strategies=TERMINATION.names(),
+            environments=ENVIRONMENTS.names(),
             tokenizers=self._warm_tokenizers(),
             versions={
                 "python": platform.python_version(),

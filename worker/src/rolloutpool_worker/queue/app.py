@@ -28,6 +28,8 @@ from rolloutpool_common.queue.publisher import most_per_message
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
+from rolloutpool_worker.environments import ENVIRONMENTS
+from rolloutpool_worker.environments.operators_file import load_environments
 from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
@@ -174,16 +176,20 @@ async def _prepared(settings: WorkerSettings, identity: WorkerIdentity | None) -
 
 
 def load_plugins(settings: WorkerSettings) -> None:
-    """Registers the tools, agents and termination strategies of this process.
+    """Registers the tools, agents, termination strategies and environments of this process.
 
     Args:
-        settings: Name the plug-ins' modules, and how long the calculator waits.
+        settings: Name the plug-ins' modules and the operator's file of environments, and how long the calculator waits.
 
     Raises:
         NameTaken: Two plug-ins of one kind have one name.
         PluginBroken: A plug-in cannot be imported.
+        EnvironmentsFileInvalid: The file of environments cannot be used.
     """
     calculator.set_delay(*settings.calculator_delay_ms)
-    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION):
+    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION, ENVIRONMENTS):
         registry.load_entry_points()
     import_plugins(settings.plugins)
+    # After the plug-ins, whose names the file may not take.
+    if settings.environments_file is not None:
+        load_environments(settings.environments_file, settings.targets)

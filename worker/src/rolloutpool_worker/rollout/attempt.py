@@ -5,7 +5,8 @@
    token, the *fence*: every later write carries it, and the script refuses a write whose token is not the one that
    Redis has. So a worker that was declared dead by mistake can do no harm.
 2. **Run.** The agent talks to the policy and calls tools; each step is in the journal before the next one begins. The
-   rollout's deadline bounds this part, and the API can cancel it.
+   rollout's deadline bounds this part, and the API can cancel it. The session of its environment, if it has one, is
+   opened before the agent begins, and closed after this part, however it ends (`rollout.environment`).
 3. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
    (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation). A long result is made in a thread. The
    deadline does not bound that: a rollout whose agent has ended in time has completed.
@@ -19,7 +20,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -41,15 +42,17 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
+from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
+from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.services import Services
-from rolloutpool_worker.tools import TOOLS, ToolRunner
+from rolloutpool_worker.tools import ToolRunner
 
 __all__ = ["run_rollout"]
 
@@ -131,6 +134,7 @@ class _Attempt:
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
+        self._session: SessionLife | None = None
         self._fingerprint: dict[str, str] = {}
         self._vocab_size = 0
         self._tokenizer_ms = 0.0
@@ -153,6 +157,8 @@ class _Attempt:
         """
         services = self._services
         ending = await self._run_to_ending()
+        # Before the rollout can go on elsewhere.
+        ending = await close_session(self._session, ending)
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
             decision = decide(
@@ -175,7 +181,7 @@ class _Attempt:
             await self._restart_if_ambiguous()
             with self._services.claims.running(self._claim, self._verify):
                 return await self._to_result(await self._to_outcome())
-        except (StoppedAtBorder, TrainerDown, ClaimLost, StoreError, asyncio.CancelledError) as ending:
+        except (StoppedAtBorder, TrainerDown, EnvironmentFull, ClaimLost, StoreError, asyncio.CancelledError) as ending:
             return ending
 
     async def _restart_if_ambiguous(self) -> None:
@@ -203,10 +209,12 @@ class _Attempt:
                 log_requeue(decision, why)
             case Action.DEFER, cause:
                 delay_s, why = decision.delay_s, str(cause)
+                counter: Literal["deferrals", "capacity"] = "capacity"
                 if isinstance(cause, TrainerDown):
+                    counter = "deferrals"
                     await self._waits.failed(cause, claim.deferrals + 1, delay_s, port=True)
                 await self._retry_store(
-                    lambda: rollouts.give_back(claim, clean=clean, counter="deferrals", delay_s=delay_s, why=why)
+                    lambda: rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s, why=why)
                 )
                 log_requeue(decision, why)
             case Action.RELEASE, _:
@@ -220,10 +228,10 @@ class _Attempt:
         return await retry_store(self._services.drain, self._claim.uid, call)
 
     def _state(self) -> AttemptState:
-        talk = self._conversation
+        talk, final = self._conversation, self._session is not None and self._session.final
         if talk is None:
-            return AttemptState(certain=self._claim.clean, calling=False)
-        return AttemptState(certain=talk.certain, calling=talk.calling)
+            return AttemptState(certain=self._claim.clean, calling=False, final=final)
+        return AttemptState(certain=talk.certain, calling=talk.calling, final=final)
 
     async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
@@ -247,7 +255,7 @@ class _Attempt:
                     return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except RolloutError as error:
             return failed(error.failure(self._turn()))
-        except (StoppedAtBorder, TrainerDown, StoreError):
+        except (StoppedAtBorder, TrainerDown, EnvironmentFull, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -297,9 +305,13 @@ class _Attempt:
         suspect = services.role is WorkerRole.ISOLATED and claim.crashes > 0
         after_write = self._stop.clear_suspect if suspect else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
-        tools = {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
+        session = self._session = session_of(claim, services.environments)
+        if session is not None:
+            claim = await begin_session(session, claim, journal, self._stop)
+            spec = claim.spec
+        tools = tools_of(spec, session)
         channel, tokens = await self._retry_store(
-            lambda: open_channel(services, claim, self._waits, tokenizer, tools, self.trace)
+            lambda: open_channel(services, claim, self._waits, tokenizer, tools, self.trace, pause=self._stop.pause)
         )
         self._conversation = Conversation(
             claim,
@@ -309,9 +321,12 @@ class _Attempt:
             tools=ToolRunner(tools, lenient=spec.v1, host=services.tool_host),
             stop=self._stop,
             trace=self.trace,
+            session=session,
         )
         try:
-            return await agent(self._conversation)
+            reason = await agent(self._conversation)
+            await self._conversation.ask_score()
+            return reason
         finally:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
             services.kinds.learned(spec, tokens.found_kind)

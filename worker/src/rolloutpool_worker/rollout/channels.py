@@ -5,7 +5,7 @@
   that the rollout may call; and the sampled text is parsed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.store import Claim
@@ -27,6 +27,8 @@ async def open_channel(
     tokenizer: ChatTokenizer,
     tools: Mapping[str, Tool],
     trace: RolloutTrace = NO_TRACE,
+    *,
+    pause: Callable[[float], Awaitable[None]] | None = None,
 ) -> tuple[CallbackChannel | EngineChannel, TokenTrack]:
     """Makes the channel of one attempt; nothing is asked yet.
 
@@ -37,6 +39,7 @@ async def open_channel(
         tokenizer: The rollout's.
         tools: What the policy may call.
         trace: Which trace the calls belong to.
+        pause: Waits between two calls of a turn; None stops there for a drain.
 
     Raises:
         RolloutError: The rollout's options do not fit its endpoint or its tokenizer.
@@ -59,7 +62,7 @@ async def open_channel(
             max_reply_bytes=max_reply_bytes,
             pause_seconds=settings.engine_pause_seconds,
             stop_ids=tokenizer.stop_ids,
-            pause=services.drain.pause,
+            pause=pause or services.drain.pause,
             breakers=services.breakers,
             engines=services.engines,
             waits=waits,
@@ -73,15 +76,15 @@ async def open_channel(
         attempt=claim.attempt,
         attempts=settings.trainer_attempts,
         max_reply_bytes=max_reply_bytes,
-        pause=services.drain.pause,
+        pause=pause or services.drain.pause,
         breakers=services.breakers,
         trainers=services.trainers,
         waits=waits,
         trace=trace,
     )
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
-    # shows, and `FirstPrompt` finds that out.
-    shown = [tool.shown for tool in TOOLS.values()]
+    # shows, and `FirstPrompt` finds that out. In an environment it is told them.
+    shown = [tool.shown for tool in (TOOLS.values() if spec.environment is None else tools.values())]
     kind = await services.kinds.of(spec)
     tokens = TokenTrack(
         spec,
@@ -89,6 +92,8 @@ async def open_channel(
         shown,
         kind,
         services.kinds.agreement(spec),
-        compares_tools=not spec.v1 and services.batches.is_first(claim.batch_id, spec.tools),
+        compares_tools=not spec.v1
+        and spec.environment is None
+        and services.batches.is_first(claim.batch_id, spec.tools),
     )
     return callback, tokens

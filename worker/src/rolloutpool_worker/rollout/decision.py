@@ -5,6 +5,7 @@
 | a result                                                          | finish  | the result's status   |
 | a result, but it is a retryable infra failure with retries left   | requeue | retried               |
 | `TrainerDown`: the trainer's port refuses connections             | defer   | deferred              |
+| `EnvironmentFull`: its environment has no room for a session      | defer   | deferred              |
 | `Drained`: the process shuts down                                 | release | drained               |
 | cancelled while the process shuts down                            | release | drained               |
 | `SuspectCleared`: an isolated rollout has made progress           | release | cleared               |
@@ -23,6 +24,7 @@ from rolloutpool_common.outcomes import Category, FailureKind
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.drain import Drained, SuspectCleared
+from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 
@@ -42,7 +44,7 @@ class TicketOutcome(StrEnum):
     RETRIED = "retried"
     """It went back to the queue after an infra failure."""
     DEFERRED = "deferred"
-    """It went back to the queue because its trainer's port is down."""
+    """It went back to the queue because its trainer's port is down, or its environment is full."""
     DRAINED = "drained"
     """It went back to the queue because this process shuts down."""
     CLEARED = "cleared"
@@ -75,7 +77,7 @@ class Action(StrEnum):
     REQUEUE = "requeue"
     """Back to the queue after `delay_s`; counted as a retry."""
     DEFER = "defer"
-    """Back to the queue after `delay_s`; counted as a deferral, of which there may be many."""
+    """Back to the queue after `delay_s`; counted apart from retries, because there may be many."""
     RELEASE = "release"
     """Back to the queue at once; not counted."""
     DROP = "drop"
@@ -84,12 +86,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class AttemptState:
-    """What an attempt knows about its model calls at the moment when it ends."""
+    """What an attempt knows about its model calls and its session at the moment when it ends."""
 
     certain: bool
     """No earlier attempt can have left a model call unanswered."""
     calling: bool
     """The trainer may be sampling for this attempt right now."""
+    final: bool = False
+    """Another attempt could not go on: the session of its environment is lost with this one."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def decide(
     Args:
         ending: How the attempt ended: with a result, or with an exception of the table.
         claim: The claim under which it ran.
-        state: What the attempt knows about its model calls.
+        state: What the attempt knows about its model calls and its session.
         infra_retries: How often a rollout may be requeued after an infra failure.
         draining: Whether this process shuts down.
 
@@ -122,12 +126,12 @@ def decide(
     clean = state.certain
     match ending:
         # It waits 1, 2, 4 … s (docs/decisions/0005).
-        case RolloutResult() if _is_retried(ending, claim, infra_retries):
+        case RolloutResult() if not state.final and _is_retried(ending, claim, infra_retries):
             clean = clean and not (state.calling and _is_defect(ending))
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
             return Decision(Action.FINISH, TicketOutcome(ending.status.value))
-        case TrainerDown():
+        case TrainerDown() | EnvironmentFull():
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS)
         case Drained():
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.endpoint import LogprobsMode
+from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.result import RolloutResult, Sample, Spans
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import Claim
@@ -68,6 +69,7 @@ def make_result(
             "response_tokens": talk.sampled_tokens,
             "max_context_tokens": measures.max_context,
             "trace": measures.trace if spec.metadata.get("debug_trace") else None,
+            "environment": _report(talk),
         }
     return RolloutResult(
         uid=claim.uid,
@@ -109,3 +111,20 @@ def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
     if any(turn.resampled for turn in talk.measures.turns):
         found.append("turn_resampled")
     return found
+
+
+def _report(talk: Conversation) -> EnvironmentReport | None:
+    """What the result says of the rollout's environment."""
+    session, score, steps = talk.session, talk.score, talk.measures.steps
+    if session is None:
+        return None
+    return EnvironmentReport(
+        name=session.choice.name,
+        seed=session.choice.seed,
+        crash=session.environment.crash,
+        steps=len(steps),
+        step_rewards=[step.reward for step in steps],
+        done=talk.episode_over,
+        reward=None if score is None else score.reward,
+        parts={} if score is None else dict(score.parts),
+    )

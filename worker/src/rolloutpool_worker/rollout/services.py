@@ -30,6 +30,7 @@ from rolloutpool_common.store import Claim, SecretStore, Store, new_token
 from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.staleness import PolicyVersions
@@ -194,6 +195,9 @@ class Services:
         self.tracing = Tracing.to(settings.otel_endpoint, settings.otel_sample)
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
+        self.environments = EnvironmentHost(
+            seconds=settings.tool_timeout, result_bytes=settings.max_tool_result_kb * 1024
+        )
         self.drain = Drain()
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
         self.claims = ClaimRegister()
@@ -209,7 +213,8 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Ends the child processes of tools, sends the last spans, and closes all connections."""
+        """Closes the sessions of environments, ends the tools' processes, sends the last spans, closes connections."""
+        await self.environments.close()
         await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
         await self.transport.aclose()

@@ -52,6 +52,8 @@ class ToolContext:
     """The policy's name of the call."""
     metadata: dict[str, Any]
     """The rollout's, as it was submitted."""
+    place: int = 0
+    """Which of the turn's calls it is, from 0."""
 
     @property
     def idempotency_key(self) -> str:
@@ -78,6 +80,9 @@ class Tool:
     """Called as `run(context, **arguments)`."""
     isolated: Isolated | None = None
     """Whether each call runs in a child process; `run` is then a function of a module, which the child imports."""
+    stateful: bool = False
+    """Whether it belongs to a session of an environment. Such calls are made one after the other, and the session
+    limits their time itself, because it is in doubt when that is over."""
 
     def __post_init__(self) -> None:
         """Refuses an isolated tool that no child process could find.

@@ -6,11 +6,13 @@
 4. Its arguments are checked against its JSON schema. Protocol v1 skips this (`lenient`): its clients expect whatever
    Python makes of the arguments.
 5. The tool runs, for a limited time: on the event loop, where it is watched (`watch.py`), or in a child process
-   (`isolated.py`). The calls of one turn run at the same time, each in a task of its own.
+   (`isolated.py`). The calls of one turn run at the same time, each in a task of its own; those of an environment's
+   session run one after the other, in the order in which the policy made them.
 6. The results come in the order of the calls. One that is too large is cut.
 
 If a step for one call fails, its text ("Error: …") is the content of the tool message, and the policy may try again. A
-tool can neither end the rollout nor keep it waiting for ever, whatever it raises:
+tool can neither end the rollout nor keep it waiting for ever, whatever it raises. Only the failure of an environment's
+session ends it (`EnvironmentFault`):
 
 - `SystemExit` and `KeyboardInterrupt` would end the event loop if they left a task, so they are caught inside it.
 - `CancelledError` may be the tool's own, or the rollout was cancelled (by the API, a drain or its deadline). The
@@ -24,7 +26,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.errors import TooManyToolCalls
+from rolloutpool_common.errors import EnvironmentFault, TooManyToolCalls
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import TOOL_CALLS
 from rolloutpool_common.protocol.messages import ToolCall
@@ -95,6 +97,7 @@ class ToolRunner:
 
         Raises:
             TooManyToolCalls: There are more calls than the limit; no tool was run.
+            EnvironmentFault: The environment's session failed.
         """
         if len(calls) > self._limits.calls:
             raise TooManyToolCalls(
@@ -126,18 +129,35 @@ class ToolRunner:
         # Each call has a task, a single one too. A tool that cancels the task in which it runs then ends its own call;
         # in the rollout's task that would look like a cancelled rollout. If the rollout is cancelled, `gather` raises
         # in any case, also where a tool caught the cancellation and returned something.
-        running = (
-            self._timed(call, context, spent, place, faults.get(call.id))
-            for place, (call, context) in enumerate(zip(calls, contexts, strict=True))
-        )
+        running: list[asyncio.Task[str]] = []
+        before: asyncio.Task[str] | None = None
+        for place, (call, context) in enumerate(zip(calls, contexts, strict=True)):
+            tool = self._tools.get(call.function.name)
+            stateful = tool is not None and tool.stateful
+            after = before if stateful else None
+            task = asyncio.create_task(self._timed(call, context, spent, place, faults.get(call.id), after))
+            running.append(task)
+            before = task if stateful else before
         texts = await asyncio.gather(*running, return_exceptions=True)
+        # The first one is the cause: what follows it in the same session was not run.
+        for text in texts:
+            if isinstance(text, EnvironmentFault):
+                raise text
         return [FAILED if isinstance(text, BaseException) else text for text in texts]
 
     async def _timed(
-        self, call: ToolCall, context: ToolContext, spent: list[float], place: int, fault: str | None
+        self,
+        call: ToolCall,
+        context: ToolContext,
+        spent: list[float],
+        place: int,
+        fault: str | None,
+        after: "asyncio.Task[str] | None",
     ) -> str:
         if fault is not None:
             return f"Error: {fault}"
+        if after is not None:
+            await asyncio.wait([after])
         start = time.perf_counter()
         try:
             return await self._text(call, context)
@@ -157,6 +177,8 @@ class ToolRunner:
                     tool, context, arguments, seconds=limits.seconds, result_bytes=limits.result
                 )
             return cut_result(await self._on_loop(tool, arguments, context), self._limits.result)
+        except EnvironmentFault:
+            raise
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -189,7 +211,7 @@ class ToolRunner:
         return tool, arguments
 
     async def _on_loop(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
-        limit = asyncio.timeout(self._limits.seconds)
+        limit = asyncio.timeout(None if tool.stateful else self._limits.seconds)
         try:
             async with limit:
                 call = answer_call(tool.name, tool.run, context, arguments)

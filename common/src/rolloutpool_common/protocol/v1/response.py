@@ -28,6 +28,8 @@ _FINISH = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "stop",
     FinishReason.STRATEGY: "stop",
+    # No rollout of protocol v1 has one.
+    FinishReason.ENVIRONMENT: "stop",
     FinishReason.MAX_TURNS: "max_turns",
     FinishReason.MAX_ASSISTANT_TURNS: "max_turns",
     FinishReason.MAX_USER_TURNS: "max_turns",

@@ -3,7 +3,7 @@
 -- then, where it is known, why in words (for its history).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
--- `counter` is `retries`, `deferrals`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
+-- `counter` is `retries`, `deferrals`, `capacity`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
 -- worker: `crashes` where a rollout may be the cause, which counts as both; `deaths` where the cause is known and came from
 -- outside, which only counts towards the limit of a rollout's whole life. `clean` is 0 where a model call may be
 -- unanswered, else 1. Who says 0 without having seen the attempt (the reconciler, and `losses`) does not know it: where no

@@ -1,0 +1,210 @@
+"""A resources server as an environment: seeded, called, verified, closed; and one that behaves badly."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.support.games import RIGHT, SEED, WRONG
+from tests.support.resources_server import ROW, ResourcesServer, row
+
+from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_worker.environments import EnvironmentFull
+from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer, output_items
+
+TRANSCRIPT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Guess."},
+    {
+        "role": "assistant",
+        "content": "I try.",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "guess", "arguments": {"number": 3}}}],
+    },
+    {"role": "tool", "content": "wrong", "tool_call_id": "c1"},
+    {"role": "user", "content": "Go on."},
+    {"role": "assistant", "content": None, "tool_calls": None},
+]
+
+
+@contextmanager
+def served(server: ResourcesServer, **options: Any) -> Iterator[HttpEnvironment]:
+    with serve_callback(server.app, [0]) as there:
+        options = {"crash": "restartable", "done_flag": True, **options}
+        yield HttpEnvironment("guess", HttpServer(url=f"{there.url}/", **options), Targets.loopback())
+
+
+async def test_a_session_is_seeded_called_verified_and_closed() -> None:
+    server = ResourcesServer()
+    with served(server, headers={"X-Key": "k"}, places=7) as environment:
+        assert (environment.crash, environment.places) == (CrashEffect.RESTARTABLE, 7)
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        other = await environment.open(ROW, SEED, "b-1", 1)
+        (tool,) = opened.tools
+        assert (tool.function.name, tool.function.parameters["required"]) == ("guess", ["number"])
+        session = opened.session
+        wrong = await environment.call(session, "guess", {"number": WRONG})
+        assert (wrong.content, wrong.done) == ('{"said":"wrong at guess 1","done":false}', False)
+        right = await environment.call(session, "guess", {"number": RIGHT})
+        assert (right.content, right.done) == ('{"said":"right at guess 2","done":true}', True)
+        # Each rollout has its own cookie.
+        assert "wrong at guess 1" in (await environment.call(other.session, "guess", {"number": WRONG})).content
+        score = await environment.score(session, TRANSCRIPT)
+        assert (score.reward, score.parts) == (1.0, {"guesses": 2.0})
+        (verified,) = server.verified
+        assert verified["responses_create_params"] == ROW["responses_create_params"]
+        assert verified["response"]["output"] == output_items(TRANSCRIPT)
+        for one in (session, other.session):
+            await environment.close(one)
+        assert server.sessions == {}
+        await environment.aclose()
+
+
+def test_the_transcript_in_the_responses_form_begins_with_the_first_turn() -> None:
+    said, called, answered, user, nothing = output_items(TRANSCRIPT)
+    assert said["content"] == [{"type": "output_text", "text": "I try.", "annotations": []}]
+    assert (called["name"], called["arguments"], called["call_id"]) == ("guess", '{"number": 3}', "c1")
+    assert answered == {"type": "function_call_output", "call_id": "c1", "output": "wrong"}
+    assert user == {"type": "message", "role": "user", "content": "Go on."}
+    assert nothing["content"][0]["text"] == ""
+
+
+async def test_a_later_attempt_ends_the_session_of_an_earlier_one() -> None:
+    server = ResourcesServer()
+    with served(server) as environment:
+        old = await environment.open(ROW, SEED, "b-0", 1)
+        await environment.open(ROW, SEED, "b-0", 2)
+        assert len(server.sessions) == 1
+        with pytest.raises(EnvironmentFault, match="this attempt is over, says /guess") as raised:
+            await environment.call(old.session, "guess", {"number": 1})
+        assert not raised.value.retryable
+        with pytest.raises(EnvironmentFault, match="this attempt is over, says /seed_session"):
+            await environment.open(ROW, SEED, "b-0", 1)
+        # Its close takes nothing away from the later one.
+        await environment.close(old.session)
+        assert len(server.sessions) == 1
+        await environment.aclose()
+
+
+@pytest.mark.parametrize(
+    ("manner", "error", "text"),
+    [
+        ("429", EnvironmentFull, "answered 429"),
+        ("503", EnvironmentFull, "answered 503"),
+        ("422", RequestFault, "answered 422 to /seed_session"),
+        ("500", EnvironmentFault, "answered 500 to /seed_session"),
+        ("302", EnvironmentFault, "no redirect is followed"),
+        ("huge", EnvironmentFault, "larger than 8,388,608 bytes"),
+    ],
+)
+async def test_what_a_refused_seed_means(manner: str, error: type[Exception], text: str) -> None:
+    with served(ResourcesServer(manners={"seed_session": manner})) as environment:
+        with pytest.raises(error, match=text):
+            await environment.open(ROW, SEED, "b-0", 1)
+        await environment.aclose()
+
+
+@pytest.mark.parametrize(
+    ("manner", "text"),
+    [
+        ("500", "answered 500 to /guess"),
+        ("503", "answered 503 to /guess"),
+        ("401", "answered 401 to /guess"),
+        ("302", "no redirect is followed"),
+        ("huge", "larger than"),
+    ],
+)
+async def test_what_a_failed_call_means(manner: str, text: str) -> None:
+    server = ResourcesServer()
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        server.manners["guess"] = manner
+        with pytest.raises(EnvironmentFault, match=text):
+            await environment.call(opened.session, "guess", {"number": 1})
+        # At most once.
+        assert server.seen["guess"] == 1
+        await environment.aclose()
+
+
+@pytest.mark.parametrize("status", ["400", "404", "422"])
+async def test_the_policy_reads_what_the_server_says_of_its_call(status: str) -> None:
+    server = ResourcesServer(manners={"guess": status})
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        assert (await environment.call(opened.session, "guess", {"number": 1})).content == "no"
+        server.manners["guess"] = "garbage"
+        assert (await environment.call(opened.session, "guess", {"number": 1})).content == "\x00{["
+        await environment.aclose()
+
+
+@pytest.mark.parametrize("manner", ["500", "422", "garbage"])
+async def test_a_verify_that_fails_is_no_reward(manner: str) -> None:
+    server = ResourcesServer(manners={"verify": manner})
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        with pytest.raises(EnvironmentFault, match="/verify"):
+            await environment.score(opened.session, TRANSCRIPT)
+        await environment.aclose()
+
+
+async def test_a_reward_that_measures_nothing_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ResourcesServer()
+    with served(server) as environment:
+        opened = await environment.open(row(mask_sample=True, failure_kind="judge_down"), SEED, "b-0", 1)
+        with pytest.raises(EnvironmentFault, match=r"its reward measures nothing \(judge_down\)") as raised:
+            await environment.score(opened.session, TRANSCRIPT)
+        assert raised.value.retryable
+        await environment.aclose()
+
+
+@pytest.mark.parametrize("name", ["verify", "seed_session", "../admin", "a/b", "", "x" * 65, "a?b=c"])
+async def test_no_tool_leads_to_another_route(name: str) -> None:
+    """The names come from whoever submits; the server and its key are the operator's."""
+    server = ResourcesServer()
+    with served(server) as environment:
+        with pytest.raises(RequestFault):
+            await environment.open({"responses_create_params": {"tools": [{"name": name}]}}, SEED, "b-0", 1)
+        assert server.seen == {}
+
+
+@pytest.mark.parametrize("task", [None, 7, "row", [ROW], {"responses_create_params": {"tools": ["guess"]}}])
+async def test_a_task_that_is_no_row_is_the_requests_fault(task: Any) -> None:
+    with served(ResourcesServer()) as environment, pytest.raises(RequestFault):
+        await environment.open(task, SEED, "b-0", 1)
+
+
+async def test_a_row_may_have_no_tools_and_no_seed() -> None:
+    with served(ResourcesServer()) as environment:
+        for task in ({}, {"responses_create_params": 3}, {"responses_create_params": {"tools": None}}):
+            assert (await environment.open(task, None, "b-0", 1)).tools == []
+        await environment.aclose()
+
+
+async def test_the_address_is_checked_again_when_it_is_connected_to() -> None:
+    environment = HttpEnvironment("guess", HttpServer(url="http://169.254.169.254"), Targets.loopback())
+    with pytest.raises(TargetRefused):
+        await environment.open(ROW, SEED, "b-0", 1)
+    await environment.aclose()
+
+
+async def test_one_that_is_not_there_is_a_fault_that_may_pass() -> None:
+    environment = HttpEnvironment("guess", HttpServer(url="http://127.0.0.1:9"), Targets.loopback())
+    with pytest.raises(EnvironmentFault, match="no whole answer") as raised:
+        await environment.open(ROW, SEED, "b-0", 1)
+    assert raised.value.retryable
+    await environment.aclose()
+
+
+async def test_one_that_hangs_holds_its_own_caller_only() -> None:
+    server = ResourcesServer(manners={"guess": "hang"})
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        waiting = asyncio.create_task(environment.call(opened.session, "guess", {"number": 1}))
+        other = await environment.open(ROW, SEED, "b-1", 1)
+        await environment.close(other.session)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await environment.aclose()

@@ -1,0 +1,198 @@
+"""What the next attempt's session is, by what the environment declares; and what must agree with the journal."""
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.games import (
+    GUESS,
+    INVITATION,
+    RIGHT,
+    SEED,
+    WRONG,
+    ForgetfulGame,
+    GameSession,
+    GuessingGame,
+    TextGame,
+)
+from tests.support.journals import observation_record, turn_record
+
+from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, EnvironmentLost, RequestChanged
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.journal import (
+    EnvironmentRecord,
+    ObservationRecord,
+    TurnRecord,
+    encode_record,
+    parse_record,
+)
+from rolloutpool_worker.environments import Environment, EnvironmentHost, OpenedSession, SessionLife
+from rolloutpool_worker.environments.resume import open_session
+
+INVITED = {"role": "user", "content": INVITATION, "tool_calls": None, "tool_call_id": None}
+
+
+def life_of(environment: Environment) -> SessionLife:
+    host = EnvironmentHost(seconds=5.0, result_bytes=1000)
+    return SessionLife(environment, EnvironmentChoice(name="game", seed=SEED), "b-0", 2, host)
+
+
+async def first_record(environment: Environment) -> EnvironmentRecord:
+    record = await open_session(life_of(environment), [])
+    assert record is not None
+    again = parse_record(encode_record(record))
+    assert again == record
+    return record
+
+
+def played(
+    *numbers: int, texts: tuple[str, ...] = (), snapshot: str | None = None
+) -> tuple[TurnRecord, ObservationRecord]:
+    """A turn of so many calls, and their answers."""
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "guess", "arguments": f'{{"number": {number}}}'}}
+        for n, number in enumerate(numbers)
+    ]
+    turn = turn_record("x")
+    turn = replace(turn, message={**turn.message, "tool_calls": calls})
+    answers = texts or tuple(f"wrong at guess {n}" for n in range(1, len(numbers) + 1))
+    messages = [
+        {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": f"c{n}"} for n, text in enumerate(answers)
+    ]
+    steps = tuple(EnvironmentStep(n, -0.5) for n in range(len(numbers)))
+    return turn, replace(observation_record(0), messages=messages, environment=EnvironmentFacts(steps, snapshot))
+
+
+def state_of(life: SessionLife) -> GameSession:
+    session = life._session
+    assert isinstance(session, GameSession)
+    return session
+
+
+async def test_the_first_session_is_written_down() -> None:
+    life = life_of(GuessingGame())
+    record = await open_session(life, [])
+    assert record is not None
+    assert (record.name, record.crash, record.messages) == ("game", CrashEffect.RESTARTABLE, [INVITED])
+    assert record.tools_digest == life.tools_digest
+
+
+async def test_a_restartable_one_gets_the_calls_again() -> None:
+    game = GuessingGame()
+    life = life_of(game)
+    assert await open_session(life, [await first_record(game), *played(WRONG, WRONG), turn_record("y")]) is None
+    assert state_of(life).guesses == 2
+    assert life.messages == [INVITED]
+    # What was asked again is in the journal already.
+    assert await life.take_facts() is None
+
+
+async def test_calls_that_never_reached_the_session_are_not_made_again() -> None:
+    game = GuessingGame()
+    turn, observation = played(WRONG, WRONG, WRONG, texts=("Error: Invalid", "wrong at guess 1", "Error: Unknown"))
+    facts = EnvironmentFacts((EnvironmentStep(1, -0.5),))
+    observation = replace(observation, environment=facts)
+    life = life_of(game)
+    # Messages that no session has answered are no steps either.
+    await open_session(life, [await first_record(game), turn, observation, turn, observation_record(3)])
+    assert state_of(life).guesses == 1
+
+
+async def test_a_text_game_gets_the_messages_again() -> None:
+    game = TextGame()
+    turn = replace(turn_record(0), message={"role": "assistant", "content": f"{WRONG}"})
+    facts = EnvironmentFacts((EnvironmentStep(0, -0.5),))
+    observation = replace(
+        observation_record(0), messages=[{"role": "user", "content": "wrong at guess 1"}], environment=facts
+    )
+    life = life_of(game)
+    await open_session(life, [await first_record(game), turn, observation])
+    assert state_of(life).guesses == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"texts": ("wrong at guess 2",)},
+        {"texts": ("right at guess 1",)},
+    ],
+)
+async def test_another_text_is_a_difference(changed: dict[str, Any]) -> None:
+    game = GuessingGame()
+    with pytest.raises(EnvironmentDiverged, match="answered call 1 of turn 1 otherwise") as raised:
+        await open_session(life_of(game), [await first_record(game), *played(WRONG, **changed)])
+    assert not raised.value.retryable
+
+
+@pytest.mark.parametrize("step", [EnvironmentStep(0, 1.0), EnvironmentStep(0, -0.5, done=True), EnvironmentStep(0)])
+async def test_another_reward_or_end_is_a_difference(step: EnvironmentStep) -> None:
+    game = GuessingGame()
+    turn, observation = played(WRONG)
+    observation = replace(observation, environment=EnvironmentFacts((step,)))
+    with pytest.raises(EnvironmentDiverged):
+        await open_session(life_of(game), [await first_record(game), turn, observation])
+
+
+async def test_one_that_is_not_what_it_declares_is_found_out() -> None:
+    game = ForgetfulGame()
+    with pytest.raises(EnvironmentDiverged):
+        await open_session(life_of(game), [await first_record(game), *played(WRONG)])
+
+
+async def test_a_stateless_one_just_goes_on() -> None:
+    game = GuessingGame(CrashEffect.STATELESS)
+    life = life_of(game)
+    assert await open_session(life, [await first_record(game), *played(WRONG, WRONG)]) is None
+    assert state_of(life).guesses == 0
+
+
+async def test_a_snapshot_takes_the_place_of_the_calls() -> None:
+    game = GuessingGame(CrashEffect.SNAPSHOT)
+    first = await first_record(game)
+
+    def at(guesses: int) -> str:
+        return base64.b64encode(orjson.dumps([RIGHT, guesses])).decode()
+
+    life = life_of(game)
+    assert await open_session(life, [first, *played(WRONG, snapshot=at(1)), *played(WRONG, snapshot=at(2))]) is None
+    assert (state_of(life).guesses, life.messages) == (2, [INVITED])
+    # Nothing was answered before the worker died.
+    fresh = life_of(game)
+    await open_session(fresh, [first, turn_record("x")])
+    assert state_of(fresh).guesses == 0
+
+
+async def test_a_lost_one_ends_the_rollout_before_anything_is_opened() -> None:
+    game = GuessingGame(CrashEffect.NONE)
+    record = await first_record(game)
+    life = life_of(game)
+    with pytest.raises(EnvironmentLost, match="environment game: The session ended with its worker") as raised:
+        await open_session(life, [record])
+    assert not raised.value.retryable
+    assert life._session is None
+
+
+@pytest.mark.parametrize("crash", [CrashEffect.STATELESS, CrashEffect.RESTARTABLE, CrashEffect.SNAPSHOT])
+async def test_other_tools_would_make_another_prompt(crash: CrashEffect) -> None:
+    game = GuessingGame(crash)
+    record = replace(await first_record(game), tools_digest="00" * 16)
+    with pytest.raises(RequestChanged, match="environment game has other tools"):
+        await open_session(life_of(game), [record])
+
+
+async def test_other_messages_at_the_opening_are_a_difference() -> None:
+    game = GuessingGame()
+    record = replace(await first_record(game), messages=[{**INVITED, "content": "Guess!"}])
+    with pytest.raises(EnvironmentDiverged, match="begins with other messages"):
+        await open_session(life_of(game), [record])
+
+
+async def test_what_is_no_message_opens_nothing() -> None:
+    class Odd(GuessingGame):
+        async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+            return OpenedSession(None, messages=[{"role": "bard", "content": "la"}], tools=[GUESS])
+
+    with pytest.raises(EnvironmentFault, match="something that is not a message"):
+        await open_session(life_of(Odd()), [])

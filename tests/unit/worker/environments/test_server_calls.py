@@ -1,0 +1,97 @@
+"""Calls to a server: its cookies, what travels with each request, and odd replies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_worker.environments.server_calls import ServerCalls
+from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy.resolver import Resolver
+
+
+async def asked(answer: Callable[[int, Request], Response], times: int) -> list[tuple[dict[str, str], Any]]:
+    """Posts so many times; what the server got."""
+    got: list[tuple[dict[str, str], Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        got.append((dict(request.headers), orjson.loads(await request.body())))
+        await answer(len(got), request)(scope, receive, send)
+
+    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
+    with serve_callback(app, [0]) as served:
+        calls = ServerCalls(transport, served.url, {"X-Key": "ключ"}, "b-0", 3)
+        try:
+            for number in range(times):
+                reply = await calls.post("path", {"n": number})
+                assert (reply.status, reply.text) == (200, "fine")
+        finally:
+            await transport.aclose()
+    return got
+
+
+async def test_each_request_says_for_which_attempt_it_is_and_brings_the_operators_headers() -> None:
+    ((headers, document),) = await asked(lambda *_: PlainTextResponse("fine"), 1)
+    assert document == {"n": 0}
+    assert (headers["x-rollout-id"], headers["x-rollout-attempt"]) == ("b-0", "3")
+    assert headers["x-key"].encode("latin-1").decode() == "ключ"
+    assert headers["content-type"] == "application/json"
+    assert "cookie" not in headers
+
+
+async def test_cookies_are_kept_and_replaced() -> None:
+    def answer(number: int, _: Request) -> Response:
+        response = PlainTextResponse("fine")
+        if number <= 2:
+            response.set_cookie("session", f"s{number}", httponly=True)
+            response.set_cookie("other", "with space; and more")
+        return response
+
+    got = await asked(answer, 3)
+    cookies = [headers.get("cookie") for headers, _ in got]
+    assert cookies[0] is None
+    assert cookies[1] == 'session=s1; other="with space\\073 and more"'
+    assert cookies[2] == 'session=s2; other="with space\\073 and more"'
+
+
+async def test_a_server_that_sets_endless_cookies_is_cut_off() -> None:
+    def answer(number: int, _: Request) -> Response:
+        response = PlainTextResponse("fine")
+        for i in range(20):
+            response.set_cookie(f"c{number}-{i}", "x")
+        return response
+
+    with pytest.raises(EnvironmentFault, match="it set 60 cookies, at most 50"):
+        await asked(answer, 3)
+
+
+async def test_what_is_no_cookie_is_ignored() -> None:
+    def answer(number: int, _: Request) -> Response:
+        response = PlainTextResponse("fine")
+        response.raw_headers.append((b"set-cookie", b"\xff\xfe=; ;;=,"))
+        return response
+
+    got = await asked(answer, 2)
+    assert "cookie" not in got[1][0]
+
+
+async def test_what_is_no_utf8_or_no_json_is_read_all_the_same() -> None:
+    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await Response(b"\xff{")(scope, receive, send)
+
+    with serve_callback(app, [0]) as served:
+        reply = await ServerCalls(transport, served.url, {}, "b-0", 1).post("path", None)
+    assert (reply.text, reply.document()) == ("\ufffd{", None)
+    await transport.aclose()

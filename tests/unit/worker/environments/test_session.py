@@ -1,0 +1,275 @@
+"""One session from its opening to its close: what it is given, what may be answered, and what breaks it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, GuessingGame, TextGame
+
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_worker.environments import (
+    Environment,
+    EnvironmentFull,
+    EnvironmentHost,
+    OpenedSession,
+    SessionLife,
+    SessionScore,
+    StepAnswer,
+)
+from rolloutpool_worker.environments.session import (
+    MOST_INFO_BYTES,
+    MOST_SNAPSHOT_BYTES,
+    MOST_TOOLS,
+    MOST_TOOLS_BYTES,
+    text_of,
+)
+from rolloutpool_worker.tools import ToolContext
+
+SECONDS = 0.2
+
+
+def life_of(
+    environment: Environment | None = None,
+    task: Any = None,
+    *,
+    attempt: int = 1,
+    host: EnvironmentHost | None = None,
+) -> SessionLife:
+    choice = EnvironmentChoice(name="game", task=task, seed=SEED)
+    # A host without sessions counts as false.
+    host = EnvironmentHost(seconds=SECONDS, result_bytes=1000) if host is None else host
+    return SessionLife(environment or GuessingGame(), choice, "b-0", attempt, host)
+
+
+async def test_a_session_is_opened_asked_scored_and_closed() -> None:
+    host = EnvironmentHost(seconds=SECONDS, result_bytes=1000)
+    life = life_of(host=host)
+    await life.open()
+    assert life.messages == [{"role": "user", "content": INVITATION}]
+    assert life.tools["guess"].definition == GUESS
+    assert await life.call("guess", {"number": WRONG}, place=0) == StepAnswer("wrong at guess 1", -0.5)
+    right = await life.call("guess", {"number": RIGHT}, place=1)
+    assert (right.content, right.reward, right.done) == ("right at guess 2", 1.0, True)
+    steps = (EnvironmentStep(0, -0.5), EnvironmentStep(1, 1.0, done=True, info={"number": RIGHT}))
+    assert await life.take_facts() == EnvironmentFacts(steps)
+    # They are taken once.
+    assert await life.take_facts() is None
+    assert await life.score([{"role": "user", "content": INVITATION}]) == SessionScore(1.0, {"guesses": 2.0})
+    await life.close()
+    await life.close()
+    assert len(host) == 0
+
+
+async def test_its_tools_are_tools_that_know_their_place_among_the_calls() -> None:
+    life = life_of()
+    await life.open()
+    tool = life.tools["guess"]
+    assert tool.stateful
+    # An argument may have any name.
+    context = ToolContext("b-0", "r", 1, "c", {}, place=3)
+    assert await tool.run(context, number=WRONG, context__=1) == "wrong at guess 1"
+    facts = await life.take_facts()
+    assert facts is not None
+    assert [step.place for step in facts.steps] == [3]
+
+
+async def test_a_message_is_an_action_where_the_environment_says_so() -> None:
+    life = life_of(TextGame())
+    await life.open()
+    assert life.tools == {}
+    assert (await life.step(f"I say {RIGHT}.")).done
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "text"),
+    [
+        ({"open": "full"}, EnvironmentFull, "no room"),
+        ({"open": "wrong task"}, RequestFault, "no such level"),
+        ({"open": "fail"}, EnvironmentFault, "environment game: open failed with OSError; the worker's log"),
+        ({"open": "hang"}, EnvironmentFault, "environment game: open did not answer in 0.2 s"),
+    ],
+)
+async def test_an_opening_may_fail(task: Any, error: type[Exception], text: str) -> None:
+    host = EnvironmentHost(seconds=SECONDS, result_bytes=1000)
+    life = life_of(task=task, host=host)
+    with pytest.raises(error, match=text) as raised:
+        await life.open()
+    assert "secret" not in str(raised.value)
+    await life.close()
+    assert len(host) == 0
+    assert not life.final
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "retryable"),
+    [
+        ("fail", "guess failed with OSError", True),
+        ("hang", "guess did not answer in 0.2 s", True),
+        ("fault", "the board is broken", False),
+    ],
+)
+async def test_a_call_that_fails_breaks_the_session(call: str, text: str, retryable: bool) -> None:
+    life = life_of(task={"call": call})
+    await life.open()
+    with pytest.raises(EnvironmentFault, match=text) as raised:
+        await life.call("guess", {"number": 1}, place=0)
+    assert raised.value.retryable is retryable
+    life.choice.task.clear()
+    with pytest.raises(EnvironmentFault, match=text):
+        await life.call("guess", {"number": 1}, place=0)
+    assert await life.take_facts() is None
+    await life.close()
+
+
+async def test_a_refusal_is_read_by_the_policy_and_breaks_nothing() -> None:
+    life = life_of(task={"call": "refuse"})
+    await life.open()
+    assert (await life.call("guess", {"number": 1}, place=0)).content == "Error: the shop is closed"
+    life.choice.task.clear()
+    assert (await life.call("guess", {"number": WRONG}, place=0)).content == "wrong at guess 1"
+
+
+async def test_one_without_state_loses_nothing_by_a_call_without_answer() -> None:
+    life = life_of(GuessingGame(CrashEffect.STATELESS), {"call": "hang"})
+    await life.open()
+    answer = await life.call("guess", {"number": 1}, place=0)
+    assert answer.content == "Error: Tool execution timed out after 0.2 s"
+    life.choice.task.clear()
+    assert (await life.call("guess", {"number": WRONG}, place=0)).content == "wrong at guess 1"
+
+
+async def test_a_cancelled_call_leaves_the_session_in_doubt() -> None:
+    life = life_of(task={"call": "hang"})
+    await life.open()
+    call = asyncio.create_task(life.call("guess", {"number": 1}, place=0))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    life.choice.task.clear()
+    with pytest.raises(EnvironmentFault, match="guess was cancelled"):
+        await life.call("guess", {"number": 1}, place=0)
+
+
+async def test_an_older_attempt_is_refused_once_a_newer_one_has_a_session() -> None:
+    host = EnvironmentHost(seconds=SECONDS, result_bytes=1000)
+    old, new = life_of(attempt=1, host=host), life_of(attempt=2, host=host)
+    await old.open()
+    await new.open()
+    with pytest.raises(EnvironmentFault, match="a newer attempt has its session") as raised:
+        await old.call("guess", {"number": 1}, place=0)
+    assert not raised.value.retryable
+    assert (await new.call("guess", {"number": WRONG}, place=0)).content == "wrong at guess 1"
+
+
+async def test_a_long_answer_is_cut() -> None:
+    life = life_of(task={"call": "huge"})
+    await life.open()
+    content = (await life.call("guess", {"number": 1}, place=0)).content
+    assert content == "x" * 1000 + "… [cut: 1000 of 20000000 characters shown]"
+
+
+class Answering(GuessingGame):
+    """Answers with what the test gives it."""
+
+    def __init__(self, answer: Any = "fine", *, crash: CrashEffect = CrashEffect.RESTARTABLE, **given: Any) -> None:
+        super().__init__(crash)
+        self._answer, self._given = answer, given
+
+    async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+        if "opened" in self._given:
+            opened: OpenedSession = self._given["opened"]
+            return opened
+        return await super().open(task, seed, rollout_uid, attempt)
+
+    async def call(self, session: Any, name: str, arguments: dict[str, Any]) -> StepAnswer | str:
+        answer: StepAnswer = self._answer
+        return answer
+
+    async def score(self, session: Any, transcript: Any) -> SessionScore:
+        score: SessionScore = self._given["score"]
+        return score
+
+    async def snapshot(self, session: Any) -> bytes:
+        snapshot: bytes = self._given["snapshot"]
+        return snapshot
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "guess did not return a StepAnswer"),
+        (StepAnswer(7), "guess did not return a StepAnswer"),  # type: ignore[arg-type]
+        (StepAnswer("x", float("nan")), "the reward of guess is no finite number"),
+        (StepAnswer("x", True), "the reward of guess is no finite number"),
+        (StepAnswer("x", "1"), "the reward of guess is no finite number"),  # type: ignore[arg-type]
+        (StepAnswer("x", info={"a": object()}), "the info of guess cannot be written"),
+        (StepAnswer("x", info={"a": 2**70}), "the info of guess cannot be written"),
+    ],
+)
+async def test_nonsense_is_a_fault_of_the_environment_for_good(answer: Any, text: str) -> None:
+    life = life_of(Answering(answer))
+    await life.open()
+    with pytest.raises(EnvironmentFault, match=text) as raised:
+        await life.call("guess", {}, place=0)
+    assert not raised.value.retryable
+
+
+async def test_what_else_an_answer_says_is_bounded() -> None:
+    life = life_of(Answering(StepAnswer("x", 1, info={"a": "b" * MOST_INFO_BYTES})))
+    await life.open()
+    answer = await life.call("guess", {}, place=0)
+    assert (answer.reward, type(answer.reward), list(answer.info)) == (1.0, float, ["cut"])
+
+
+def named(*names: str, description: str = "") -> list[ToolDefinition]:
+    return [ToolDefinition(function=ToolFunction(name=name, description=description)) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("opened", "text"),
+    [
+        (None, "open did not return an OpenedSession"),
+        (OpenedSession(1, tools=named("a", "b", "a")), "two of its tools have one name"),
+        (OpenedSession(1, tools=named(*map(str, range(MOST_TOOLS + 1)))), "it has 257 tools, at most 256"),
+        (OpenedSession(1, tools=named("a", description="x" * MOST_TOOLS_BYTES)), "its tools take more than"),
+    ],
+)
+async def test_an_opening_may_be_nonsense(opened: Any, text: str) -> None:
+    life = life_of(Answering(opened=opened))
+    with pytest.raises(EnvironmentFault, match=text) as raised:
+        await life.open()
+    assert not raised.value.retryable
+    await life.close()
+
+
+@pytest.mark.parametrize("score", [1.0, SessionScore(float("inf")), SessionScore(0.0, {"a": float("nan")})])
+async def test_a_score_is_finite(score: Any) -> None:
+    life = life_of(Answering(score=score))
+    await life.open()
+    with pytest.raises(EnvironmentFault, match="no SessionScore of finite numbers"):
+        await life.score([])
+
+
+@pytest.mark.parametrize("snapshot", ["text", b"x" * (MOST_SNAPSHOT_BYTES + 1)])
+async def test_a_snapshot_is_bounded(snapshot: Any) -> None:
+    life = life_of(Answering(crash=CrashEffect.SNAPSHOT, snapshot=snapshot))
+    await life.open()
+    await life.call("guess", {}, place=0)
+    with pytest.raises(EnvironmentFault, match="a snapshot must be at most 1,048,576 bytes"):
+        await life.take_facts()
+
+
+@pytest.mark.parametrize("crash", CrashEffect)
+async def test_only_an_open_session_that_cannot_be_made_again_is_final(crash: CrashEffect) -> None:
+    life = life_of(GuessingGame(crash))
+    assert not life.final
+    await life.open()
+    assert life.final is (crash is CrashEffect.NONE)
+
+
+def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
+    assert [text_of({"content": content}) for content in ("a", None, parts)] == ["a", "", "ab"]

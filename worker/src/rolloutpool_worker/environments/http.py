@@ -1,0 +1,242 @@
+"""Environments behind HTTP, in the form of NeMo Gym's resources servers.
+
+The task is a row of such a server's data set: `{"responses_create_params": {"tools": [...]}, ...}`. Its fields travel
+unchanged.
+
+| the pool | the server |
+|---|---|
+| opens a session | `POST /seed_session` with the row, and `seed` if the rollout has one; its cookies are the session |
+| passes a call on | `POST /<tool>` with the arguments; the body of the reply is what the policy reads |
+| asks for the score | `POST /verify` with the row and `response`, the transcript in the Responses API's form |
+| closes the session | `POST /close_session`, which older servers do not have |
+
+What a reply's status means:
+
+- 429 and 503 to `/seed_session`: the server is full, and the rollout waits.
+- Another 4xx there: the task is wrong.
+- 400, 404 and 422 to a call: the policy reads the body, and may try again.
+- Everything else, and each error of `/verify`: the environment has failed. So has a `/verify` that says of itself that
+  its reward measures nothing (`mask_sample`).
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
+from rolloutpool_worker.environments.server_calls import ServerCalls, ServerReply
+from rolloutpool_worker.environments.session import text_of
+from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy.resolver import Resolver
+
+__all__ = ["HttpEnvironment", "HttpServer"]
+
+READ_SECONDS = 600.0
+"""Of the transport; each call has the shorter limit of its session."""
+FULL = frozenset({429, 503})
+SAID_TO_POLICY = frozenset({400, 404, 422})
+"""A FastAPI server's words for a call that it cannot take."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+RESERVED = frozenset(
+    {"seed_session", "verify", "close_session", "sandbox_access", "aggregate_metrics", "reverify_mode", "mcp"}
+)
+"""The server's own routes. The names of tools come from whoever submits the rollout."""
+
+
+class HttpServer(BaseModel):
+    """One entry of the operator's file."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    crash: CrashEffect = CrashEffect.NONE
+    places: int | None = Field(default=None, ge=1)
+    done_flag: bool = False
+    """Whether `"done": true` in a tool's answer ends the episode."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        return check_callback_host(value)
+
+    @field_validator("crash")
+    @classmethod
+    def _crash(cls, value: CrashEffect) -> CrashEffect:
+        if value is CrashEffect.SNAPSHOT:
+            raise ValueError("a server in this form has no snapshots")
+        return value
+
+
+@dataclass(frozen=True)
+class _Session:
+    calls: ServerCalls
+    row: dict[str, Any]
+    tools: list[Any]
+    """As the row has them."""
+    uid: str
+    attempt: int
+
+
+class HttpEnvironment(Environment):
+    """One such server."""
+
+    def __init__(self, name: str, server: HttpServer, targets: Targets) -> None:
+        """Connects to nothing yet.
+
+        Args:
+            name: For messages.
+            server: Where it is, and what it declares.
+            targets: Hosts that may be called.
+        """
+        self.crash = server.crash
+        self.places = server.places
+        self._name = name
+        self._server = server
+        self._targets = targets
+        self._transport: AiohttpTransport | None = None
+
+    async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+        """Seeds a session on the server."""
+        if not isinstance(task, dict):
+            raise RequestFault(f"environment {self._name}: its task is an object, a row of the data set")
+        row = task if seed is None else {**task, "seed": seed}
+        params = row.get("responses_create_params")
+        listed = params.get("tools") if isinstance(params, dict) else None
+        listed = listed if isinstance(listed, list) else []
+        tools = [self._definition(tool) for tool in listed]
+        calls = ServerCalls(self._connections(), self._server.url, self._server.headers, rollout_uid, attempt)
+        reply = await calls.post("seed_session", row)
+        if reply.status in FULL:
+            raise EnvironmentFull(f"environment {self._name}: the server answered {reply.status} to /seed_session")
+        if 400 <= reply.status < 500 and reply.status != 409:
+            raise RequestFault(f"environment {self._name}: the server answered {reply.status} to /seed_session")
+        self._check(reply, "seed_session")
+        return OpenedSession(_Session(calls, row, listed, rollout_uid, attempt), tools=tools)
+
+    async def call(self, session: _Session, name: str, arguments: dict[str, Any]) -> StepAnswer:
+        """Posts the arguments to the tool's route."""
+        reply = await session.calls.post(name, arguments)
+        if reply.status not in SAID_TO_POLICY:
+            self._check(reply, name)
+        document = reply.document() if self._server.done_flag else None
+        return StepAnswer(reply.text, done=isinstance(document, dict) and document.get("done") is True)
+
+    async def score(self, session: _Session, transcript: Sequence[dict[str, Any]]) -> SessionScore:
+        """Has the server verify the transcript."""
+        response = {
+            "id": f"resp_{session.uid}",
+            "object": "response",
+            "created_at": time.time(),
+            "model": "policy",
+            "output": output_items(transcript),
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": session.tools,
+        }
+        reply = await session.calls.post("verify", {**session.row, "response": response})
+        self._check(reply, "verify")
+        document = reply.document()
+        if not isinstance(document, dict) or "reward" not in document:
+            raise EnvironmentFault(f"environment {self._name}: /verify answered without a reward", retryable=False)
+        if document.get("mask_sample") is True:
+            kind = str(document.get("failure_kind"))[:100]
+            raise EnvironmentFault(f"environment {self._name}: /verify says that its reward measures nothing ({kind})")
+        return SessionScore(document["reward"], document.get("reward_components") or {})
+
+    async def close(self, session: _Session) -> None:
+        """Tells the server; one that has no such route lets the session expire."""
+        ids = {"resources_session_id": f"{session.uid}-{session.attempt}", "episode_id": session.uid}
+        await session.calls.post("close_session", ids)
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    def _connections(self) -> AiohttpTransport:
+        # At the first session, because it belongs to the event loop.
+        if self._transport is None:
+            self._transport = AiohttpTransport(Resolver(self._targets), timeout=READ_SECONDS)
+        return self._transport
+
+    def _definition(self, tool: Any) -> ToolDefinition:
+        try:
+            # The Responses API has these fields beside `type`; some data sets have the form of chat completions.
+            fields = tool.get("function", tool)
+            function = ToolFunction.model_validate({name: value for name, value in fields.items() if value is not None})
+        except (ValidationError, AttributeError):
+            raise RequestFault(f"environment {self._name}: a tool of the task is no definition of a function") from None
+        if not TOOL_NAME.fullmatch(function.name) or function.name in RESERVED:
+            raise RequestFault(f"environment {self._name}: a tool cannot be called {function.name[:100]!r}")
+        return ToolDefinition(function=function)
+
+    def _check(self, reply: ServerReply, path: str) -> None:
+        if reply.status == 409:
+            raise EnvironmentFault(f"environment {self._name}: this attempt is over, says /{path}", retryable=False)
+        if reply.status >= 400:
+            raise EnvironmentFault(f"environment {self._name}: the server answered {reply.status} to /{path}")
+
+
+def output_items(transcript: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Writes what followed the prompt in the form of the Responses API.
+
+    Args:
+        transcript: Messages in normal form. The first assistant's message ends the prompt.
+
+    Returns:
+        The items, in their order.
+    """
+    items: list[dict[str, Any]] = []
+    for number, message in enumerate(transcript):
+        if message["role"] == "assistant":
+            items += _of_assistant(message, number)
+        elif not items:
+            continue
+        elif message["role"] == "tool":
+            items.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": text_of(message)}
+            )
+        else:
+            items.append({"type": "message", "role": message["role"], "content": text_of(message)})
+    return items
+
+
+def _of_assistant(message: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    if text := text_of(message):
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        said = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed"}
+        items.append({**said, "content": content})
+    for call in message.get("tool_calls") or ():
+        arguments = call["function"]["arguments"]
+        items.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{call['id']}",
+                "call_id": call["id"],
+                "name": call["function"]["name"],
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                "status": "completed",
+            }
+        )
+    # A turn of nothing at all is a turn too.
+    return items or [
+        {
+            "type": "message",
+            "id": f"msg_{number}",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "", "annotations": []}],
+        }
+    ]

@@ -1,0 +1,124 @@
+"""Calls to an environment's server: bounded in size, with the session's cookies, and with our error for each failure.
+
+They go over the same transport as calls to trainers, so each address is checked when it is connected to, and no
+redirect is followed. Each request says for which rollout and attempt it is (`X-Rollout-Id`, `X-Rollout-Attempt`), so
+that a server can refuse an attempt that is over.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+
+from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_worker.policy import AiohttpTransport
+
+__all__ = ["MOST_REPLY_BYTES", "ServerCalls", "ServerReply"]
+
+MOST_REPLY_BYTES = 8 * 2**20
+"""Of one reply. What the policy is shown of it is much less."""
+MOST_COOKIES = 50
+
+
+class ServerReply(NamedTuple):
+    """What a server has answered."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body; what is no UTF-8 is replaced."""
+        return self.body.decode("utf-8", "replace")
+
+    def document(self) -> Any:
+        """The body as JSON; None where it is none."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+
+class ServerCalls:
+    """One session's calls to its server."""
+
+    def __init__(
+        self, transport: AiohttpTransport, url: str, headers: Mapping[str, str], rollout_uid: str, attempt: int
+    ) -> None:
+        """Calls nothing yet.
+
+        Args:
+            transport: Checks where it connects to.
+            url: The server's base URL.
+            headers: The operator's, for each request.
+            rollout_uid: The rollout.
+            attempt: Of the rollout.
+        """
+        self._transport = transport
+        self._url = url.rstrip("/")
+        self._headers = {
+            **headers,
+            "Content-Type": "application/json",
+            "X-Rollout-Id": rollout_uid,
+            "X-Rollout-Attempt": str(attempt),
+        }
+        self._cookies: dict[str, str] = {}
+
+    async def post(self, path: str, document: Any) -> ServerReply:
+        """Sends a document and reads the whole reply.
+
+        Args:
+            path: Below the server's URL.
+            document: Any JSON.
+
+        Returns:
+            The reply, whatever its status.
+
+        Raises:
+            EnvironmentFault: There is no connection, the reply broke off, is a redirect, or is too large.
+            TargetRefused: The host may not be called.
+        """
+        headers = dict(self._headers)
+        if self._cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
+        try:
+            request = httpx.Request(
+                "POST",
+                f"{self._url}/{path}",
+                headers=httpx.Headers(headers, encoding="utf-8"),
+                content=orjson.dumps(document),
+            )
+            async with aclosing(await self._transport.handle_async_request(request)) as response:
+                body = await _read(response, path)
+        except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError) as error:
+            raise EnvironmentFault(f"POST /{path}: no whole answer ({type(error).__name__})") from error
+        if 300 <= response.status_code < 400:
+            raise EnvironmentFault(f"POST /{path}: it answered {response.status_code}, and no redirect is followed")
+        self._keep_cookies(response)
+        return ServerReply(response.status_code, body)
+
+    def _keep_cookies(self, response: httpx.Response) -> None:
+        for line in response.headers.get_list("set-cookie"):
+            try:
+                parsed = SimpleCookie(line)
+            except CookieError:
+                continue
+            self._cookies.update({name: morsel.coded_value for name, morsel in parsed.items()})
+        if len(self._cookies) > MOST_COOKIES:
+            raise EnvironmentFault(f"it set {len(self._cookies)} cookies, at most {MOST_COOKIES} are kept")
+
+
+async def _read(response: httpx.Response, path: str) -> bytes:
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        # While it is read, because a reply need not say its length, or say the truth.
+        if size > MOST_REPLY_BYTES:
+            raise EnvironmentFault(
+                f"POST /{path}: the reply is larger than {MOST_REPLY_BYTES:,} bytes", retryable=False
+            )
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,267 @@
+"""The life of one rollout's session in one attempt: opened, asked in order, scored, closed.
+
+    life = SessionLife("counter", COUNTER, choice, uid, attempt, host)
+    await life.open()                       # life.messages and life.tools
+    answer = await life.call("add_one", {}, place=0)
+    facts = await life.take_facts()         # for the journal, with what the policy has read
+    score = await life.score(transcript)
+    await life.close()                      # always, more than once is harmless
+
+1. One thing at a time: a session gets its calls in the order in which the policy made them, because the answers may
+   depend on that order.
+2. Each of these is bounded in time. A session that does not answer in time is in doubt: the call may have been done or
+   not. So the rollout fails as `infra`, and the next attempt gets a session of its own. Only a `stateless` environment
+   has nothing to lose; there the policy reads that the time was over.
+3. After a failure the session is broken, and gets no further calls.
+4. What an environment says is cut to the same length as a tool's result, and must be text, numbers and JSON.
+"""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import orjson
+
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.tools import ToolDefinition
+from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
+from rolloutpool_worker.environments.host import EnvironmentHost, SessionTicket
+from rolloutpool_worker.tools import Tool, ToolContext, ToolFailed
+from rolloutpool_worker.tools.base import timed_out
+from rolloutpool_worker.tools.limits import cut_result
+
+__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "MOST_TOOLS", "SessionLife", "text_of"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+MOST_SNAPSHOT_BYTES = 2**20
+"""Each one is written to the journal, with each answer."""
+MOST_INFO_BYTES = 64 * 1024
+"""Of what an answer says beside its text."""
+MOST_TOOLS = 256
+"""Definitions of one session; all of them are part of the prompt."""
+MOST_TOOLS_BYTES = 2**20
+"""The same definitions as JSON; they go into each request for a turn."""
+
+
+class SessionLife:
+    """One session. It is used by one rollout, and asked one thing at a time."""
+
+    def __init__(
+        self, environment: Environment, choice: EnvironmentChoice, uid: str, attempt: int, host: EnvironmentHost
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            environment: Whose session it is.
+            choice: As the rollout makes it: name, task, seed.
+            uid: The rollout.
+            attempt: Of the rollout.
+            host: Of the process.
+        """
+        self.environment = environment
+        self.choice = choice
+        self.messages: list[dict[str, Any]] = []
+        """What the policy reads before its first turn."""
+        self.tools: dict[str, Tool] = {}
+        """What it may call, by name."""
+        self._uid, self._attempt, self._host = uid, attempt, host
+        self._ticket: SessionTicket | None = None
+        self._session: Any = None
+        self._opened = False
+        self._broken: EnvironmentFault | None = None
+        self._steps: list[EnvironmentStep] = []
+
+    @property
+    def final(self) -> bool:
+        """Whether it was opened, and is lost with this attempt."""
+        return self._opened and self.environment.crash is CrashEffect.NONE
+
+    @property
+    def tools_digest(self) -> str:
+        """By which a list of tools is known again."""
+        shown = [tool.shown for tool in self.tools.values()]
+        return hashlib.blake2b(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+    async def open(self, snapshot: bytes | None = None) -> None:
+        """Opens the session, anew or at a snapshot.
+
+        Args:
+            snapshot: What an earlier attempt's session has left; None opens a fresh one.
+
+        Raises:
+            EnvironmentFull: It has no room now.
+            RequestFault: The task is wrong.
+            EnvironmentFault: It failed.
+        """
+        environment, choice = self.environment, self.choice
+        ticket = self._ticket = await self._host.enter(choice.name, environment, self._uid, self._attempt)
+        about = (choice.task, choice.seed, self._uid, self._attempt)
+        opening = environment.open(*about) if snapshot is None else environment.restore(snapshot, *about)
+        # Any object, because a plug-in need not keep to its types.
+        opened: object = await self._bounded("open", opening, (EnvironmentFull, RequestFault))
+        if not isinstance(opened, OpenedSession):
+            raise self._break("open did not return an OpenedSession", retryable=False)
+        session = self._session = opened.session
+        self._opened = True
+        ticket.close = lambda: environment.close(session)
+        self.messages = [dict(message) for message in opened.messages]
+        self._take_tools(opened.tools)
+
+    def _take_tools(self, definitions: Sequence[ToolDefinition]) -> None:
+        names = [definition.function.name for definition in definitions]
+        if len(set(names)) < len(names):
+            raise self._break("two of its tools have one name", retryable=False)
+        if len(names) > MOST_TOOLS:
+            raise self._break(f"it has {len(names)} tools, at most {MOST_TOOLS} are shown", retryable=False)
+        if sum(len(definition.model_dump_json()) for definition in definitions) > MOST_TOOLS_BYTES:
+            raise self._break(f"its tools take more than {MOST_TOOLS_BYTES:,} bytes", retryable=False)
+        self.tools = {name: self._as_tool(tool) for name, tool in zip(names, definitions, strict=True)}
+
+    def _as_tool(self, definition: ToolDefinition) -> Tool:
+        name = definition.function.name
+
+        # The double underscore keeps it apart from an argument of that name.
+        async def run(context__: ToolContext, /, **arguments: Any) -> object:
+            return (await self.call(name, arguments, place=context__.place)).content
+
+        return Tool(definition, run, stateful=True)
+
+    async def call(self, name: str, arguments: dict[str, Any], *, place: int) -> StepAnswer:
+        """Passes a call on.
+
+        Args:
+            name: One of the session's tools.
+            arguments: They fit its schema.
+            place: Which of the turn's calls it is, from 0.
+
+        Returns:
+            The answer, with its text cut.
+
+        Raises:
+            EnvironmentFault: The session failed, or is no longer this attempt's.
+        """
+        return await self._ask(name, lambda: self.environment.call(self._session, name, arguments), place)
+
+    async def step(self, text: str) -> StepAnswer:
+        """Passes a message of the policy on; returns and raises as `call`."""
+        return await self._ask("step", lambda: self.environment.step(self._session, text), 0)
+
+    async def take_facts(self) -> EnvironmentFacts | None:
+        """Returns what the journal must hold of the steps since the last time; None where there were none.
+
+        Raises:
+            EnvironmentFault: The session could not be written down.
+        """
+        if not self._steps:
+            return None
+        snapshot = None
+        if self.environment.crash is CrashEffect.SNAPSHOT:
+            data: object = await self._bounded("snapshot", self.environment.snapshot(self._session))
+            if not isinstance(data, bytes) or len(data) > MOST_SNAPSHOT_BYTES:
+                raise self._break(f"a snapshot must be at most {MOST_SNAPSHOT_BYTES:,} bytes", retryable=False)
+            snapshot = base64.b64encode(data).decode()
+        steps, self._steps = tuple(self._steps), []
+        return EnvironmentFacts(steps, snapshot)
+
+    async def score(self, transcript: Sequence[dict[str, Any]]) -> SessionScore | None:
+        """Asks what the rollout is worth; None where the environment gives no score. Raises `EnvironmentFault`."""
+        score: object = await self._bounded("score", self.environment.score(self._session, transcript))
+        if score is None:
+            return None
+        # An infinite reward would spoil a whole batch of a trainer.
+        if not isinstance(score, SessionScore) or not all(map(_is_finite, (score.reward, *score.parts.values()))):
+            raise self._break("its score is no SessionScore of finite numbers", retryable=False)
+        return score
+
+    async def close(self) -> None:
+        """Closes the session, if it was opened; harmless when repeated."""
+        if self._ticket is not None:
+            await self._host.leave(self._ticket)
+
+    async def _ask(self, what: str, ask: Callable[[], Awaitable[object]], place: int) -> StepAnswer:
+        # Before `ask` makes a coroutine: a broken session is not asked at all.
+        self._check()
+        try:
+            answer: object = await self._bounded(what, ask(), (ToolFailed,))
+        except ToolFailed as refused:
+            answer = f"Error: {refused.message}"
+        except _TimeOver:
+            answer = timed_out(self._host.seconds)
+        checked = self._checked(what, StepAnswer(answer) if isinstance(answer, str) else answer)
+        self._steps.append(EnvironmentStep(place, checked.reward, checked.done, dict(checked.info)))
+        return checked
+
+    def _checked(self, what: str, answer: object) -> StepAnswer:
+        if not isinstance(answer, StepAnswer) or not isinstance(answer.content, str):
+            raise self._break(f"{what} did not return a StepAnswer with a text", retryable=False)
+        if answer.reward is not None and not _is_finite(answer.reward):
+            raise self._break(f"the reward of {what} is no finite number", retryable=False)
+        try:
+            written = orjson.dumps(dict(answer.info))
+        except (TypeError, ValueError):
+            raise self._break(f"the info of {what} cannot be written as JSON", retryable=False) from None
+        info = orjson.loads(written)
+        if len(written) > MOST_INFO_BYTES:
+            info = {"cut": f"{len(written)} bytes, at most {MOST_INFO_BYTES} are kept"}
+        reward = None if answer.reward is None else float(answer.reward)
+        content = cut_result(answer.content, self._host.result_bytes)
+        return StepAnswer(content, reward, bool(answer.done), info)
+
+    async def _bounded(self, what: str, asked: Awaitable[T], passes: tuple[type[Exception], ...] = ()) -> T:
+        """Awaits the environment within the time limit; what it raises, but for `passes`, becomes a fault of it."""
+        limit = asyncio.timeout(self._host.seconds)
+        try:
+            async with limit:
+                return await asked
+        except passes:
+            raise
+        except EnvironmentFault as error:
+            self._broken = error
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                # The rollout is cancelled, and nobody knows whether the call was done.
+                self._break(f"{what} was cancelled")
+                raise
+            if isinstance(error, TimeoutError) and limit.expired():
+                if self.environment.crash is CrashEffect.STATELESS and ToolFailed in passes:
+                    raise _TimeOver from None
+                raise self._break(f"{what} did not answer in {self._host.seconds:g} s") from None
+            # Only the type goes to the trainer: the text of a plug-in's error could quote what the rollout says.
+            _log.warning("environment %s failed for rollout %s", self.choice.name, self._uid, exc_info=error)
+            name = type(error).__name__
+            raise self._break(f"{what} failed with {name}; the worker's log has the traceback") from None
+
+    def _check(self) -> None:
+        if self._ticket is not None and self._ticket.fenced:
+            raise self._break("a newer attempt has its session; this one is over", retryable=False)
+        if self._broken is not None:
+            raise self._broken
+
+    def _break(self, why: str, *, retryable: bool = True) -> EnvironmentFault:
+        self._broken = EnvironmentFault(f"environment {self.choice.name}: {why}", retryable=retryable)
+        return self._broken
+
+
+class _TimeOver(Exception):
+    """A stateless environment did not answer in time."""
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Returns what a policy wrote, as the text that an environment gets; of a list of parts, their texts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return content or ""
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)

@@ -1,0 +1,116 @@
+"""The environment of one attempt: its session, and the rollout as it is asked with it.
+
+The session's messages follow the rollout's own, and its tools go into each request for a turn (`tools`, after the other
+sampling keys), because no trainer knows them from elsewhere. Both are decided before the first turn and do not change,
+so all that follows sees a rollout that was submitted with them.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.journal import EnvironmentRecord
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.environments.base import ENVIRONMENTS
+from rolloutpool_worker.environments.host import EnvironmentHost
+from rolloutpool_worker.environments.resume import open_session
+from rolloutpool_worker.environments.session import SessionLife
+from rolloutpool_worker.tools import TOOLS, Tool
+
+__all__ = ["begin_session", "close_session", "session_of", "tools_of"]
+
+
+def session_of(claim: Claim, host: EnvironmentHost) -> SessionLife | None:
+    """Makes the attempt's session, not opened yet; None where the rollout names no environment.
+
+    Args:
+        claim: Under which it runs.
+        host: Of the process.
+
+    Raises:
+        RequestFault: This worker has no such environment.
+    """
+    choice = claim.spec.environment
+    if choice is None:
+        return None
+    environment = ENVIRONMENTS.get(choice.name)
+    if environment is None:
+        raise RequestFault(f"no environment {choice.name!r} on this worker; it has {ENVIRONMENTS.names()}")
+    return SessionLife(environment, choice, claim.uid, claim.attempt, host)
+
+
+async def begin_session(life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop) -> Claim:
+    """Opens the session, and journals that it was opened.
+
+    Args:
+        life: The session.
+        claim: Under which it runs.
+        journal: Its first record is the session's.
+        stop: Is told where the session would be lost at a border.
+
+    Returns:
+        The claim with the rollout as it is asked: with the session's messages and tools.
+
+    Raises:
+        RolloutError: See `open_session`; or the rollout names a tool that the session has too.
+        EnvironmentFull: There is no room for a session now.
+        ClaimLost: The rollout is no longer this worker's.
+    """
+    record = await open_session(life, journal.inherited)
+    if record is None:
+        journal.replay(EnvironmentRecord)
+    else:
+        life.messages = record.messages
+        await journal.write(record, turns=0)
+    if life.environment.crash is CrashEffect.NONE:
+        stop.stay()
+    spec = claim.spec
+    if twice := sorted(life.tools.keys() & set(spec.tools or ())):
+        raise RequestFault(f"environment {life.choice.name} has tools of its own named {twice}; leave them out")
+    messages = [*spec.messages, *map(Message.model_validate, life.messages)]
+    changes: dict[str, object] = {"messages": messages}
+    # An engine is asked with ids, in which they are rendered already.
+    if (tools := tools_of(spec, life)) and not spec.token_in:
+        shown = [tool.shown for tool in tools.values()]
+        changes["sampling_params"] = spec.sampling_params.model_copy(update={"tools": shown})
+    return replace(claim, spec=spec.model_copy(update=changes))
+
+
+async def close_session(
+    life: SessionLife | None, ending: RolloutResult | BaseException
+) -> RolloutResult | BaseException:
+    """Closes the session, where there is one; the end of an interrupted close is another ending of the attempt.
+
+    Args:
+        life: The session; None without an environment.
+        ending: How the attempt has ended.
+
+    Returns:
+        How it has ended now.
+    """
+    try:
+        if life is not None:
+            await life.close()
+        return ending
+    except asyncio.CancelledError as cancelled:
+        return cancelled
+
+
+def tools_of(spec: RolloutSpec, life: SessionLife | None) -> dict[str, Tool]:
+    """Lists the tools that the policy may call, by name.
+
+    Args:
+        spec: Of the rollout.
+        life: Its session; None where it has no environment.
+    """
+    if life is None:
+        return {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
+    # Without a list these are the session's alone: a game's policy did not ask for a calculator.
+    named = {tool.name: tool for tool in TOOLS.values() if tool.name in (spec.tools or ())}
+    return {**life.tools, **named}
