@@ -32,7 +32,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-monitoring dashboard test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -106,6 +106,22 @@ define test_trainer
   HF_HUB_OFFLINE=1 build/trainers/$(1)/bin/python -m pytest --noconftest tests/trainers/test_$(1)*.py $(ARGS) || exit 1; \
 } ; true
 endef
+
+# Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
+ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3
+
+test-environments: $(STAMP) ## Run the adapters of environments on the real packages, each in a venv below build/environments
+	@failed=0; ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	for pair in $(foreach pair,$(ENVIRONMENTS),"$(pair)"); do \
+	  folder="build/environments/$${pair%%=*}"; \
+	  $(PYTHON) -m venv "$$folder" || exit 1; \
+	  "$$folder/bin/pip" install --quiet --disable-pip-version-check "$${pair#*=}" || { failed=1; continue; }; \
+	  theirs="$$("$$folder/bin/python" -c 'import site; print(site.getsitepackages()[0])')"; \
+	  echo "import site; site.addsitedir('$$ours')" > "$$theirs/ours.pth"; \
+	  echo "$$pair"; \
+	  HF_HUB_OFFLINE=1 "$$folder/bin/python" -m pytest tests/environments $(ARGS) || failed=1; \
+	done; \
+	exit $$failed
 
 # Debian's package is unpacked and not installed: it would start a service. `PROMETHEUS` may name a folder that has both programs.
 $(MONITORING)/.complete:

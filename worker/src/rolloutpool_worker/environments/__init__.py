@@ -4,8 +4,8 @@
 - `session` is the life of one rollout's session: opened, asked, scored, closed. `resume` brings a fresh one to where a
   lost one was.
 - `host` is what one process gives all sessions: time limits, places, the fence between attempts, and the last close.
-- `operators_file` makes environments of the operator's file; `kinds` are what may stand there.
-- `http` speaks to resources servers in the form of NeMo Gym.
+- `operators_file` makes environments of the operator's file.
+- `http` speaks to resources servers in the form of NeMo Gym (through `server_calls`), `mcp` to MCP servers (`mcp_sdk`).
 """
 
 from rolloutpool_worker.environments.base import (

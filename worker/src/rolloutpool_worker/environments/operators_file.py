@@ -13,6 +13,7 @@ Each address passes the rules of `ROLLOUTPOOL_ALLOWED_TARGETS`, here and at each
 
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
 from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
+from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
 
 __all__ = ["EnvironmentsFileInvalid", "load_environments"]
 
 SETTING = "ROLLOUTPOOL_ENVIRONMENTS_FILE"
-KINDS = {"http": (HttpServer, HttpEnvironment)}
+KINDS: dict[str, tuple[type[HttpServer | McpServer], Callable[..., Environment]]] = {
+    "http": (HttpServer, HttpEnvironment),
+    "mcp": (McpServer, McpEnvironment),
+}
 """By the word in the file: what stands under it, and what is made of that."""
 
 
@@ -44,6 +49,7 @@ def load_environments(path: Path, targets: Targets) -> None:
     Raises:
         EnvironmentsFileInvalid: It cannot be read, says nonsense, or names a host that may not be called.
         NameTaken: A plug-in has the name of one of them.
+        PluginBroken: A kind needs a package that is not installed.
     """
     for name, entry in _read(path).items():
         ENVIRONMENTS.register(name, _make(name, entry, targets, path))
@@ -75,6 +81,6 @@ def _make(name: str, entry: Any, targets: Targets, path: Path) -> Environment:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
         raise EnvironmentsFileInvalid(f"{at} {faults}") from None
-    if verdict := targets.refuse_url(server.url):
+    if server.url is not None and (verdict := targets.refuse_url(server.url)):
         raise EnvironmentsFileInvalid(f"{at} url: {verdict}")
     return make(name, server, targets)

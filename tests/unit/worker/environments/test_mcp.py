@@ -1,0 +1,166 @@
+"""MCP servers as environments: the operator's entry, at most one call, and what is told to a server."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.support.games import GUESS
+
+from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.environments import mcp_sdk
+from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.environments.mcp_sdk import McpTool, McpToolAnswer
+from rolloutpool_worker.plugins import PluginBroken
+
+
+@dataclass
+class FakeServer:
+    """Stands in for the SDK and a server; counts connections and calls."""
+
+    repeatable: bool = False
+    fails: list[Exception] = field(default_factory=list)
+    """What the next calls raise."""
+    refuses: list[Exception] = field(default_factory=list)
+    """What the next connections raise."""
+    is_error: bool = False
+    opened: int = 0
+    closed: int = 0
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    told: list[Any] = field(default_factory=list)
+    """Headers, or the environment of a command."""
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator["FakeServer"]:
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.opened += 1
+        try:
+            yield self
+        finally:
+            self.closed += 1
+
+    async def tools(self) -> list[McpTool]:
+        return [McpTool(GUESS, self.repeatable)]
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
+        self.calls.append((name, arguments))
+        if self.fails:
+            raise self.fails.pop(0)
+        return McpToolAnswer(f"answer {len(self.calls)}", self.is_error)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    fake = FakeServer()
+
+    def http(url: str, headers: dict[str, str], transport: Any, *, sessions: bool) -> Any:
+        fake.told.append((url, headers, sessions))
+        return fake.connect
+
+    def stdio(command: str, arguments: list[str], env: dict[str, str], *, sessions: bool) -> Any:
+        fake.told.append((command, arguments, env, sessions))
+        return fake.connect
+
+    monkeypatch.setattr(mcp_sdk, "check_installed", lambda: None)
+    monkeypatch.setattr(mcp_sdk, "http_client", http)
+    monkeypatch.setattr(mcp_sdk, "stdio_client", stdio)
+    return fake
+
+
+def environment(crash: str = "restartable", **entry: Any) -> McpEnvironment:
+    entry = entry or {"url": "http://127.0.0.1:9/mcp", "headers": {"X-Key": "k"}}
+    return McpEnvironment("tools", McpServer.model_validate({"crash": crash, **entry}), Targets.loopback())
+
+
+async def test_a_session_is_opened_called_and_closed(server: FakeServer) -> None:
+    there = environment()
+    opened = await there.open(None, None, "b-0", 3)
+    assert list(opened.tools) == [GUESS]
+    assert (await there.call(opened.session, "guess", {"number": 1})).content == "answer 1"
+    server.is_error = True
+    assert (await there.call(opened.session, "guess", {"number": 1})).content == "Error: answer 2"
+    await there.close(opened.session)
+    await there.close(opened.session)
+    await there.aclose()
+    assert (server.opened, server.closed) == (1, 1)
+    headers = {"X-Key": "k", "X-Rollout-Id": "b-0", "X-Rollout-Attempt": "3"}
+    assert server.told == [("http://127.0.0.1:9/mcp", headers, True)]
+
+
+async def test_a_command_is_told_its_rollout_in_its_environment(server: FakeServer) -> None:
+    there = environment("stateless", command=["serve", "--fast"], env={"KEY": "k"})
+    await there.close((await there.open(None, None, "b-0", 2)).session)
+    told = {"KEY": "k", "ROLLOUT_ID": "b-0", "ROLLOUT_ATTEMPT": "2"}
+    # A server without state need not keep a session.
+    assert server.told == [("serve", ["--fast"], told, False)]
+
+
+@pytest.mark.parametrize(
+    ("crash", "repeatable", "calls"),
+    [("restartable", True, 1), ("none", True, 1), ("stateless", False, 1), ("stateless", True, 2)],
+)
+async def test_a_call_whose_answer_is_lost_is_made_again_only_where_that_does_no_harm(
+    server: FakeServer, crash: str, repeatable: bool, calls: int
+) -> None:
+    server.repeatable, server.fails = repeatable, [OSError("secret")]
+    there = environment(crash)
+    opened = await there.open(None, None, "b-0", 1)
+    if calls == 1:
+        with pytest.raises(EnvironmentFault, match=r"environment tools: guess was not answered \(OSError\)"):
+            await there.call(opened.session, "guess", {})
+    else:
+        assert (await there.call(opened.session, "guess", {})).content == "answer 2"
+        # Over a new connection.
+        assert (server.opened, server.closed) == (2, 1)
+    assert len(server.calls) == calls
+    await there.close(opened.session)
+    assert server.opened == server.closed
+
+
+async def test_it_is_made_again_once(server: FakeServer) -> None:
+    server.repeatable, server.fails = True, [OSError(), ExceptionGroup("", [OSError(), ValueError("secret")])]
+    there = environment("stateless")
+    opened = await there.open(None, None, "b-0", 1)
+    with pytest.raises(EnvironmentFault, match=r"guess was not answered twice \(OSError, ValueError\)"):
+        await there.call(opened.session, "guess", {})
+    assert len(server.calls) == 2
+    await there.close(opened.session)
+
+
+async def test_one_that_cannot_be_connected_to_is_a_fault(server: FakeServer) -> None:
+    server.refuses = [ExceptionGroup("", [OSError("secret")])]
+    with pytest.raises(EnvironmentFault, match=r"environment tools: no session \(OSError\)") as raised:
+        await environment().open(None, None, "b-0", 1)
+    assert raised.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ({}, "either url or command"),
+        ({"url": "http://h", "command": ["x"]}, "either url or command"),
+        ({"url": "ftp://h"}, "must be an HTTP/HTTPS URL"),
+        ({"url": "http://h", "crash": "snapshot"}, "no snapshots"),
+        ({"url": "http://h", "places": 0}, "places"),
+        ({"url": "http://h", "token": "s3cret"}, "token"),
+    ],
+)
+def test_an_entry_names_a_url_or_a_command(entry: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault) as raised:
+        McpServer.model_validate(entry)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_without_a_promise_nothing_is_promised() -> None:
+    assert McpServer(url="http://h").crash is CrashEffect.NONE
+
+
+def test_without_the_sdk_the_worker_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PluginBroken, match="pip install 'mcp>=1"):
+        environment()

@@ -1,0 +1,154 @@
+"""MCP servers as environments: each rollout has a session of its own with the server.
+
+- The server is the operator's: behind a URL, or a command that is started for each session. No rollout names either.
+- Each request says for which rollout and attempt it is (`X-Rollout-Id`, `X-Rollout-Attempt`); a command is told in its
+  environment (`ROLLOUT_ID`, `ROLLOUT_ATTEMPT`). So a server can refuse an attempt that is over.
+- The list of tools is read once, when the session is opened, and is the same from then on. Its digest is journaled.
+- A call is made at most once. Where its answer is lost, the session has failed. Only in a `stateless` environment a
+  tool whose hints say that it is read-only or idempotent is called once more, over a new connection.
+- What a tool says of its own failure (`isError`) is for the policy to read.
+
+Task and seed of a rollout are not sent: MCP has no place for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.environments import mcp_sdk
+from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
+from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
+from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy.resolver import Resolver
+
+__all__ = ["McpEnvironment", "McpServer"]
+
+CALL_SECONDS = 600.0
+"""The SDK's own limit of a call; that of the session is shorter."""
+
+
+class McpServer(BaseModel):
+    """One entry of the operator's file: a URL or a command."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    command: list[str] = Field(default_factory=list)
+    """Program and arguments."""
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """For the command, which gets nothing of the worker's own."""
+    crash: CrashEffect = CrashEffect.NONE
+    places: int | None = Field(default=None, ge=1)
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        return None if value is None else check_callback_host(value)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("needs either url or command")
+        if self.crash is CrashEffect.SNAPSHOT:
+            raise ValueError("an MCP server has no snapshots")
+        return self
+
+
+@dataclass
+class _McpSession:
+    connect: Connect
+    connection: McpConnection
+    tools: Mapping[str, McpTool]
+
+
+class McpEnvironment(Environment):
+    """One such server."""
+
+    def __init__(self, name: str, server: McpServer, targets: Targets) -> None:
+        """Connects to nothing yet.
+
+        Args:
+            name: For messages.
+            server: Where it is, and what it declares.
+            targets: Hosts that may be called.
+
+        Raises:
+            PluginBroken: The SDK is not installed.
+        """
+        mcp_sdk.check_installed()
+        self.crash = server.crash
+        self.places = server.places
+        self._name = name
+        self._server = server
+        self._targets = targets
+        self._transport: AiohttpTransport | None = None
+
+    async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+        """Connects, and reads the list of tools."""
+        connect = self._client(rollout_uid, attempt)
+        connection = McpConnection(connect)
+        try:
+            found = await connection.open()
+        except Exception as error:
+            raise EnvironmentFault(f"environment {self._name}: no session ({_names(error)})") from error
+        tools = {tool.definition.function.name: tool for tool in found}
+        return OpenedSession(_McpSession(connect, connection, tools), tools=[tool.definition for tool in found])
+
+    async def call(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> StepAnswer:
+        """Calls a tool, at most once unless it may be repeated."""
+        try:
+            answer = await session.connection.call(name, arguments, CALL_SECONDS)
+        except Exception as error:
+            if self.crash is not CrashEffect.STATELESS or not session.tools[name].repeatable:
+                raise EnvironmentFault(
+                    f"environment {self._name}: {name} was not answered ({_names(error)})"
+                ) from error
+            answer = await self._call_again(session, name, arguments)
+        text = f"Error: {answer.text}" if answer.is_error else answer.text
+        return StepAnswer(text)
+
+    async def _call_again(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> McpToolAnswer:
+        await session.connection.close()
+        session.connection = McpConnection(session.connect)
+        try:
+            await session.connection.open()
+            return await session.connection.call(name, arguments, CALL_SECONDS)
+        except Exception as error:
+            raise EnvironmentFault(
+                f"environment {self._name}: {name} was not answered twice ({_names(error)})"
+            ) from error
+
+    async def close(self, session: _McpSession) -> None:
+        """Ends the session on the server."""
+        await session.connection.close()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    def _client(self, rollout_uid: str, attempt: int) -> Connect:
+        server, sessions = self._server, self.crash is not CrashEffect.STATELESS
+        if server.url is None:
+            program, *arguments = server.command
+            env = {**server.env, "ROLLOUT_ID": rollout_uid, "ROLLOUT_ATTEMPT": str(attempt)}
+            return mcp_sdk.stdio_client(program, arguments, env, sessions=sessions)
+        # At the first session, because it belongs to the event loop.
+        if self._transport is None:
+            self._transport = AiohttpTransport(Resolver(self._targets), timeout=CALL_SECONDS)
+        headers = {**server.headers, "X-Rollout-Id": rollout_uid, "X-Rollout-Attempt": str(attempt)}
+        return mcp_sdk.http_client(server.url, headers, self._transport, sessions=sessions)
+
+
+def _names(error: BaseException) -> str:
+    """Names an error without its text, which could quote what a rollout says; of a group, those inside."""
+    if isinstance(error, BaseExceptionGroup):
+        return ", ".join(map(_names, error.exceptions[:3]))
+    return type(error).__name__

@@ -1,0 +1,308 @@
+"""The MCP SDK, version 1 (from 1.27) or 2, as one client: connect, list the tools, call one.
+
+What differs between the two is here and nowhere else: names of fields, how a time limit is written, and which httpx
+they speak (httpx in version 1, httpx2 in version 2). Both get our transport, so each address is checked when it is
+connected to; redirects, which the SDK would follow within a host, are refused; and no reply is longer than
+`MOST_REPLY_BYTES`.
+
+A connection belongs to the task that entered it: the SDK's task group must be left where it was entered. So each one
+lives in a task of its own, which takes calls one by one (`McpConnection`).
+
+The protocol of 2026-07-28 has no sessions. Only where an environment declares that it is `stateless`, it may be spoken;
+otherwise the SDK makes the handshake that opens a session.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import orjson
+
+from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_worker.environments.server_calls import MOST_REPLY_BYTES
+from rolloutpool_worker.plugins import PluginBroken
+from rolloutpool_worker.policy import AiohttpTransport
+
+__all__ = ["McpConnection", "McpTool", "McpToolAnswer", "check_installed", "http_client", "stdio_client"]
+
+T = TypeVar("T")
+
+MOST_PAGES = 100
+"""Of a list of tools."""
+READ_SECONDS = 600.0
+"""For each read. Calls have the shorter limit of their session; a stream of notifications may be silent for long."""
+
+
+@dataclass(frozen=True)
+class McpTool:
+    """A tool as its server describes it."""
+
+    definition: ToolDefinition
+    repeatable: bool
+    """Whether its hints say that calling it twice does no harm."""
+
+
+@dataclass(frozen=True)
+class McpToolAnswer:
+    """What a tool has answered."""
+
+    text: str
+    is_error: bool
+
+
+class McpClient(Protocol):
+    """A connected client."""
+
+    async def tools(self) -> list[McpTool]:
+        """Reads the whole list of tools."""
+        ...
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
+        """Calls a tool, once, for so many seconds at the most."""
+        ...
+
+
+Connect = Callable[[], AbstractAsyncContextManager[McpClient]]
+"""Makes a connection, which is to be left in the task that entered it."""
+
+
+def check_installed() -> None:
+    """Raises `PluginBroken` where the SDK is not installed."""
+    if importlib.util.find_spec("mcp") is None:
+        raise PluginBroken("MCP servers need the SDK: pip install 'mcp>=1.27,<3'")
+
+
+def http_client(url: str, headers: Mapping[str, str], transport: AiohttpTransport, *, sessions: bool) -> Connect:
+    """Prepares connections to a server behind a URL (streamable HTTP).
+
+    Args:
+        url: Of the server's endpoint.
+        headers: For each request.
+        transport: Checks where it connects to.
+        sessions: Whether the server must keep a session.
+    """
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[McpClient]:
+        streamable = importlib.import_module("mcp.client.streamable_http")
+        # The module that this version of the SDK speaks, whichever it is.
+        library = getattr(streamable, "httpx2", None) or streamable.httpx
+        client = library.AsyncClient(
+            transport=_checked_transport(library, transport),
+            headers={name: value.encode() for name, value in headers.items()},
+            timeout=library.Timeout(READ_SECONDS, connect=10.0),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        async with client, _opened(streamable.streamable_http_client(url, http_client=client), sessions) as opened:
+            yield opened
+
+    return connect
+
+
+def stdio_client(command: str, arguments: list[str], env: Mapping[str, str], *, sessions: bool) -> Connect:
+    """Prepares servers that are processes of their own, one for each connection.
+
+    Args:
+        command: The program.
+        arguments: Its arguments.
+        env: Added to a small environment of the SDK's; the worker's own is not passed on.
+        sessions: Whether the server must keep a session.
+    """
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[McpClient]:
+        stdio = importlib.import_module("mcp.client.stdio")
+        server = stdio.StdioServerParameters(command=command, args=arguments, env=dict(env))
+        async with _opened(stdio.stdio_client(server), sessions) as opened:
+            yield opened
+
+    return connect
+
+
+@asynccontextmanager
+async def _opened(transport: Any, sessions: bool) -> AsyncIterator[McpClient]:
+    sdk: Any = importlib.import_module("mcp")
+    async with AsyncExitStack() as stack:
+        if hasattr(sdk, "Client"):
+            client = sdk.Client(transport, mode="legacy" if sessions else "auto", cache=None)
+            yield _Client(await stack.enter_async_context(client), seconds=float)
+        else:
+            read, write, *_ = await stack.enter_async_context(transport)
+            session = await stack.enter_async_context(sdk.ClientSession(read, write))
+            await session.initialize()
+            yield _Client(session, seconds=lambda number: timedelta(seconds=number))
+
+
+class _Client:
+    """A connected client of either version."""
+
+    def __init__(self, client: Any, *, seconds: Callable[[float], Any]) -> None:
+        self._client = client
+        self._seconds = seconds
+
+    async def tools(self) -> list[McpTool]:
+        found: list[McpTool] = []
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await self._client.list_tools(**({} if cursor is None else {"cursor": cursor}))
+            found += map(_tool, page.tools)
+            cursor = _field(page, "next_cursor", "nextCursor")
+            if cursor is None:
+                return found
+        raise EnvironmentFault(f"its list of tools has more than {MOST_PAGES} pages", retryable=False)
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
+        result = await self._client.call_tool(name, arguments, read_timeout_seconds=self._seconds(seconds))
+        texts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+        structured = _field(result, "structured_content", "structuredContent")
+        if not texts and structured is not None:
+            texts = [orjson.dumps(structured).decode()]
+        return McpToolAnswer("\n".join(texts), bool(_field(result, "is_error", "isError")))
+
+
+def _field(thing: Any, *names: str) -> Any:
+    """Returns the first of these fields that there is: version 2 writes them in another way than version 1."""
+    return next((getattr(thing, name) for name in names if hasattr(thing, name)), None)
+
+
+def _tool(tool: Any) -> McpTool:
+    function = ToolFunction(
+        name=tool.name, description=tool.description or "", parameters=_field(tool, "input_schema", "inputSchema")
+    )
+    hints = tool.annotations
+    safe = hints is not None and (
+        _field(hints, "read_only_hint", "readOnlyHint") or _field(hints, "idempotent_hint", "idempotentHint")
+    )
+    return McpTool(ToolDefinition(function=function), repeatable=bool(safe))
+
+
+def _checked_transport(library: Any, ours: AiohttpTransport) -> Any:
+    """Makes a transport of the library's own class, which calls ours."""
+
+    class Body(library.AsyncByteStream):  # type: ignore[misc]
+        def __init__(self, response: httpx.Response) -> None:
+            self._response = response
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            try:
+                async for part in self._response.aiter_raw():
+                    size += len(part)
+                    if size > MOST_REPLY_BYTES:
+                        raise library.ReadError(f"the reply is larger than {MOST_REPLY_BYTES:,} bytes")
+                    yield part
+            except httpx.HTTPError as error:
+                raise library.ReadError(str(error)) from error
+
+        async def aclose(self) -> None:
+            await self._response.aclose()
+
+    class Checked(library.AsyncBaseTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            asked = httpx.Request(
+                request.method,
+                str(request.url),
+                headers=request.headers.raw,
+                content=await request.aread(),
+                extensions={"timeout": request.extensions.get("timeout")},
+            )
+            try:
+                response = await ours.handle_async_request(asked)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                raise library.ConnectError(str(error)) from error
+            except httpx.HTTPError as error:
+                raise library.ReadError(str(error)) from error
+            if 300 <= response.status_code < 400:
+                await response.aclose()
+                raise library.ReadError(f"it answered {response.status_code}, and no redirect is followed")
+            return library.Response(
+                response.status_code, headers=response.headers.raw, stream=Body(response), request=request
+            )
+
+    return Checked()
+
+
+class McpConnection:
+    """A connection in a task of its own, for one session."""
+
+    def __init__(self, connect: Connect) -> None:
+        """Connects to nothing yet.
+
+        Args:
+            connect: As `http_client` or `stdio_client` made it.
+        """
+        self._connect = connect
+        self._asked: asyncio.Queue[tuple[str, dict[str, Any], float, asyncio.Future[McpToolAnswer]] | None]
+        self._asked = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> list[McpTool]:
+        """Connects, and returns the server's tools; raises whatever the SDK raises."""
+        ready: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(ready))
+        return await self._until_answered(ready)
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
+        """Calls a tool, once.
+
+        Args:
+            name: Of the tool.
+            arguments: For it.
+            seconds: For the SDK's own limit; a caller that waits less long cancels this call.
+
+        Raises:
+            ConnectionError: The connection has ended.
+            Exception: Whatever else the SDK raises.
+        """
+        if self._task is None or self._task.done():
+            raise ConnectionError("the connection has ended")
+        answer: asyncio.Future[McpToolAnswer] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((name, arguments, seconds, answer))
+        return await self._until_answered(answer)
+
+    async def close(self) -> None:
+        """Ends the session on the server, and the connection; harmless when repeated."""
+        if self._task is not None:
+            self._asked.put_nowait(None)
+            try:
+                await asyncio.wait([self._task])
+            except asyncio.CancelledError:
+                self._task.cancel()
+                raise
+
+    async def _until_answered(self, future: "asyncio.Future[T]") -> T:
+        assert self._task is not None
+        ends: set[asyncio.Future[Any]] = {future, self._task}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # The SDK tells the server that the call is over. What the session is worth then, its owner decides.
+            self._task.cancel()
+            raise
+        if not future.done():
+            raise ConnectionError("the connection has ended")
+        return future.result()
+
+    async def _live(self, ready: "asyncio.Future[list[McpTool]]") -> None:
+        pending: asyncio.Future[Any] = ready
+        try:
+            async with self._connect() as client:
+                pending.set_result(await client.tools())
+                while (asked := await self._asked.get()) is not None:
+                    name, arguments, seconds, pending = asked
+                    try:
+                        pending.set_result(await client.call(name, arguments, seconds))
+                    # An error of one call need not be the connection's end.
+                    except Exception as error:
+                        pending.set_exception(error)
+        except Exception as error:
+            if not pending.done():
+                pending.set_exception(error)
