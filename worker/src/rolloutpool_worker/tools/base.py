@@ -3,9 +3,14 @@
 A tool is an async function of a `ToolContext` and its arguments as keywords. It returns text, or a value whose `str()`
 is the text. What it raises becomes a tool message that the policy reads; it never ends the rollout.
 
-    @tool("double", "Doubles a number", {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]})
+    @tool()
     async def double(context: ToolContext, x: float) -> object:
+        '''Doubles a number.'''
         return 2 * x
+
+Name, description and schema come from the function (`schema.py`), as far as they are not given:
+
+    @tool("double", "Doubles a number", {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]})
 
 Put this into a module that `ROLLOUTPOOL_PLUGINS` names, or make it an entry point of `rolloutpool.tools`.
 
@@ -24,6 +29,7 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.plugins import PluginBroken, Registry
 from rolloutpool_worker.tools.limits import shorten_fault
+from rolloutpool_worker.tools.schema import ArgumentsInvalid, read_signature
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -116,20 +122,36 @@ TOOLS: Registry[Tool] = Registry("rolloutpool.tools")
 
 
 def tool(
-    name: str, description: str, parameters: dict[str, Any], *, isolated: Isolated | None = None
+    name: str | None = None,
+    description: str | None = None,
+    parameters: dict[str, Any] | None = None,
+    *,
+    isolated: Isolated | None = None,
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
     """Registers an async function `(context, **arguments)` as a tool.
 
     Args:
-        name: What the policy calls it.
-        description: What the policy is told about it.
-        parameters: JSON schema of the arguments.
+        name: What the policy calls it; None takes the function's.
+        description: What the policy is told about it; None takes the docstring up to its first section.
+        parameters: JSON schema of the arguments; None makes it of the type hints. The function then gets values of
+            those types, and with a schema the arguments as they are in JSON.
         isolated: Limits, where each call is to run in a child process.
+
+    Raises:
+        NameTaken: Another tool has that name.
+        PluginBroken: The arguments cannot be described, or an isolated tool's function is inside another one.
     """
 
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
-        definition = ToolDefinition(function=ToolFunction(name=name, description=description, parameters=parameters))
-        return TOOLS.register(name, Tool(definition, run, isolated))
+        called, told, schema, function = name, description, parameters, run
+        if called is None or told is None or schema is None:
+            signature = read_signature(run)
+            called = signature.name if called is None else called
+            told = signature.description if told is None else told
+            if schema is None:
+                schema, function = signature.parameters(), signature.typed(run)
+        definition = ToolDefinition(function=ToolFunction(name=called, description=told, parameters=schema))
+        return TOOLS.register(called, Tool(definition, function, isolated))
 
     return register
 
@@ -159,6 +181,8 @@ async def answer_call(name: str, run: Callable[..., Awaitable[object]], context:
         return str(await pending)
     except ToolFailed as error:
         return f"Error: {error.message}"
+    except ArgumentsInvalid as error:
+        return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
 
 
 def timed_out(seconds: float) -> str:
