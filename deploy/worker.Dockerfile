@@ -27,6 +27,8 @@ COPY --from=build $VENV $VENV
 COPY --from=build --chown=10001:10001 /build/huggingface /var/cache/huggingface
 ENV PATH=$VENV/bin:$PATH
 ENV HF_HOME=/var/cache/huggingface
+# Plug-ins that are mounted here can be imported (docs/plugins.md); nothing is there otherwise.
+ENV PYTHONPATH=/opt/plugins
 ENV ROLLOUTPOOL_LOG_FORMAT=json
 USER 10001:10001
 CMD ["python", "-m", "rolloutpool_worker", "--processes", "1"]

@@ -4,6 +4,7 @@ Each build stage's COPY and RUN lines are carried out in a folder of its own, wi
 is what an engine adds: the base image, the user, the network.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -79,18 +80,18 @@ def build(name: str, folder: Path) -> Image:
                 ["sh", "-ec", instruction.text], cwd=work, env=env, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{instruction.text}\n{done.stdout}{done.stderr}"
-    (command,) = final.all("CMD")
+    words = [word for name in ("ENTRYPOINT", "CMD") for line in final.all(name) for word in line.words]
     settings = {key: value for key, value in final.env.items() if key not in ("PATH", "VENV", "HF_HOME")}
     return Image(
         venv,
-        [str(venv / "bin" / command.words[0]), *command.words[1:]],
+        [str(venv / "bin" / words[0]), *words[1:]],
         {"PATH": f"{venv}/bin:/usr/bin:/bin", "HF_HUB_OFFLINE": "1", **settings},
     )
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
-    return {name: build(name, tmp_path_factory.mktemp(name)) for name in ("api", "worker", "flower")}
+    return {name: build(name, tmp_path_factory.mktemp(name)) for name in ("api", "worker", "flower", "command")}
 
 
 def free_port() -> int:
@@ -140,12 +141,24 @@ def test_images_run_a_rollout(images: dict[str, Image], redis_url: str, tmp_path
         (result,) = batch.results()
         assert result.status == "completed", result.failure
         assert result.samples[0].response_mask == app.get_session("image").response_mask
+        found = subprocess.run(
+            [images["command"].command[0], "doctor", "--json"],
+            env={**images["command"].env, "ROLLOUTPOOL_URL": url, "ROLLOUTPOOL_API_KEY": key},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(found.stdout)["findings"]}
+        # This key has no scope `admin`.
+        assert (verdicts["API"], verdicts["readiness"], verdicts["workers"]) == ("ok", "ok", "not checked")
+        health = [str(images["worker"].venv / "bin" / "python"), "-m", "rolloutpool_worker.process.health"]
+        assert subprocess.run(health, env={**images["worker"].env, **redis}, check=False).returncode == 0
         eventually(lambda: answers(f"{flower}/healthcheck"), seconds=60)
         assert httpx.get(f"{flower}/tasks", trust_env=False).status_code == 401
         assert httpx.get(f"{flower}/tasks", auth=("user", "password"), trust_env=False).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["api", "worker"])
+@pytest.mark.parametrize("name", ["api", "worker", "command"])
 def test_image_has_all_that_its_packages_ask_for(images: dict[str, Image], name: str) -> None:
     uv = Path(sys.executable).with_name("uv")
     done = subprocess.run(
@@ -159,7 +172,13 @@ def test_image_has_all_that_its_packages_ask_for(images: dict[str, Image], name:
 
 @pytest.mark.parametrize(
     ("name", "foreign"),
-    [("api", "transformers"), ("api", "rolloutpool_worker"), ("worker", "fastapi"), ("flower", "transformers")],
+    [
+        ("api", "transformers"),
+        ("api", "rolloutpool_worker"),
+        ("worker", "fastapi"),
+        ("flower", "transformers"),
+        ("command", "redis"),
+    ],
 )
 def test_image_lacks_what_is_not_its_own(images: dict[str, Image], name: str, foreign: str) -> None:
     python = str(images[name].venv / "bin" / "python")

