@@ -33,7 +33,7 @@ export const percent = (share) => `${Math.round(100 * share)} %`;
 /** A count with its noun: `1 turn`, `2 turns`. */
 export const counted = (count, noun) => `${figure(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-const MARKS = { completed: "✓", failed: "✕", expired: "⌛", cancelled: "⊘", running: "▶", queued: "…", complete: "✓" };
+const MARKS = { completed: "✓", failed: "✕", expired: "◷", cancelled: "⊘", running: "▶", queued: "…", complete: "✓" };
 
 /** A state with its mark, so that it can be told without colour. */
 export const state = (name) => `${MARKS[name] ?? "?"} ${visible(name)}`;
