@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import httpx
 import orjson
-from benchmarks.conversations import VARIANTS, Turn, conversation, messages, rollout_id
+from benchmarks.conversations import VARIANTS, Turn, conversation, messages, rollout_id, tool_names
 from benchmarks.load import Load, TrainerManner
 from benchmarks.report import Plot, Row, emit, parser
 
@@ -215,6 +215,8 @@ class _Worker:
             "max_tokens_total": 1_000_000,
             "v1": self._load.trainer is not TrainerManner.DECLARES,
             "protocol": self._protocol,
+            # Those that the prompts of the replies show; a process may have others as well.
+            "tools": tool_names(self._load),
         }
 
 
