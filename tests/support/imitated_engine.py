@@ -187,7 +187,8 @@ async def served(
 
     app = web.Application(client_max_size=2**26)
     app.add_routes([*(web.post(path, post) for path in routes), *(web.get(path, get) for path in gets)])
-    runner = web.AppRunner(app, access_log=None)
+    # A test ends while calls hang on purpose; the default waits a minute for them.
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
