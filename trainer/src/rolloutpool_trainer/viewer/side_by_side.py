@@ -84,7 +84,10 @@ def _lines(text: str) -> list[str]:
     for line in sanitize(text).split("\n"):
         rest = line
         while True:
-            piece = set_cell_size(rest, _WIDTH).rstrip() if cell_len(rest) > _WIDTH else rest
+            # More than a column's width, even where half of the characters take none. The whole of a long line would be
+            # measured again for each of its pieces.
+            near = rest[: 2 * _WIDTH]
+            piece = set_cell_size(near, _WIDTH).rstrip() if cell_len(near) > _WIDTH else near
             # A character of two columns may not fit at the end, and white space at the end was cut.
             piece = rest[: max(len(piece), 1)]
             found.append(piece)
