@@ -22,8 +22,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering.checks.conformance import tokenizer_name
 from rolloutpool_worker.plugins import Registry
-from rolloutpool_worker.rollout import attempt as ticket
-from rolloutpool_worker.rollout import channels
+from rolloutpool_worker.rollout import channels, environment
 from rolloutpool_worker.tools import Tool, ToolContext
 
 pytestmark = pytest.mark.real_tokenizer
@@ -259,7 +258,7 @@ async def test_an_edit_that_the_agent_makes_itself_is_exact(
     tools: Registry[Tool] = Registry("tests.golden")
     for definition in case["tools"] or ():
         tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
-    for module in (ticket, channels):
+    for module in (channels, environment):
         monkeypatch.setattr(module, "TOOLS", tools)
     async with golden_trainer(case, keeps_ids=False, edit=True) as trainer:
         result = await run(inside, trainer, case, mode, edit=True)

@@ -260,7 +260,7 @@ async def test_entry_points_of_installed_packages_are_found(
         try:
             info = await worker.announced(pool.store)
             assert info.tools[4:] == ["shout"]
-            assert info.agents == ["tool_calls", "silent"]
+            assert info.agents == ["tool_calls", "text_steps", "silent"]
             assert info.termination_strategies == ["task_completion", "never"]
             result = await called(pool, tokenizer, call("shout", {"text": "hey"}))
             assert contents(result) == ["HEY"]
