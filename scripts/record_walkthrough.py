@@ -328,7 +328,7 @@ def _steady(text: str, trainer_url: str) -> str:
         (r"(X-(?:Request|Echo-Prefix)-Digest: )[0-9a-f]{32}", r"\g<1>" + "0" * 31 + "1"),
         (r"(X-Tokenizer-Fingerprint: )\S+", r"\g<1>… sha256 of tokenizer / of template / version of transformers"),
         (r'("created": )\d+', r"\g<1>1790000000"),
-        (r'("\w+_ms": )[\d.]+', r"\g<1>1.0"),
+        (r'("(?:\w+_)?ms": )[\d.]+', r"\g<1>1.0"),
         (r'("\w+_per_second": )[\d.]+', r"\g<1>1.0"),
         (r'("(?:created|finished)_at": )"[^"]+"', r'\g<1>"2026-10-01T12:00:00Z"'),
         (r'("worker": )"[^"]+"', r'\g<1>"worker-host-4711-0a1b2c3d"'),
