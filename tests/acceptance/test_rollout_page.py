@@ -56,6 +56,9 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
             "request", lambda request: None if request.url.startswith(file.as_uri()) else complaints.append(request.url)
         )
         page.goto(file.as_uri() + at)
+        if scripts:
+            # The page takes keys after its first frame; a test is quicker than any reader.
+            page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 150)))")
         return page
 
     yield opened
