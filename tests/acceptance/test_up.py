@@ -173,7 +173,7 @@ def test_actors_run_alone_and_work_together(tmp_path: Path, redis_url: str) -> N
         callback = trainer.read_until(r"scripted trainer at (\S+);")[1]
         api.read_until("api listens")
         for _ in range(2):
-            workers.read_until("256 slots")
+            workers.read_until("worker started")
         options = ("--tokenizer", "rolloutpool/tiny", "--trainer", callback, "--wait", *address)
         submitted = cli("submit", str(file), *options)
         batch_id = submitted.stdout.strip()
