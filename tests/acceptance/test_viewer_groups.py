@@ -93,6 +93,7 @@ def test_from_a_group_to_its_rollouts_and_up_again(browser: Browser) -> None:
         page.locator("#row-0").click()
         page.get_by_role("heading", name="Group g0").wait_for()
         assert page.url.endswith(f"#/group/{BATCH}/g0")
+        page.locator(".siblings thead a").first.wait_for()
         heads = page.locator(".siblings thead a").all_inner_texts()
         assert heads == [f"#{i}" for i in range(8)]
         rewards = pool.answers[f"/v1/batches/{BATCH}/rollouts"]["columns"]["annotations.reward"][:8]

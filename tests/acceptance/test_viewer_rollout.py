@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, CDPSession, Page
+from playwright.sync_api import Browser, CDPSession, Page, expect
 from tests.support.browsers import needs_browser
 from tests.support.finished_rollouts import forked, rollout, sample, turn
 from tests.support.viewed_batches import BATCH, EVIL, rollout_answers
@@ -139,10 +139,12 @@ def test_keys_go_through_runs_and_tokens_and_open_what_is_folded(browser: Browse
     with viewed(browser) as pool:
         pool.answers = rollout_answers(forked())
         page = opened(pool)
+        # What the ids read comes after the ids, and then the page begins anew.
+        page.wait_for_load_state("networkidle")
         here = page.locator("i.here")
         for keys, text in (("j", "<"), ("j", "<"), ("l", "t"), ("h", "<"), ("h", "k"), ("k", "<")):
             page.keyboard.press(keys)
-            assert here.inner_text() == text, keys
+            expect(here, keys).to_have_text(text)
         assert page.locator("details[open] i.here").count() == 1
         page.keyboard.press("T")
         page.keyboard.press("T")
