@@ -57,8 +57,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
         )
         page.goto(file.as_uri() + at)
         if scripts:
-            # The page takes keys after its first frame; a test is quicker than any reader.
-            page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 150)))")
+            page.locator("main h1").first.wait_for()
         return page
 
     yield opened

@@ -3,8 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.batches import claim, submit
 from tests.support.imitated_engine import ImitatedEngine
+from tests.support.sglang_server import sglang_server
+from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
@@ -12,7 +15,12 @@ from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, EngineChannel, Engines, LedgerPrompt, Resolver
 from rolloutpool_worker.policy.engine_reply import EngineTurn
 
-__all__ = ["IDS", "PROMPT", "Channels", "prompt", "versions"]
+__all__ = ["BOTH", "IDS", "PROMPT", "Channels", "prompt", "versions"]
+
+BOTH = pytest.mark.parametrize(
+    ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]
+)
+"""A test of both engines: the endpoint's protocol, and what imitates it."""
 
 PROMPT = [11, 12, 13]
 IDS = [20, 21, 22, 23, 24, 25, 26, 27]

@@ -46,8 +46,6 @@ class ViewedPool:
         """Opens a view, such as `#/batch/b1`."""
         self.page.goto(f"{HOST}/ui{address}")
         self.page.locator("main h1").first.wait_for()
-        # The page takes keys after the first frame of a view; a test is quicker than any reader.
-        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 150)))")
         return self.page
 
     def look(self, name: str) -> None:

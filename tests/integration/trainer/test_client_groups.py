@@ -1,17 +1,13 @@
 """Groups, refills and streams through both Python clients, the real API and a real Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-from tests.support.inside_api import Api, running_api
+from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.secrets import SECRETS
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.store import Store
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
@@ -31,27 +27,6 @@ LOST = {
         retryable=False,
     ),
 }
-
-
-@pytest.fixture
-async def api(redis_url: str) -> AsyncIterator[Api]:
-    async with running_api(redis_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def worker(redis_url: str) -> AsyncIterator[ScriptedWorker]:
-    store = Store.open(redis_url, secrets=SECRETS)
-    made = ScriptedWorker(store)
-    await made.announce()
-    yield made
-    await store.close()
-
-
-@pytest.fixture
-async def client(api: Api) -> AsyncIterator[AsyncRolloutClient]:
-    async with AsyncRolloutClient(api.url) as made:
-        yield made
 
 
 def sampled(version: str) -> dict[str, Any]:

@@ -1,14 +1,11 @@
 """What people look at, through both Python clients and the real API."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.inside_api import Api, running_api
+from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.secrets import SECRETS
 
-from rolloutpool_common.store import Store
 from rolloutpool_trainer.client import views
 from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
@@ -17,27 +14,6 @@ from rolloutpool_trainer.errors import BatchRejected
 TRAINER = "http://127.0.0.1:8081"
 MESSAGES = [{"role": "user", "content": "1 + 1"}]
 DEFAULTS = {"tokenizer_name": "tiny"}
-
-
-@pytest.fixture
-async def api(redis_url: str) -> AsyncIterator[Api]:
-    async with running_api(redis_url) as running:
-        yield running
-
-
-@pytest.fixture
-async def worker(redis_url: str) -> AsyncIterator[ScriptedWorker]:
-    store = Store.open(redis_url, secrets=SECRETS)
-    made = ScriptedWorker(store)
-    await made.announce()
-    yield made
-    await store.close()
-
-
-@pytest.fixture
-async def client(api: Api) -> AsyncIterator[AsyncRolloutClient]:
-    async with AsyncRolloutClient(api.url) as made:
-        yield made
 
 
 async def submit(client: AsyncRolloutClient, count: int = 1, run: str = "job7", step: str = "1") -> AsyncBatch:

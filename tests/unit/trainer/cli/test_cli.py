@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.answered_pool import VIEW
 from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.finished_rollouts import forked
 from tests.support.stub_pool import Answer, StubPool, stub_pool
@@ -40,19 +41,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def view(**changes: Any) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "uid": f"{BATCH}-0",
-        "rollout_id": "r0",
-        "batch_id": BATCH,
-        "index": 0,
-        "group": None,
-        "status": "completed",
-        "attempt": 1,
-        "worker": "w1",
-        "turns": 1,
-        "result": result(0),
-    }
-    return document | changes
+    return VIEW | changes
 
 
 def test_submit_sends_the_lines_and_prints_the_id(pool: StubPool, tmp_path: Path) -> None:

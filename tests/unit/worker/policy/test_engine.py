@@ -1,11 +1,10 @@
 """The channel to an engine: what is sent, what is refused, and what is repeated."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.support.batches import NOWHERE
-from tests.support.engine_channels import IDS, PROMPT, Channels, prompt, versions
+from tests.support.engine_channels import BOTH, IDS, PROMPT, Channels, prompt, versions
 from tests.support.imitated_engine import Refusal, logprob_of
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import COMPLETIONS, GENERATE, vllm_server
@@ -15,17 +14,6 @@ from rolloutpool_common.outcomes import Category
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy.engine_reply import Finish
-
-
-@pytest.fixture
-async def channels() -> AsyncIterator[Channels]:
-    made = Channels()
-    yield made
-    await made.transport.aclose()
-
-
-SERVERS = [("vllm", vllm_server), ("sglang", sglang_server)]
-BOTH = pytest.mark.parametrize(("protocol", "server"), SERVERS, ids=["vllm", "sglang"])
 
 
 @BOTH

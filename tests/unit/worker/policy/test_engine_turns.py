@@ -1,11 +1,10 @@
 """A turn over aborts, updates and pauses of its engine, and within its context."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.engine_channels import IDS, PROMPT, Channels, prompt, versions
+from tests.support.engine_channels import BOTH, IDS, PROMPT, Channels, prompt, versions
 from tests.support.imitated_engine import Refusal
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
@@ -17,17 +16,6 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
 from rolloutpool_worker.policy.engine_reply import Finish
-
-
-@pytest.fixture
-async def channels() -> AsyncIterator[Channels]:
-    made = Channels()
-    yield made
-    await made.transport.aclose()
-
-
-SERVERS = [("vllm", vllm_server), ("sglang", sglang_server)]
-BOTH = pytest.mark.parametrize(("protocol", "server"), SERVERS, ids=["vllm", "sglang"])
 
 
 @BOTH

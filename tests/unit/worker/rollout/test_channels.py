@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.engine_channels import BOTH
 from tests.support.imitated_engine import ImitatedEngine, Refusal, logprob_of
 from tests.support.inside_worker import REPLAY, InsideWorker, inside_worker
 from tests.support.sglang_server import sglang_server
@@ -19,9 +20,6 @@ from rolloutpool_common.store import Store
 
 ANSWER = "It is 38."
 MESSAGES = [{"role": "user", "content": "Calculate 15 + 23"}]
-BOTH = pytest.mark.parametrize(
-    ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]
-)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 // Small parts that several views share.
-import { html, useEffect, useState } from "./vendor/htm_preact.js";
+import { html, useLayoutEffect, useState } from "./vendor/htm_preact.js";
 import { setParams } from "./address.js";
 import { storeKey } from "./api.js";
 import { csv, save } from "./export.js";
@@ -24,9 +24,12 @@ export const Failure = ({ error }) =>
   error && html`<div class="alert" role="alert">${visible(error.message)}
     ${error.status === 401 && html`<${KeyForm} onKey=${() => dispatchEvent(new Event("newkey"))} />`}</div>`;
 
-/** Acts on keys of the page, but not while somebody types, and not on a browser's own. */
+/**
+ * Acts on keys of the page, but not while somebody types, and not on a browser's own. From the moment on at which the
+ * page is there: an effect after the next frame would miss the first key, and act on the last view's state.
+ */
 export const useKeys = (keys) =>
-  useEffect(() => {
+  useLayoutEffect(() => {
     const act = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
       if (event.target.closest?.("input:not([type=radio], [type=checkbox]), select, textarea")) return;
