@@ -101,13 +101,49 @@ def test_every_documented_variable_reaches_its_container(service: str, heading: 
 
 def test_what_compose_itself_reads_is_documented() -> None:
     named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
-    named |= {secret["environment"] for secret in COMPOSE["secrets"].values()}
     containers = section(DEPLOYMENT, "## Containers")
     tables = set(re.findall(r"^\| `(\w+)` \|", DEPLOYMENT, re.MULTILINE))
     assert {name for name in named if name not in tables and name not in containers} == set()
     for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", (ROOT / "docker-compose.yml").read_text()):
         row = re.search(rf"^\| `{name}` \| ([^|]*) \|", containers, re.MULTILINE)
         assert row is None or row[1].strip() == default, name
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_what_is_left_empty_is_not_set(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One `.env` serves all containers: an empty line in it must end none of them."""
+    for name in ("ROLLOUTPOOL_REDIS_URL", "ROLLOUTPOOL_FLOWER_AUTH"):
+        monkeypatch.setenv(name, "redis://user:password")
+    before = SETTINGS[service]()
+    for name in SERVICES[service]["environment"].keys() - {"ROLLOUTPOOL_REDIS_URL", "ROLLOUTPOOL_FLOWER_AUTH"}:
+        if not name.startswith("HF_"):
+            monkeypatch.setenv(name, "")
+    assert SETTINGS[service]() == before
+
+
+def test_compose_can_mount_the_secrets() -> None:
+    """Into a container whose file system is read-only it puts no secret but a file, and mounts that as it is."""
+    assert {name: list(secret) for name, secret in COMPOSE["secrets"].items()} == {
+        "rolloutpool": ["file"],
+        "metrics": ["file"],
+    }
+    for name, service in SERVICES.items():
+        # With `uid`, `gid` or `mode` it would warn, and ignore them. So a group reads the file.
+        assert all(isinstance(secret, str) for secret in service.get("secrets", [])), name
+        assert ("group_add" in service) == ("secrets" in service), name
+    for actor in ("api", "worker"):
+        assert SERVICES[actor]["environment"]["ROLLOUTPOOL_SECRETS_FILE"] == "/run/secrets/rolloutpool"
+        assert SERVICES[actor]["secrets"] == ["rolloutpool"]
+
+
+def test_health_checks_ask_no_proxy() -> None:
+    """An engine may give each container a proxy, and urllib or wget would ask it for 127.0.0.1."""
+    checks = {name: str(service.get("healthcheck")) for name, service in SERVICES.items()}
+    assert [name for name, check in checks.items() if re.search(r"urllib|wget|curl|httpx", check)] == []
+    for name in ("api", "flower"):
+        (port,) = re.findall(r"127\.0\.0\.1', (\d+)", str(SERVICES[name]["healthcheck"]))
+        (published,) = SERVICES[name]["ports"]
+        assert published.endswith(f":{port}")
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -144,7 +180,7 @@ def test_prometheus_asks_the_api_with_a_key_and_has_the_rules() -> None:
     assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= set(mounted.values())
     (scrape,) = config["scrape_configs"]
     assert scrape["static_configs"] == [{"targets": [f"api:{SERVICES['api']['environment']['ROLLOUT_SERVER_PORT']}"]}]
-    assert scrape["authorization"]["credentials_file"] == f"/run/secrets/{service['secrets'][0]['source']}"
+    assert scrape["authorization"]["credentials_file"] == f"/run/secrets/{service['secrets'][0]}"
 
 
 def test_workers_import_what_is_mounted_for_plugins() -> None:
@@ -171,7 +207,10 @@ def test_redis_keeps_what_was_accepted() -> None:
     assert options["--appendfsync"] == "always"
     assert options["--maxmemory-policy"] == "noeviction"
     assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
-    assert SERVICES["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+    # Without -e, a Redis that still loads its file, and answers with an error, would be healthy.
+    health = SERVICES["redis"]["healthcheck"]
+    assert health["test"] == ["CMD", "redis-cli", "-e", "ping"]
+    assert seconds(health["start_period"]) >= 600
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:

@@ -43,11 +43,13 @@ DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
 NO_SETTINGS = {
     "ROLLOUTPOOL_NAME",
     # Read by tests and by the compose file.
+    "ROLLOUTPOOL_BUILT_IMAGES",
     "ROLLOUTPOOL_FAILPOINTS",
     "ROLLOUTPOOL_PORT",
     "ROLLOUTPOOL_REQUIRE_AXE",
     "ROLLOUTPOOL_REQUIRE_BROWSER",
     "ROLLOUTPOOL_REQUIRE_TOKENIZERS",
+    # The compose file read it until 0.1.
     "ROLLOUTPOOL_SECRETS_KEYS",
 }
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode
 
 from rolloutpool_common.process.settings import ActorSettings
 from rolloutpool_common.security.api_keys import ApiKey, parse_keys
@@ -16,9 +16,6 @@ __all__ = ["ApiSettings"]
 
 class ApiSettings(ActorSettings):
     """How one API process runs. Unset `allowed_targets` mean loopback if the API listens there, else no host."""
-
-    # Compose files pass on unset variables as empty ones.
-    model_config = SettingsConfigDict(env_ignore_empty=True)
 
     rollout_server_port: int = Field(default=9000, ge=0, le=65535, validation_alias="ROLLOUT_SERVER_PORT")
     """TCP port; 0 picks a free one."""

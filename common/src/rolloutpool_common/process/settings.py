@@ -2,8 +2,9 @@
 
 1. A field `max_open` is read from ROLLOUTPOOL_MAX_OPEN. Protocol v1's own variables keep their names by an alias.
 2. `from_environment` reads all of them, or raises `SettingsInvalid`, which names every variable that can't be used.
-3. `refuse_start` prints such an error for people, one line per variable, and gives the exit code.
-4. A variable that got a better name still works under its old one for a release. The log then names the new one.
+3. An empty variable counts as one that is not set: a file of Compose passes on what its caller has left empty.
+4. `refuse_start` prints such an error for people, one line per variable, and gives the exit code.
+5. A variable that got a better name still works under its old one for a release. The log then names the new one.
 
 Values never appear in an error: a URL may hold a password.
 """
@@ -44,7 +45,12 @@ class ProcessSettings(BaseSettings):
     """What every process needs: where Redis is."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, populate_by_name=True, frozen=True, hide_input_in_errors=True, env_file=None
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        populate_by_name=True,
+        frozen=True,
+        hide_input_in_errors=True,
+        env_file=None,
     )
 
     redis_url: SecretStr = Field(examples=["redis://127.0.0.1:6379/0"])
@@ -75,7 +81,7 @@ class ProcessSettings(BaseSettings):
         given: dict[str, Any] = {
             field: os.environ[old]
             for old, field in OLD_NAMES.items()
-            if field in cls.model_fields and old in os.environ and _variable(field) not in os.environ
+            if field in cls.model_fields and os.environ.get(old) and not os.environ.get(_variable(field))
         }
         try:
             return cls(**given)

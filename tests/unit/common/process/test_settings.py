@@ -17,6 +17,20 @@ def test_celery_uses_the_same_redis_unless_it_has_its_own(environment: pytest.Mo
     assert ActorSettings.from_environment().celery_url == "rediss://other"
 
 
+def test_what_is_empty_is_not_set(environment: pytest.MonkeyPatch) -> None:
+    unset = ActorSettings.from_environment()
+    for field in ActorSettings.model_fields:
+        if field != "redis_url":
+            environment.setenv(f"ROLLOUTPOOL_{field.upper()}", "")
+    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "")
+    assert ActorSettings.from_environment() == unset
+    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
+    assert ActorSettings.from_environment().rollouts_per_ticket == 3
+    environment.setenv("ROLLOUTPOOL_REDIS_URL", "")
+    with pytest.raises(SettingsInvalid, match="ROLLOUTPOOL_REDIS_URL is not set"):
+        ActorSettings.from_environment()
+
+
 def test_every_bad_variable_is_a_line_without_its_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
