@@ -26,11 +26,13 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=0, help="busy loops beside it")
     parser.add_argument("--in-flight", type=int, default=200, help="rollouts that are open at once")
     parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
-    parser.add_argument("--folder", type=Path, help="where logs and verdict.json stay")
+    parser.add_argument("--folder", type=Path, help="a new one, where logs and verdict.json stay")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="run nothing, judge the logs of an earlier campaign")
     arguments = parser.parse_args()
     if arguments.judge is not None:
         return _report(arguments.judge)
+    if arguments.folder is not None and arguments.folder.exists() and any(arguments.folder.iterdir()):
+        parser.error(f"{arguments.folder} is not empty: an earlier campaign's Redis and logs would mix with this one's")
     if not prefer():
         print(
             "not preferred: links and trainers compete with the hogs, so times say less (run it as root)",
