@@ -258,3 +258,32 @@ async def test_a_new_leader_finishes_what_the_last_one_began(store: Store, other
     await follower.close()
     assert await store.workers.known() == []
     await watch.close()
+
+
+async def test_a_new_leader_judges_by_what_it_has_seen_as_a_follower(
+    store: Store, other: Store, redis_url: str
+) -> None:
+    """With suspicion that began at the lead, a pool whose leader changes often would never find a silent worker."""
+    (uid,) = await submit(store)
+    await announce(store, "w")
+    await claim(store, uid, "w")
+    removals: list[Removal] = []
+    leader, follower = store.watch(stalled_s=2), other.watch(stalled_s=2, on_removed=removals.append)
+    async with redis.asyncio.Redis.from_url(redis_url) as raw, raw.pubsub() as lifeline:
+        # It exists, and sends no beat.
+        await lifeline.subscribe("rp:life:w")
+        began = time.monotonic()
+        while time.monotonic() < began + 1.5:
+            assert await leader.look()
+            assert not await follower.look()
+            await asyncio.sleep(LOOK_SECONDS)
+        await store.reconciliation.resign()
+        while not await raw.zcard("rp:condemned"):
+            assert await follower.look()
+            assert time.monotonic() < began + 3.25
+            await asyncio.sleep(LOOK_SECONDS)
+        assert time.monotonic() >= began + 2
+    await follower.removed()
+    assert removals == [Removal(requeued=1)]
+    await leader.close()
+    await follower.close()

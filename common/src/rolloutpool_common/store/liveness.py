@@ -1,14 +1,16 @@
 """Liveness: the reconciler's looks at all workers, and what follows when one is dead.
 
-Four times a second the leader looks (`look.lua`), on a connection of its own that repeats nothing and is shared with
-nothing, so that a look says when it was made. In each look:
+Four times a second each API process looks (`look.lua`), on a connection of its own that repeats nothing and is shared
+with nothing, so that a look says when it was made. In each look:
 
-1. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
-2. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
-3. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time
-   counts for nothing. If another process led meanwhile, all suspicion is forgotten.
-4. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
-5. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
+1. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
+2. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time
+   counts for nothing.
+3. **Lead.** Only the leader acts; for the others a look ends here. They look all the same, because suspicion is never
+   stored: a new leader judges by what it has seen itself, and would otherwise wait for the longest limit once more.
+4. **Obituaries.** A parent has reported that its worker's process ended: dead, without any further evidence.
+5. **Condemned.** `condemn.lua` looks once more and marks the worker. From then on it may claim nothing.
+6. **Removal.** In a task of its own, so that looks go on, the worker's rollouts are queued again, and the worker is
    forgotten (`reconciliation.py`). A removal that was broken off is found by its mark and begun again.
 
 What the death counts as depends on how much is known (`release.lua`): nothing where the process stopped as it was told,
@@ -18,7 +20,7 @@ What the death counts as depends on how much is known (`release.lua`): nothing w
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rolloutpool_common.protocol.process_end import EndCause, ProcessEnd
@@ -27,7 +29,7 @@ from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection, LoneConnection
 from rolloutpool_common.store.errors import StoreError, store_errors
 from rolloutpool_common.store.reconciliation import LEASE_MS, Reconciliation, Removal
-from rolloutpool_common.store.verdicts import STALLED_SECONDS, Sighting, Verdicts
+from rolloutpool_common.store.verdicts import STALLED_SECONDS, DeathVerdict, Sighting, Verdicts
 from rolloutpool_common.store.workers import Workers
 
 __all__ = ["LOOK_SECONDS", "RESTARTED_SECONDS", "Liveness"]
@@ -67,10 +69,10 @@ class Liveness:
         """Those whose removal is not complete."""
 
     async def look(self) -> bool:
-        """Looks once, and begins the removal of each worker that is dead.
+        """Looks once; if this process leads, it begins the removal of each worker that is dead.
 
         Returns:
-            Whether this process leads; if not, it saw nothing.
+            Whether this process leads.
 
         Raises:
             StoreError: Redis does not answer. This time counts for nothing; the next call looks again.
@@ -81,9 +83,6 @@ class Liveness:
         except BaseException:
             self._verdicts.interrupt()
             raise
-        if not answer["leader"]:
-            self._verdicts.forget()
-            return False
         if self._lone.connects != self._connects:
             # At the first look of a process nothing was away.
             if self._connects:
@@ -93,7 +92,10 @@ class Liveness:
             if self._epoch:
                 self._verdicts.interrupt(RESTARTED_SECONDS)
             self._epoch = answer["epoch"]
-        condemned = await self._condemn(answer, time.monotonic() - asked)
+        verdicts = self._verdicts.judge(_sightings(answer), took_s=time.monotonic() - asked)
+        if not answer["leader"]:
+            return False
+        condemned = await self._condemn(answer, verdicts)
         # What was marked before, by this process or by a leader that has died since.
         for worker_id in [*condemned, *map(bytes.decode, answer["condemned"])]:
             self._remove(worker_id)
@@ -111,8 +113,8 @@ class Liveness:
         await asyncio.gather(*self._removals.values(), return_exceptions=True)
         await self._lone.close()
 
-    async def _condemn(self, answer: dict[str, Any], took_s: float) -> list[str]:
-        """Steps 1, 2 and 4; returns the workers that it has marked."""
+    async def _condemn(self, answer: dict[str, Any], verdicts: Sequence[DeathVerdict]) -> list[str]:
+        """Steps 4 and 5; returns the workers that it has marked."""
         condemned = []
         for worker_id, death in _reported(answer["obituaries"]).items():
             if worker_id in self._removals:
@@ -123,7 +125,7 @@ class Liveness:
             else:
                 # It has left the list, and had no claims.
                 await self._forget(worker_id)
-        for verdict in self._verdicts.judge(_sightings(answer), took_s=took_s):
+        for verdict in verdicts:
             saves = verdict.cause.lifeline_saves
             if await self._workers.condemn(verdict.worker_id, verdict.beat, lifeline_saves=saves):
                 _log.warning("worker %s is declared dead: %s", verdict.worker_id, verdict.cause)

@@ -29,7 +29,8 @@ would never find its dead.
   nothing, and no verdict falls until everybody had time to connect again.
 - Redis answered at once and this process came late, because its machine is busy or stood still: lifelines did not break
   by that. Such a pause counts as `LATE_SECONDS`.
-- A new leader begins with nothing (`forget`). Suspicion is never stored.
+
+Each API process has verdicts of its own, by its own looks; only the leader acts on them. Suspicion is never stored.
 """
 
 import math
@@ -132,11 +133,6 @@ class Verdicts:
         self._last_look = math.nan
         self._interrupted = False
         self._quiet_until = -math.inf
-
-    def forget(self) -> None:
-        """Forgets all suspicion, because another process may have judged meanwhile."""
-        self._watched.clear()
-        self._interrupted = False
 
     def interrupt(self, quiet_s: float = QUIET_SECONDS) -> None:
         """Takes the time between the last look and the next one out of all times, because nobody could be seen.

@@ -232,15 +232,6 @@ def test_a_pause_of_this_process_is_no_evidence() -> None:
     assert watch.died() == {}
 
 
-def test_what_is_forgotten_is_suspected_anew() -> None:
-    watch = settled(stalled_s=10)
-    watch.run(1.25, lambda now: pool(now, "ab", c=living(3), d=gone(3)))
-    watch.verdicts.forget()
-    began = watch.now - 1000
-    watch.run(12, lambda now: pool(now, "ab", c=living(3), d=gone(3)))
-    assert watch.died() == {"d": pytest.approx(began + 1.5), "c": pytest.approx(began + 10)}
-
-
 @pytest.mark.parametrize(("loss", "seconds"), [({}, 1.5), ({"supervisor": "s"}, 10.0)])
 def test_the_dead_are_found_although_something_fails_each_four_seconds(loss: dict[str, Any], seconds: float) -> None:
     """Their silence adds up; the gaps count nothing, and 2 s of looks in a row are enough for the verdict."""

@@ -1,13 +1,13 @@
 -- One look of the reconciler at all workers; it takes or keeps the reconciler's lock in the same step.
 -- ARGV: process, ms that the lock lasts.
--- Answer: leader (1 if this process leads, else 0, and then nothing else), epoch, seeing (0: this account may not count
+-- Answer: leader (1 if this process leads, else 0), epoch, seeing (0: this account may not count
 -- subscribers), workers (a list of worker, beat, worker, beat, ...), absent (of each worker without a lifeline: worker,
 -- whether its lifeline could be seen, host, supervisor or '', whether it has beaten since Redis was started, subscribers of
 -- the supervisor's lifeline), condemned (workers that are declared dead and still listed), obituaries (a list of worker,
 -- end, worker, end, ...).
 local holder = redis.call('GET', P .. 'leader')
-if holder and holder ~= ARGV[1] then return { 'leader', 0 } end
-redis.call('SET', P .. 'leader', ARGV[1], 'PX', ARGV[2])
+local leads = not holder or holder == ARGV[1]
+if leads then redis.call('SET', P .. 'leader', ARGV[1], 'PX', ARGV[2]) end
 
 -- The subscribers of the lifelines of these processes, in their order; false where the account may not ask.
 local function subscribers(names)
@@ -45,7 +45,7 @@ for _, worker in ipairs(redis.call('ZRANGE', P .. 'condemned', 0, -1)) do
   if redis.call('ZSCORE', P .. 'workers', worker) then condemned[#condemned + 1] = worker end
 end
 return {
-  'leader', 1,
+  'leader', leads and 1 or 0,
   'epoch', tonumber(epoch),
   'seeing', counts and 1 or 0,
   'workers', workers,
