@@ -31,6 +31,7 @@ def show(verdict: Verdict) -> str:
         ("declared dead, and its process had ended", verdict.deaths.true),
         ("declared dead after the campaign had kept it silent for longer than the limit", verdict.deaths.beyond_limit),
         ("declared dead while the campaign refused its connections to Redis", verdict.deaths.cut_off),
+        ("declared dead, without a parent, stopped and cut off from Redis at once", verdict.deaths.stopped_and_cut),
         (
             "declared dead, never seen by the campaign / not in any log",
             f"{verdict.deaths.unknown} / {verdict.deaths.unlogged}",
