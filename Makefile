@@ -32,7 +32,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -106,6 +106,29 @@ define test_trainer
   HF_HUB_OFFLINE=1 build/trainers/$(1)/bin/python -m pytest --noconftest tests/trainers/test_$(1)*.py $(ARGS) || exit 1; \
 } ; true
 endef
+
+# It has ours besides, so torch is all that is added. It is made again when another torch is named.
+LEARN := build/learn
+LEARN_STAMP := $(LEARN)/.complete
+
+$(LEARN_STAMP): examples/learning/requirements.txt | $(STAMP)
+	rm -rf $(LEARN)
+	$(PYTHON) -m venv $(LEARN)
+	$(LEARN)/bin/pip install --quiet --disable-pip-version-check -r examples/learning/requirements.txt
+	ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  theirs="$$($(LEARN)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  echo "import site; site.addsitedir('$$ours')" > "$$theirs/ours.pth"
+	@touch $@
+
+learn: $(LEARN_STAMP) ## Teach a small transformer through a pool, with a picture of it (torch: up to several GB in build/learn; ARGS=--help)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning $(ARGS)
+
+learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning.md and its pictures, also one with kills; go on where it was broken off (SEEDS=1,2,3)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(or $(SEEDS),1,2,3) $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --publish docs/learning $(ARGS)
+
+test-learn: $(LEARN_STAMP) ## Train a step through an imitated vLLM, and compare all log-probabilities
+	HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/learning $(ARGS)
 
 # Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
 ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3

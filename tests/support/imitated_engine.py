@@ -62,6 +62,7 @@ class Answer:
     ids: list[int]
     finish: str
     spans: list[dict[str, Any]]
+    logprobs: list[float]
 
 
 class ImitatedEngine:
@@ -132,9 +133,10 @@ class ImitatedEngine:
             finish = "length"
         else:
             finish = self.finish or "stop"
-        return Answer(ids, finish, self._spans(len(ids)))
+        return Answer(ids, finish, self.spans(len(ids)), [logprob_of(i) for i in ids])
 
-    def _spans(self, n: int) -> list[dict[str, Any]]:
+    def spans(self, n: int) -> list[dict[str, Any]]:
+        """Which weights sample each part of a call with so many ids."""
         borders = {0: self.version, **self._updates}
         self._updates = {}
         self.version = borders[max(borders)]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, logprob_of, running, served
+from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, running, served
 
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -107,7 +107,9 @@ class SglangServer(ImitatedEngine):
         if self.sends_spans:
             meta["weight_versions"] = answer.spans
         if body.return_logprob:
-            meta["output_token_logprobs"] = [[logprob_of(i), i, None] for i in answer.ids]
+            meta["output_token_logprobs"] = [
+                [logprob, i, None] for i, logprob in zip(answer.ids, answer.logprobs, strict=True)
+            ]
             meta["output_token_logprobs_length"] = len(answer.ids)
         reply: dict[str, Any] = {
             "text": self._tokenizer.decode(answer.ids),

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tests.support.imitated_engine import Answer, ImitatedEngine, Refusal, logprob_of, running, served
+from tests.support.imitated_engine import Answer, ImitatedEngine, Refusal, running, served
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["VllmServer", "vllm_server"]
+__all__ = ["VllmServer", "serve_vllm", "vllm_server"]
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 NOT_STARTED_FOR = "The generate endpoint needs the server flag --enable-scale-out"
@@ -102,7 +102,8 @@ class VllmServer(ImitatedEngine):
                     "stop_reason": None,
                     "logprobs": {
                         "content": [
-                            {"token_id": i, "logprob": logprob_of(i), "rank": 1, "top_logprobs": []} for i in answer.ids
+                            {"token_id": i, "logprob": logprob, "rank": 1, "top_logprobs": []}
+                            for i, logprob in zip(answer.ids, answer.logprobs, strict=True)
                         ]
                     },
                     "weight_versions": answer.spans,
@@ -138,7 +139,7 @@ class VllmServer(ImitatedEngine):
                     if body.logprobs is None
                     else {
                         "text_offset": [0] * len(answer.ids),
-                        "token_logprobs": [logprob_of(i) for i in answer.ids],
+                        "token_logprobs": answer.logprobs,
                         "tokens": [self._tokenizer.decode([i]) for i in answer.ids],
                         "top_logprobs": [None] * len(answer.ids),
                     },
@@ -190,6 +191,13 @@ def _refusal(status: int, kind: str, message: str, param: str | None = None) -> 
 async def vllm_server(tokenizer: ChatTokenizer, *answers: str | Sequence[int]) -> AsyncIterator[VllmServer]:
     """Serves a policy that says these things, turn by turn, until the block ends."""
     engine = VllmServer(tokenizer, answers)
+    async with serve_vllm(engine):
+        yield engine
+
+
+@contextlib.asynccontextmanager
+async def serve_vllm(engine: VllmServer) -> AsyncIterator[None]:
+    """Serves an engine until the block ends."""
     routes = {GENERATE: engine.generate, COMPLETIONS: engine.complete}
     async with running(served(engine, routes, {"/v1/models": engine.models, "/weight_info": engine.weights})):
-        yield engine
+        yield

@@ -207,6 +207,38 @@ def test_a_cursor_survives_being_written() -> None:
     assert StreamCursor().name != cursor.name
 
 
+def test_the_summary_is_that_of_the_last_groups_batch(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1)
+    lay_out(pool, 0, {0: failed()})
+    lay_out(pool, 1, {index: version_segment("step-2") for index in range(4)})
+    stream = RolloutStream(client, prompts(2), max_staleness=None, **OPTIONS)
+    assert stream.summary() == {}
+    stream.version = 3
+    groups = iter(stream)
+    next(groups)
+    next(groups)
+    assert stream.summary()["dropped/infra/network_error"] == 1
+    list(groups)
+    summary = stream.summary()
+    assert (summary["rollouts"], summary["staleness/max"]) == (4, 1)
+    assert "dropped/infra/network_error" not in summary
+
+
+def test_what_is_in_flight_can_be_ended(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1, 2)
+    for position in range(3):
+        lay_out(pool, position)
+        pool.on("DELETE", f"/v1/batches/{name_of(position)}", Answer(body={}))
+    stream = RolloutStream(client, prompts(3), in_flight=2, **OPTIONS)
+    stream.cancel()
+    groups = iter(stream)
+    for _ in range(3):
+        next(groups)
+    stream.cancel()
+    ended = [request.path for request in pool.requests if request.method == "DELETE"]
+    assert ended == [f"/v1/batches/{name_of(position)}" for position in (1, 2)]
+
+
 async def test_the_asynchronous_stream_does_the_same(pool: StubPool) -> None:
     accept(pool, 0, 1)
     lay_out(pool, 0)

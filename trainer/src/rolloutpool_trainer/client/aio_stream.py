@@ -80,6 +80,8 @@ class AsyncRolloutStream:
         self._kept: dict[int, _Items] = {}
         """By position, the prompts of the batches in flight, and of one whose submit failed."""
         self._batches: dict[int, AsyncBatch] = {}
+        self._latest: AsyncBatch | None = None
+        """Of the last group."""
         self._pass_over_trained()
 
     @property
@@ -104,6 +106,7 @@ class AsyncRolloutStream:
                 async for group in batch.trainable_groups(self._min_usable, refill=self._refill, drop=self._stale):
                     if group.name not in oldest.yielded:
                         oldest.yielded.append(group.name)
+                        self._latest = batch
                         yield group
             except NotFound:
                 # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
@@ -115,6 +118,19 @@ class AsyncRolloutStream:
             self._state.open.remove(oldest)
             self.dropped += batch.dropped
             del self._batches[oldest.position], self._kept[oldest.position]
+
+    async def summary(self) -> dict[str, float]:
+        """Adds up what was read so far of the last group's batch, as `batch.summary` does; empty before the first."""
+        return {} if self._latest is None else await self._latest.summary(self.version)
+
+    async def cancel(self) -> None:
+        """Ends what is in flight, where training is over before the prompts are.
+
+        Raises:
+            PoolUnavailable: The pool did not answer for the client's time-out.
+        """
+        for entry in self._state.open:
+            await self._batches[entry.position].cancel()
 
     async def _submit_ahead(self) -> None:
         while len(self._state.open) < self._in_flight:

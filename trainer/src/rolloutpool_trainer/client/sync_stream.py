@@ -71,6 +71,8 @@ class RolloutStream:
         self._kept: dict[int, _Items] = {}
         """By position, the prompts of the batches in flight, and of one whose submit failed."""
         self._batches: dict[int, Batch] = {}
+        self._latest: Batch | None = None
+        """Of the last group."""
         self._pass_over_trained()
 
     @property
@@ -95,6 +97,7 @@ class RolloutStream:
                 for group in batch.trainable_groups(self._min_usable, refill=self._refill, drop=self._stale):
                     if group.name not in oldest.yielded:
                         oldest.yielded.append(group.name)
+                        self._latest = batch
                         yield group
             except NotFound:
                 # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
@@ -106,6 +109,19 @@ class RolloutStream:
             self._state.open.remove(oldest)
             self.dropped += batch.dropped
             del self._batches[oldest.position], self._kept[oldest.position]
+
+    def summary(self) -> dict[str, float]:
+        """Adds up what was read so far of the last group's batch, as `batch.summary` does; empty before the first."""
+        return {} if self._latest is None else self._latest.summary(self.version)
+
+    def cancel(self) -> None:
+        """Ends what is in flight, where training is over before the prompts are.
+
+        Raises:
+            PoolUnavailable: The pool did not answer for the client's time-out.
+        """
+        for entry in self._state.open:
+            self._batches[entry.position].cancel()
 
     def _submit_ahead(self) -> None:
         while len(self._state.open) < self._in_flight:

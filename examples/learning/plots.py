@@ -1,0 +1,123 @@
+"""Pictures and the table of docs/learning.md, from what runs left behind.
+
+A line is the mean over seeds of curves that were smoothed over five steps; its band is the 95 % confidence interval.
+Text is real text in a middle grey on no background, so that it reads on light and dark pages.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from examples.learning.arms import ARMS
+from examples.learning.records import Run, estimate, final, overall, smoothed
+from matplotlib.figure import Figure
+
+__all__ = ["PICTURES", "draw", "table", "write_pictures"]
+
+PICTURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "masks": ("Which tokens are trained", ("exact", "lengths", "lengths-recomputed", "ones")),
+    "failures": ("15 % of the model calls fail for good", ("exact", "faults-left-out", "faults-zero")),
+    "staleness": ("Samples of older weights", ("exact", "stale", "stale-limit")),
+}
+"""Of each picture its title and its arms."""
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_DASHES = ("-", "--", ":", "-.")
+_GREY = "#777777"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rolloutpool",
+    "font.size": 9.0,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _GREY),
+}
+
+
+def write_pictures(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Draws each picture of which there is at least one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, (title, arms) in PICTURES.items():
+        curves = {arm: _curves(runs, arm) for arm in arms}
+        if any(curves.values()):
+            written.append(folder / f"{name}.svg")
+            written[-1].write_text(draw(title, {arm: found for arm, found in curves.items() if found}))
+    return written
+
+
+def draw(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Returns an SVG.
+
+    Args:
+        title: Above the plot.
+        curves: By arm, one curve per seed.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.add_subplot()
+        for number, (arm, found) in enumerate(curves.items()):
+            length = min(map(len, found))
+            bands = [estimate(values) for values in zip(*(smoothed(one)[:length] for one in found), strict=True)]
+            steps, means = range(1, length + 1), [band.mean for band in bands]
+            look: dict[str, Any] = {
+                "color": _COLOURS[number % len(_COLOURS)],
+                "linestyle": _DASHES[number % len(_DASHES)],
+            }
+            axes.plot(steps, means, label=f"{ARMS[arm].title} ({_seeds(len(found))})", **look)
+            if not math.isinf(bands[0].half):
+                low = [max(band.mean - band.half, 0.0) for band in bands]
+                high = [min(band.mean + band.half, 1.0) for band in bands]
+                axes.fill_between(steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.set(title=title, xlabel="optimiser steps", ylabel="rollouts solved", ylim=(0, 1.02))
+        axes.grid(axis="y", color=_GREY, alpha=0.3)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Title": title})
+    return written.getvalue()
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Returns a row of Markdown per arm; differences are taken within a seed."""
+    heads = (
+        "arm",
+        "seeds",
+        "solved at the end",
+        "difference to `exact`",
+        "solved over the run",
+        "difference to `exact`",
+        "tokens trained",
+        "of these not sampled",
+        "sampled and left out",
+    )
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    whole = {run.seed: run for run in _of(runs, "exact")}
+    for name, arm in ARMS.items():
+        found = _of(runs, name)
+        if not found:
+            continue
+        pairs = [(run, whole[run.seed]) for run in found if run.seed in whole and name != "exact"]
+        cells = [f"`{name}`: {arm.title}", str(len(found))]
+        for figure in (final, overall):
+            cells.append(str(estimate([figure(run) for run in found])))
+            cells.append(str(estimate([figure(run) - figure(exact) for run, exact in pairs])) if pairs else "")
+        cells += [
+            *(
+                f"{sum(sum(run.steps[key]) for run in found) / len(found):,.0f}"
+                for key in ("trained", "foreign", "missed")
+            ),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
+
+
+def _of(runs: Sequence[Run], arm: str) -> list[Run]:
+    return [run for run in runs if run.arm == arm and not run.kills]
+
+
+def _curves(runs: Sequence[Run], arm: str) -> list[list[float]]:
+    return [run.steps["solved"] for run in _of(runs, arm)]
