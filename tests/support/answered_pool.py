@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.stub_pool import Answer, StubPool
 
-__all__ = ["STATISTICS", "SUMMARY", "URL", "answer_all"]
+__all__ = ["RUN", "STATISTICS", "SUMMARY", "URL", "answer_all"]
 
 SUMMARY: dict[str, Any] = {
     "batch_id": BATCH,
@@ -54,10 +54,21 @@ VIEW: dict[str, Any] = {
     "result": result(0),
 }
 URL = f"/v1/batches/{BATCH}"
+RUN: dict[str, Any] = {
+    "run": "job7",
+    "policy_version": 13,
+    "reported_version": 12,
+    "announced_at": "2026-01-01T00:00:00Z",
+    "paused_at": "2026-01-01T00:01:00Z",
+    "pause_left_s": 3599.5,
+}
+"""A paused run."""
 
 
 def answer_all(pool: StubPool) -> None:
     """A pool with one batch."""
+    for method, path in (("GET", ""), ("PUT", "/policy_version"), ("POST", "/pause"), ("POST", "/resume")):
+        pool.on(method, f"/v1/runs/job7{path}", Answer(body=RUN))
     answers: dict[tuple[str, str], Any] = {
         ("GET", URL): status(warnings={"\u2028 \x9b2J": 1}),
         ("GET", f"{URL}/results"): page(0, 1, complete=True),

@@ -75,7 +75,7 @@ def stub_pool() -> Iterator[StubPool]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_DELETE = _answer
+        do_GET = do_POST = do_PUT = do_DELETE = _answer
 
         def log_message(self, format: str, *args: Any) -> None:
             """Quiet."""

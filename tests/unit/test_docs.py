@@ -173,7 +173,7 @@ def test_every_field_of_a_row_is_described() -> None:
 def test_every_route_of_the_api_is_described() -> None:
     described = {
         (method, re.sub(r"\{\w+\}", "{}", route.partition("?")[0]))
-        for methods, route in re.findall(r"`((?:GET|POST|DELETE)(?:`, `DELETE)?) (/[^` ]+)`", PROTOCOL)
+        for methods, route in re.findall(r"`((?:GET|POST|PUT|DELETE)(?:`, `DELETE)?) (/[^` ]+)`", PROTOCOL)
         for method in methods.replace("`", "").split(", ")
     }
     app = create_app(ApiSettings(redis_url="redis://127.0.0.1"))

@@ -36,6 +36,7 @@ from rolloutpool_api.routes import (
     operations,
     rollouts,
     rows,
+    runs,
     tokenizers,
     tools,
     ui,
@@ -112,7 +113,10 @@ def _application(
     )
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
-    for module in (batch_list, batches, rows, annotations, history, operations, rollouts, tokenizers, tools, metrics):
+    for module in (
+        *(batch_list, batches, rows, annotations, history, runs),
+        *(operations, rollouts, tokenizers, tools, metrics),
+    ):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
     app.include_router(docs.router)

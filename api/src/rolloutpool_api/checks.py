@@ -11,13 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_api.fault_list import FaultList, path
-from rolloutpool_common.protocol.batch import RolloutItem
+from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem
 from rolloutpool_common.protocol.checks import LONGEST_ID
+from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
+from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import Worker
 
-__all__ = ["Catalog", "Check", "CompleteCheck", "GroupCheck", "IdCheck", "NameCheck", "as_object", "expanded_ids"]
+__all__ = [
+    "Catalog",
+    "Check",
+    "CompleteCheck",
+    "GroupCheck",
+    "IdCheck",
+    "NameCheck",
+    "StalenessCheck",
+    "as_object",
+    "expanded_ids",
+]
 
 HINTS = ("max_assistant_turns", "max_user_turns", "budget_tokens")
 
@@ -200,6 +212,36 @@ class GroupCheck(Check):
                 self.faults.add(at, f"{has}, group.size says {policy.size}")
             elif size < policy.min_usable:
                 self.faults.add(at, f"{has}, fewer than group.min_usable {policy.min_usable}")
+
+
+class StalenessCheck(Check):
+    """The versions that `max_staleness` is measured by can be known, and what is stale can be restarted if it shall."""
+
+    def __init__(self, batch: BatchRequest) -> None:
+        super().__init__()
+        self._batch = batch
+        trainer, self._elsewhere = batch.trainer, batch.defaults.protocol
+        says = trainer is not None and "protocol" in trainer.model_fields_set
+        self._here = trainer.protocol if trainer is not None and says else self._elsewhere
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        """Looks for the run."""
+        if self._batch.run is None:
+            self.faults.add("max_staleness", "needs `run`: versions are announced for a run")
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """A callback would answer a restarted rollout with the turns that it has kept of it."""
+        if self._batch.on_stale is not OnStale.RESTART or item is None:
+            return
+        # As `submission` decides it: what `trainer` says holds at its endpoints and nowhere else.
+        protocol = self._here if item.server_url is None else self._elsewhere
+        if "protocol" in item.model_fields_set:
+            protocol = item.protocol
+        if protocol is EndpointProtocol.CALLBACK:
+            self.faults.add(
+                path("rollouts", index),
+                "on_stale `restart` needs an engine: the callback keeps the turns of a rollout; use `drop` or `finish`",
+            )
 
 
 class CompleteCheck(Check):

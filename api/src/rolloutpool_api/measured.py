@@ -160,6 +160,13 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     for phase in _PHASES:
         phases.add_metric([phase], level(phase))
     yield from (processes, memory, largest, files, builds, phases)
+    yield _gauge(
+        "running_version_lag",
+        "How far the oldest weights that sampled a running rollout are behind its run's version, the largest of all.",
+        max(
+            (standing.get("largest", {}).get("running_lag", 0) for some in of.values() for standing in some), default=0
+        ),
+    )
     yield _gauge("long_polls", "Requests that wait for rollouts, event streams among them.", level("long_polls"))
     yield _gauge("event_streams", "Event streams that are open.", level("event_streams"))
 

@@ -16,8 +16,9 @@ from prometheus_client.registry import Collector
 
 from rolloutpool_api.measured import measured_families
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.workers import Queue, Worker, WorkerRole
 from rolloutpool_common.store import PoolStats
 from rolloutpool_common.store.measures import Measured
@@ -31,6 +32,7 @@ _PLAIN = {
     "sampled": ("sampled_tokens", "Tokens with mask 1 in the samples of ended rollouts."),
     "tokens": ("tokens", "All tokens in the samples of ended rollouts, prompts included."),
     "republished": ("tickets_republished", "Tickets that were lost between outbox and worker and were made again."),
+    "pauses": ("run_pauses", "Pauses of runs."),
     "workers_lost": ("workers_lost", "Worker processes that fell silent and were declared dead."),
 }
 """Field of the totals -> (name, help)."""
@@ -60,7 +62,20 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
-        ["crashes", "drains", "losses", "deferrals", "capacity", "retries"],
+        ["crashes", "drains", "losses", "deferrals", "capacity", "pauses", "retries", "stale", "weights"],
+    ),
+    "stale": (
+        "rollouts_stale",
+        "Rollouts that were too old for their batch, by what became of them; restarts count each time.",
+        ("what",),
+        [*StaleEnd, "restarted"],
+    ),
+    "cancelled_for": (
+        "batches_cancelled",
+        "Batches that were cancelled as a whole: by their caller, because nobody read them, or because nobody resumed "
+        "their run.",
+        ("cause",),
+        list(CancelCause),
     ),
     "group": (
         "groups",
@@ -161,6 +176,7 @@ def families(
     shared = [worker.running for worker in live if worker.role is WorkerRole.SHARED and not worker.draining]
     yield _gauge("worker_slots_used_max", "Rollouts of the fullest worker that takes work.", max(shared, default=0))
     yield _gauge("worker_slots_used_min", "Rollouts of the emptiest worker that takes work.", min(shared, default=0))
+    yield _gauge("runs_paused", "Runs that are paused.", standing.paused_runs)
     yield _gauge("pushes_pending", "Results that are due at a webhook, now or later.", standing.pushes_pending)
     yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
     yield from measured_families(measured)

@@ -34,6 +34,8 @@ _log = structlog.stdlib.get_logger(__name__)
 PERIOD_SECONDS = 1.0
 BACKOFF = Backoff(first_s=PERIOD_SECONDS, longest_s=10.0, jitter=False)
 LOOK_BACKOFF = Backoff(first_s=LOOK_SECONDS, longest_s=1.0, jitter=False)
+SERVING_SECONDS = 1.0
+"""An API whose loop is busy for longer answers nobody, and no lease goes on meanwhile."""
 RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
@@ -159,6 +161,18 @@ class Reconciler:
         with suppress(RuntimeError):
             self._api_loop.call_soon_threadsafe(self.publish_soon)
 
+    async def _is_serving(self) -> bool:
+        """Whether the API's loop runs, so that it answers its callers."""
+        assert self._api_loop is not None
+        ran = asyncio.Event()
+        own_loop = asyncio.get_running_loop()
+        try:
+            self._api_loop.call_soon_threadsafe(own_loop.call_soon_threadsafe, ran.set)
+            await asyncio.wait_for(ran.wait(), SERVING_SECONDS)
+        except (TimeoutError, RuntimeError):
+            return False
+        return True
+
     def _run(self) -> None:
         assert self._own_loop is not None
         try:
@@ -176,8 +190,9 @@ class Reconciler:
             self._leads = await liveness.look()
 
         async def reconcile() -> None:
+            serving = await self._is_serving()
             start = time.perf_counter()
-            report = await store.reconciliation.run_once()
+            report = await store.reconciliation.run_once(serving=serving)
             if report.leader:
                 RECONCILE_SECONDS.observe(time.perf_counter() - start)
             # All fields after the first are counts; rounds in which nothing happened are not logged.

@@ -9,7 +9,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Annotated
 
@@ -36,6 +36,8 @@ _log = structlog.stdlib.get_logger(__name__)
 
 LARGE_AT_ONCE = 4
 """Large bodies that are taken in at once, each held in memory. More would only wait for the one process that reads."""
+LEASE_SECONDS = 2.0
+"""Between two renewals of the lease of a batch whose owner waits; the shortest lease has 10 s."""
 ASK_REDIS_AGAIN_SECONDS = 5.0
 """Until Redis' settings are looked at again, where it does not answer when the API starts."""
 
@@ -159,6 +161,36 @@ class ApiServices:
         promised += max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0)
         if capacity.used_bytes + promised + size > capacity.max_bytes:
             raise MemoryShort
+
+    async def note_read(self, batch_id: str, reader: str) -> None:
+        """Notes that somebody reads of a batch; if this is its owner, and it has a lease, that begins anew."""
+        await self.store.batches.total(batch_id, None, reader=reader)
+
+    @asynccontextmanager
+    async def kept_lease(self, batch_id: str, reader: str | None) -> AsyncIterator[None]:
+        """Keeps a batch's lease while its owner waits for something of it.
+
+        Args:
+            batch_id: The batch.
+            reader: Who waits; None waits for nothing.
+        """
+        if reader is None or not await self.store.leases.is_held_by(batch_id, reader):
+            yield
+            return
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(LEASE_SECONDS)
+                # While Redis is away, the lease does not run out.
+                with suppress(StoreError):
+                    await self.store.leases.renew(batch_id)
+
+        renewal = BackgroundTask("lease")
+        renewal.start(renew())
+        try:
+            yield
+        finally:
+            await renewal.stop()
 
     def publish_soon(self) -> None:
         """Has accepted rollouts published now instead of at the next round. Returns at once."""

@@ -43,6 +43,8 @@ class ApiSettings(ActorSettings):
     """How long after its end a batch is kept, with results, stream and idempotency key."""
     stalled_seconds: float = Field(default=60.0, ge=10, le=86_400)
     """A worker whose process exists and sends no heartbeat for so long loses its rollouts to other workers."""
+    paused_seconds: float = Field(default=3600.0, ge=10, le=604_800)
+    """How long a run may be paused; then its batches are cancelled, because nobody seems to be there to resume it."""
     api_keys_text: str = Field(default="", repr=False, validation_alias="ROLLOUTPOOL_API_KEYS")
     """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
     api_keys_file: Path | None = None

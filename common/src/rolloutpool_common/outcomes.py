@@ -63,6 +63,8 @@ class FinishReason(StrEnum):
     """The trainer cancelled it."""
     DEADLINE = "deadline"
     """Its deadline passed."""
+    STALE = "stale"
+    """It was sampled by weights that were too old for its batch (`max_staleness`), and was dropped."""
 
 
 class FailureKind(StrEnum):

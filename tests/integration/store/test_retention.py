@@ -15,8 +15,12 @@ from rolloutpool_common.store import NewBatch, Store
 
 BATCHES, ROLLOUTS, FATES = 25, 16, 8
 
-LASTING = {"rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"}
-"""Of the pool, not of a batch: capped lists, one hash of counters, one lock that expires."""
+LASTING = {
+    *("rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"),
+    *("rp:served", "rp:known_runs"),
+}
+"""Of the pool, not of a batch: capped lists, one hash of counters, a clock, one lock that expires."""
+RUNS = "rp:steering:"
 
 
 async def keys_of(raw: Any) -> set[str]:
@@ -93,7 +97,10 @@ async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Sto
 
     await until(all_deleted)
     left = await keys_of(raw)
-    assert left <= LASTING
+    runs = {key for key in left if key.startswith(RUNS)}
+    # A run outlives its batches, for a week.
+    assert all([0 < await raw.ttl(key) <= 7 * 86_400 for key in runs])
+    assert left - runs <= LASTING
     # No trace of a name in what stays, but in the capped lists of what people should look at.
     assert await raw.llen("rp:dead") == BATCHES * ROLLOUTS // FATES
     totals = str(await raw.hgetall("rp:totals"))
@@ -115,6 +122,8 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
     for key in await keys_of(raw) - pool_wide:
         if key.startswith("rp:idempotency:"):
             assert 0 < await raw.pttl(key) <= 7_200_000, key
+        elif key.startswith(RUNS):
+            assert 0 < await raw.ttl(key) <= 7 * 86_400, key
         elif key.startswith("rp:batches"):
             assert set(await raw.zrange(key, 0, -1)) <= set(due), key
         elif key.startswith("rp:name:"):

@@ -1,12 +1,14 @@
 """Chores go on whatever happens, and say once what happened."""
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from rolloutpool_api import reconciler
-from rolloutpool_api.reconciler import PeriodicTask
+from rolloutpool_api.reconciler import PeriodicTask, Reconciler
 from rolloutpool_common.store import StoreUnavailable
 
 
@@ -67,3 +69,18 @@ async def test_stopping_twice_or_before_the_start_is_fine() -> None:
     chore.start()
     await chore.stop()
     await chore.stop()
+
+
+async def test_an_api_whose_loop_is_busy_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "SERVING_SECONDS", 0.05)
+    nothing: Any = None
+    tested = Reconciler(nothing, nothing, stalled_s=60.0)
+    tested._api_loop = asyncio.get_running_loop()
+
+    def look() -> bool:
+        return asyncio.run(tested._is_serving())
+
+    assert await asyncio.to_thread(look)
+    looking = asyncio.get_running_loop().run_in_executor(None, look)
+    time.sleep(0.2)  # noqa: ASYNC251 (the loop is to be busy)
+    assert not await looking

@@ -198,3 +198,24 @@ def test_names_are_not_judged_without_a_worker() -> None:
 def test_messages_are_short_whatever_the_input() -> None:
     found = faults(document(rollout(agent="x" * 120, rollout_id="y" * 10_000, **{"k" * 10_000: 1})))
     assert all(len(path) < 200 and len(message) <= 500 for path, message in found.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"max_staleness": 1}, "max_staleness"),
+        ({"max_staleness": -1, "run": "r"}, "max_staleness"),
+        ({"max_staleness": "many", "run": "r"}, "max_staleness"),
+        ({"max_staleness": 1, "run": "r", "on_stale": "forget"}, "on_stale"),
+        ({"max_staleness": 1, "run": "r", "on_stale": "restart"}, "rollouts[0]"),
+        ({"lease_seconds": 1}, "lease_seconds"),
+        ({"lease_seconds": 1e9}, "lease_seconds"),
+    ],
+)
+def test_what_steers_a_batch_is_checked(changes: dict[str, Any], path: str) -> None:
+    assert list(faults(document(**changes))) == [path]
+
+
+def test_a_batch_may_be_steered() -> None:
+    batch = check_batch(document(max_staleness=0, run="r", lease_seconds=10), None, RULES).batch
+    assert (batch.max_staleness, batch.on_stale, batch.lease_seconds) == (0, "drop", 10)

@@ -96,6 +96,11 @@ class RolloutStop:
         """Stops this rollout, and no other, at its next border."""
         self._cleared = True
 
+    @property
+    def stays(self) -> bool:
+        """Whether it passes all borders."""
+        return self._stays
+
     def stay(self) -> None:
         """Makes this rollout pass all borders from now on."""
         self._stays = True

@@ -130,7 +130,7 @@ async def rollout_annotations(
 ) -> RolloutAnnotations:
     """`GET /v1/batches/{id}/rollouts` has the scalars of all rollouts, as columns `annotations.NAME`."""
     split = keys.split_uid(uid)
-    total = None if split is None else await services.store.batches.total(split[0], caller.sees)
+    total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
     if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
     scalars = await services.store.annotations.scalars(split[0])

@@ -65,7 +65,8 @@ async def _known(
     caller: Anybody,
 ) -> str:
     """Returns the id of a batch that the caller may see, or raises `ResourceUnknown`."""
-    if not is_batch_id(batch_id) or await services.store.batches.total(batch_id, caller.sees) is None:
+    known = is_batch_id(batch_id)
+    if not known or await services.store.batches.total(batch_id, caller.sees, reader=caller.name) is None:
         raise _unknown(batch_id)
     return batch_id
 
@@ -175,7 +176,7 @@ async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader)
 async def batch_results(
     batch_id: BatchId,
     services: ServicesDep,
-    _: Reader,
+    caller: Reader,
     cursor: Annotated[str, Query(description="`0`, or the cursor of the last result that you have")] = START,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for a first result")] = 0,
@@ -188,7 +189,8 @@ async def batch_results(
     As NDJSON (`Accept: application/x-ndjson`, or `format=ndjson`) each line is one item, and `X-Next-Cursor` and
     `X-Batch-Complete` carry the rest.
     """
-    page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait, view=view)
+    async with services.kept_lease(batch_id, caller.name if wait else None):
+        page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait, view=view)
     headers = {"X-Next-Cursor": page.next_cursor, "X-Batch-Complete": str(page.complete).lower()}
     if format == "ndjson" or (format is None and _NDJSON in accept):
         return Response(page.ndjson(), headers=headers, media_type=_NDJSON)
@@ -216,8 +218,9 @@ async def batch_events(
 
     Reconnect with `Last-Event-ID` to go on where the stream broke off.
     """
-    async for event in events.stream(services, batch_id, cursor, caller.sees, view):
-        yield event
+    async with services.kept_lease(batch_id, caller.name):
+        async for event in events.stream(services, batch_id, cursor, caller.sees, view):
+            yield event
 
 
 @router.delete(

@@ -23,4 +23,5 @@ async def rollout_history(
     found = await services.store.histories.read(uid, caller.sees)
     if found is None:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
+    await services.note_read(uid.rpartition("-")[0], caller.name)
     return found

@@ -75,6 +75,7 @@ async def view_rollout(rollout_id: RolloutName, services: ServicesDep, caller: R
     view = await services.store.rollouts.view(await _uid(services, rollout_id, caller), caller.sees)
     if view is None:
         raise _unknown(rollout_id)
+    await services.note_read(view.batch_id, caller.name)
     return view
 
 

@@ -14,7 +14,7 @@ number of them, and the others count as `other`.
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -23,6 +23,7 @@ from rolloutpool_common.protocol.batch import Priority
 __all__ = [
     "COUNTED",
     "HISTOGRAMS",
+    "LARGEST",
     "LEVELS",
     "MODEL_OUTCOMES",
     "OTHER",
@@ -30,6 +31,7 @@ __all__ = [
     "TOOL_OUTCOMES",
     "Counted",
     "Histogram",
+    "Largest",
     "Level",
     "Metric",
     "Row",
@@ -190,6 +192,14 @@ class Level:
         self.now -= 1
 
 
+class Largest:
+    """What the largest value is at this moment; asked for when the process reports. For one event loop."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], float] = float
+        """Set by the part of the process that knows it."""
+
+
 def take_rows() -> list[Row]:
     """Empties all metrics of this process; returns what was in them."""
     return [row for metric in Metric.all for row in metric.rows()]
@@ -221,6 +231,13 @@ CONTEXT_TOKENS = Histogram(
 VERSION_LAG = Histogram(
     "policy_version_lag",
     "How far the first turn's policy version was behind the newest that the worker had seen, at a rollout's end.",
+    bounds=VERSIONS,
+    known=[()],
+    scale=1,
+)
+STALENESS = Histogram(
+    "rollout_staleness",
+    "How many versions a completed rollout's run was ahead of the oldest weights that sampled it, at its end.",
     bounds=VERSIONS,
     known=[()],
     scale=1,
@@ -273,4 +290,8 @@ LEVELS = {
     "long_polls": LONG_POLLS,
     "event_streams": EVENT_STREAMS,
 }
+"""By the name under which a process reports them."""
+
+RUNNING_LAG = Largest()
+LARGEST = {"running_lag": RUNNING_LAG}
 """By the name under which a process reports them."""

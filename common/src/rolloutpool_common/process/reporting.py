@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from rolloutpool_common.process.background import BackgroundTask
-from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LEVELS, LOOP_LAG, Row, take_rows
+from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LARGEST, LEVELS, LOOP_LAG, Row, take_rows
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.measures import PoolMeasures
 
@@ -105,6 +105,7 @@ class Reporter:
             "resident_bytes": _resident_bytes(),
             "open_fds": _open_fds(),
             "levels": {name: level.now for name, level in LEVELS.items()},
+            "largest": {name: largest.read() for name, largest in LARGEST.items()},
         }
 
 

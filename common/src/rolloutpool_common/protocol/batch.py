@@ -19,6 +19,7 @@ from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import Waiting
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BatchRequest",
     "BatchState",
     "BatchStatus",
+    "CancelCause",
     "Delivery",
     "Priority",
     "Rates",
@@ -135,6 +137,11 @@ class BatchRequest(BaseModel):
     """Name of a training run. Its batches run one after the other; runs share the workers by weight. Null: its own."""
     weight: int = Field(default=1, ge=1, le=100)
     """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
+    max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
+    """How many versions the run may be ahead of the weights that sampled a rollout; needs `run`. Null: any number."""
+    on_stale: OnStale = OnStale.DROP
+    lease_seconds: float | None = Field(default=None, ge=10, le=604_800)
+    """The batch is cancelled when its owner has not read it for so long. Null: it is never cancelled by itself."""
     group: GroupPolicy | None = None
     labels: Labels = Field(default_factory=dict)
     delivery: Delivery | None = None
@@ -147,6 +154,17 @@ class BatchState(StrEnum):
     """Some of its rollouts have not ended."""
     COMPLETE = "complete"
     """All of its rollouts have ended."""
+
+
+class CancelCause(StrEnum):
+    """Why a batch was cancelled as a whole."""
+
+    CALLER = "caller"
+    """Its owner asked for it."""
+    LEASE = "lease"
+    """Its owner has not read it for `lease_seconds`."""
+    PAUSE = "pause"
+    """Its run was paused, and nobody resumed it in time."""
 
 
 class BatchAccepted(Answer):
@@ -187,6 +205,8 @@ class BatchStatus(Answer):
     state: BatchState
     cancelled: bool
     """Whether it was cancelled as a whole; rollouts that had ended before keep their outcome."""
+    cancel_cause: CancelCause | None = None
+    """Why; null where it was not, and in batches of older versions."""
     total: int
     counts: dict[RolloutStatus, int]
     """How many rollouts are in each state; sums to `total`."""
@@ -201,6 +221,8 @@ class BatchStatus(Answer):
     """How many rollouts per `kind:category` of their failure."""
     warnings: dict[str, int]
     """How many rollouts per warning."""
+    stale: dict[str, int] = Field(default_factory=dict)
+    """How many rollouts were too old for `max_staleness`, by what became of them; how often one was `restarted`."""
     waiting: list[Waiting] = Field(default_factory=list)
     """What rollouts of it wait for now: by endpoint, then what the pool lacks; empty while nothing waits."""
     sampled_tokens: int

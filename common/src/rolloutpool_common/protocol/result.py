@@ -16,6 +16,7 @@ from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
@@ -131,6 +132,11 @@ class RolloutResult(BaseModel):
     failure: Failure | None = None
     waited_for: Waiting | None = None
     """What it waited for when it expired or was cancelled; null where it ended otherwise or did not wait."""
+    staleness: int | None = None
+    """How many versions its run was ahead of the oldest weights that sampled it, when it ended. Null where one of both
+    is not known as a number, and where it ended before a worker had it."""
+    stale: StaleEnd | None = None
+    """What became of it because that was more than its batch allows; null where it was not."""
     messages: list[Message] = Field(default_factory=list)
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)

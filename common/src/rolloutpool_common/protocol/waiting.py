@@ -21,6 +21,8 @@ class WaitsFor(StrEnum):
     """No worker takes rollouts: there is none, or all of them shut down."""
     TOKENIZER = "tokenizer"
     """Workers are loading the tokenizer; rollouts that need it are queued until then."""
+    PAUSED = "paused"
+    """Its run is paused, and nobody has resumed it: a model call that is in flight goes on, and no other is sent."""
     SLOT = "slot"
     """Each worker runs as many rollouts as it has slots."""
 

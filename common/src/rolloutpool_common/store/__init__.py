@@ -1,9 +1,9 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
-`annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`, `measures` and
-`reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole or not at all. Start
-with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`, `runs`,
+`leases`, `annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`,
+`measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole or not
+at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -35,6 +35,7 @@ from rolloutpool_common.store.errors import (
     store_errors,
 )
 from rolloutpool_common.store.history import Histories
+from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.liveness import Liveness
 from rolloutpool_common.store.measures import PoolMeasures
 from rolloutpool_common.store.model_calls import ModelCalls
@@ -56,6 +57,7 @@ from rolloutpool_common.store.records import (
 from rolloutpool_common.store.redis_settings import find_warnings
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.rows import Rows
+from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
@@ -112,6 +114,8 @@ class Store:
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.rows = Rows(connection)
         self.histories = Histories(connection)
+        self.runs = Runs(connection)
+        self.leases = Leases(connection)
         self.annotations = Annotations(connection)
         self.pieces = Pieces(connection)
         self.outbox = Outbox(connection)

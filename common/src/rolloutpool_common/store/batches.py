@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import BatchState, BatchStatus, Delivery, Priority, Rates
+from rolloutpool_common.protocol.batch import BatchState, BatchStatus, CancelCause, Delivery, Priority, Rates
 from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
@@ -42,6 +42,7 @@ from rolloutpool_common.store.records import (
     expand,
 )
 from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.runs import paused_wait, run_key
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import stage
 from rolloutpool_common.store.waits import read_waits
@@ -96,11 +97,15 @@ class Batches:
             fields += ["v1", 1]
         if new.weight != 1:
             fields += ["weight", new.weight]
+        if new.max_staleness is not None:
+            fields += ["max_staleness", new.max_staleness, "on_stale", new.on_stale]
+        if new.lease_s is not None:
+            fields += ["lease_ms", int(new.lease_s * 1000)]
         if new.group_policy is not None:
             fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
-        run = f"{new.owner}/{new.run}" if new.run is not None else new.batch_id
+        run = run_key(new.owner, new.run) if new.run is not None else new.batch_id
         answer = await self._connection.script(
             "commit",
             new.batch_id,
@@ -232,19 +237,24 @@ class Batches:
         with store_errors():
             return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
 
-    async def total(self, batch_id: str, owner: str | None) -> int | None:
+    async def total(self, batch_id: str, owner: str | None, *, reader: str | None = None) -> int | None:
         """Reads how many rollouts a batch has.
 
         Args:
             batch_id: The batch.
             owner: Whose batch it must be; None stands for any.
+            reader: Who reads it. If this is its owner, its lease begins anew.
 
         Returns:
             The number, or None where this owner has no such batch.
         """
         with store_errors():
-            total, owned_by = await self._redis.hmget(keys.batch(batch_id), "total", "owner")
-        return int(total) if total is not None and owner in (None, owned_by.decode()) else None
+            total, owned_by, lease = await self._redis.hmget(keys.batch(batch_id), "total", "owner", "lease_ms")
+        if total is None or owner not in (None, owned_by.decode()):
+            return None
+        if lease is not None and reader == owned_by.decode():
+            await self._connection.script("renew_lease", batch_id)
+        return int(total)
 
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
         """Reads the state of a batch.
@@ -277,10 +287,13 @@ class Batches:
         queued = total - running - ended
         needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
         lacking = (await self._pool.look()).waits(needed, queued) if queued else []
+        if finished_s is None and (paused := await paused_wait(self._redis, fields["run"], total - ended)):
+            lacking = [paused]
         return BatchStatus(
             batch_id=batch_id,
             state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
             cancelled="cancelled_ms" in fields,
+            cancel_cause=CancelCause(fields["cancel_cause"].decode()) if "cancel_cause" in fields else None,
             total=total,
             # What is queued has no counter of its own, so these numbers always add up to the total.
             counts={RolloutStatus.QUEUED: queued, RolloutStatus.RUNNING: running, **counts},
@@ -290,6 +303,7 @@ class Batches:
             drift=prefixed("drift:"),
             failures=prefixed("failure:"),
             warnings=prefixed("warning:"),
+            stale=prefixed("stale:"),
             waiting=[*read_waits(fields, now_s), *lacking] if finished_s is None else [],
             sampled_tokens=sampled,
             total_tokens=int(fields.get("tokens", 0)),
@@ -360,9 +374,9 @@ class Batches:
         stored = orjson.loads(raw)
         return Delivery.model_validate({**stored, "secret": self._secrets.decrypt(stored["secret"])})
 
-    async def cancel(self, batch_id: str) -> int:
+    async def cancel(self, batch_id: str, cause: CancelCause = CancelCause.CALLER) -> int:
         """Cancels each rollout that has not ended, and stops the others' pushes; returns how many were cancelled."""
-        return await cancel_batch(self._connection, batch_id)
+        return await cancel_batch(self._connection, batch_id, cause)
 
     async def interrupted_cancellations(self) -> list[str]:
         """Returns batches whose cancellation is not complete, because the process that did it has died."""

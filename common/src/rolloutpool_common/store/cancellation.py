@@ -17,6 +17,8 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import CancelCause
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
@@ -25,6 +27,7 @@ from rolloutpool_common.store.outside_ends import unsampled_result, wait_of
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import compress, merge_fields
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.runs import paused_wait
 
 __all__ = ["cancel_batch", "interrupted"]
 
@@ -39,27 +42,28 @@ INTERRUPTED_AFTER_MS = 10_000
 reconciler that joined it would only do the same work again."""
 
 
-async def cancel_batch(connection: Connection, batch_id: str) -> int:
+async def cancel_batch(connection: Connection, batch_id: str, cause: CancelCause = CancelCause.CALLER) -> int:
     """Cancels each rollout that has not ended, and stops the others' pushes.
+
+    Args:
+        connection: To Redis.
+        batch_id: The batch.
+        cause: Why; the first cause stays.
 
     Returns:
         How many rollouts were cancelled meanwhile; 0 where there is no such batch.
     """
     redis = connection.redis
     with store_errors():
-        total, shared = await redis.hmget(keys.batch(batch_id), "total", "shared")
+        total, shared, run = await redis.hmget(keys.batch(batch_id), "total", "shared", "run")
         if total is None:
             await redis.srem(keys.CANCELLING, batch_id)
             return 0
-        now = int(await now_ms(redis))
-        pipe = redis.pipeline(transaction=True)
-        # A ticket would only make a worker ask for a rollout that it does not get.
-        pipe.unlink(keys.batch(batch_id, "outbox"))
-        pipe.hset(keys.batch(batch_id), "cancelled_ms", now)
-        pipe.sadd(keys.CANCELLING, batch_id)
-        pipe.hget(keys.batch(batch_id), RolloutStatus.CANCELLED)
-        # Read in the same step as the mark, so that nothing which this call cancels is counted in it.
-        *_, before = await pipe.execute()
+    paused = await paused_wait(redis, run)
+    if cause is CancelCause.PAUSE:
+        # The pause has ended in the step that began this.
+        paused = Waiting(waits_for=WaitsFor.PAUSED, message="its run was paused, and nobody resumed it in time")
+    before = await connection.script("begin_cancel", batch_id, cause)
     fields = orjson.loads(shared)
     pool = await PoolWaits(connection).look()
     # One iterator for all lanes: each takes the next rollouts as soon as it is free.
@@ -68,7 +72,7 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
     async def cancel_next() -> None:
         for start in starts:
             indexes = range(start, min(start + AT_ONCE, int(total)))
-            await _cancel_some(connection, batch_id, fields, indexes, pool)
+            await _cancel_some(connection, batch_id, fields, indexes, pool, paused)
 
     await asyncio.gather(*(cancel_next() for _ in range(LANES)))
     with store_errors():
@@ -81,7 +85,12 @@ async def cancel_batch(connection: Connection, batch_id: str) -> int:
 
 
 async def _cancel_some(
-    connection: Connection, batch_id: str, shared: dict[str, Any], indexes: range, pool: PoolState
+    connection: Connection,
+    batch_id: str,
+    shared: dict[str, Any],
+    indexes: range,
+    pool: PoolState,
+    paused: Waiting | None,
 ) -> None:
     states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
     with store_errors():
@@ -105,7 +114,7 @@ async def _cancel_some(
                 worker,
                 status=RolloutStatus.CANCELLED,
                 reason=FinishReason.CANCELLED,
-                waited_for=wait_of(fields, status, attempt, note, pool, time.time()),
+                waited_for=wait_of(fields, status, attempt, note, pool, time.time(), paused),
             )
             result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
         parts += [index, result, row]

@@ -21,6 +21,7 @@ rp:ended                   zset    b -> ms when the batch may be deleted
 rp:batches                 zset    b -> ms of its commit, of all batches; rp:batches:{owner} has those of one owner
 rp:batches_v1              zset    the same for protocol v1's batches of one, and rp:batches_v1:{owner}
 rp:cancelling              set     batches whose cancellation has begun and is not complete
+rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -47,6 +48,12 @@ rp:runs:{priority}         list    runs with something to publish, in the order 
 rp:run:{priority}:{run}    list    batches of this run with something in their outbox, in order of submission
 rp:turn:{priority}         string  "{n} {run}": the rest of a turn that a full window cut short; expires by itself
 rp:published:{priority}    zset    uid -> ms when its ticket was published; removed by the claim
+
+Runs (`runs.py`); {run} is `{owner}/{name}`:
+rp:steering:{run}          hash    version, announced_ms, reported, paused_ms, since_ms; a week longer than it is of use
+rp:known_runs              zset    run -> ms of its last change or batch; at most 10,000
+rp:paused                  zset    run -> ms of the served clock at which its pause is over
+rp:served                  hash    clock_ms: how long the pool was there for its callers; of, seen_ms, quiet_ms
 
 Workers (`workers.py`):
 rp:workers                 zset    w -> ms of its last beat
@@ -98,6 +105,7 @@ LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
+PAUSED = f"{PREFIX}paused"
 PRECANCELLED = f"{PREFIX}precancelled"
 LEADER = f"{PREFIX}leader"
 EPOCH = f"{PREFIX}epoch"
@@ -151,6 +159,11 @@ def runs(priority: Priority) -> str:
 def run(priority: Priority, name: str) -> str:
     """The batches of one run with something to publish."""
     return f"{PREFIX}run:{priority}:{name}"
+
+
+def steering(run: str) -> str:
+    """What is known of a run; `run` has its owner's name in front (`runs.py`)."""
+    return f"{PREFIX}steering:{run}"
 
 
 def preflight(request_id: str) -> str:

@@ -8,9 +8,11 @@ What a dead worker's claim means for the turn that it was at:
    It is one small script per attempt, which travels together with the calls of other rollouts (`scripting.py`).
 3. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
    doubt. If not, the trainer may have sampled the turn, and it is ambiguous (`release.lua`).
-4. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
+4. A rollout that waits for its run to be resumed takes the note back, and makes it anew before it calls (`take_back`).
+   Else each death during a pause would leave a turn in doubt that nobody was asked for.
+5. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
    with the batch (`note_idempotent`), by the trainer's URL.
-5. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
+6. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
 """
 
 from rolloutpool_common.store import keys
@@ -35,6 +37,15 @@ class ModelCalls:
         # A claim that Redis forgot is made again, and then counts as one that has called.
         if not noted and not await self._rollouts.restore(claim, None, turns=0):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+
+    async def take_back(self, claim: Claim, *, certain: bool) -> None:
+        """Notes that no model call is in flight under this claim, after one was noted.
+
+        Args:
+            claim: The claim; one that is lost is not this call's concern.
+            certain: Whether earlier attempts left none unanswered either.
+        """
+        await self._connection.script("uncalled", claim.uid, claim.token, int(certain))
 
     async def note_idempotent(self, claim: Claim) -> None:
         """Notes with its batch that this rollout's trainer answers a repeated request with the reply of then."""

@@ -10,6 +10,8 @@
 5. If a process dies between `reserve` and publishing, or the broker loses messages, tickets stay in `rp:published` that
    no queue holds. They are older than everything in the queue; `lost` puts them back into their outbox.
 
+A paused run gives nothing: it takes no turns until it is resumed (`steer.lua`).
+
 Invariant: a queued rollout is in its batch's outbox, in `rp:published`, in `rp:delayed`, or in `rp:suspects`.
 """
 
@@ -111,7 +113,9 @@ class Outbox:
         with store_errors():
             for priority in Priority:
                 pipe = self._redis.pipeline(transaction=False)
-                for run in await self._redis.lrange(keys.runs(priority), 0, -1):
+                # A paused run stands in no list of runs.
+                paused = await self._redis.zrange(keys.PAUSED, 0, -1)
+                for run in [*await self._redis.lrange(keys.runs(priority), 0, -1), *paused]:
                     for batch_id in await self._redis.lrange(keys.run(priority, run.decode()), 0, -1):
                         pipe.llen(keys.batch(batch_id.decode(), "outbox"))
                 pipe.zcard(keys.published(priority))

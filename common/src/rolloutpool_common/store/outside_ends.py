@@ -14,6 +14,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import merge_fields
+from rolloutpool_common.store.runs import paused_wait
 from rolloutpool_common.store.waits import is_queued, own_wait
 
 __all__ = ["outside_result", "unsampled_result", "wait_of"]
@@ -45,11 +46,11 @@ async def outside_result(
     uid = keys.uid_of(batch_id, index)
     with store_errors():
         pipe = connection.redis.pipeline(transaction=False)
-        pipe.hmget(keys.batch(batch_id), "shared")
+        pipe.hmget(keys.batch(batch_id), "shared", "run")
         pipe.hget(keys.batch(batch_id, "items"), str(index))
         pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "waits")
         pipe.hget(keys.batch(batch_id, "groups"), str(index))
-        (shared,), overrides, (state, attempt, worker, note), group = await pipe.execute()
+        (shared, run), overrides, (state, attempt, worker, note), group = await pipe.execute()
     if shared is None or overrides is None:
         return "gone"
     if state is not None and RolloutStatus(state.decode()).terminal:
@@ -58,7 +59,8 @@ async def outside_result(
     waited = None
     if failure is None:
         found = await pool.look() if is_queued(state) else None
-        waited = wait_of(fields, state, attempt, note, found, time.time())
+        paused = await paused_wait(connection.redis, run)
+        waited = wait_of(fields, state, attempt, note, found, time.time(), paused)
     return unsampled_result(
         batch_id,
         index,
@@ -80,6 +82,7 @@ def wait_of(
     note: bytes | None,
     pool: PoolState | None,
     now_s: float,
+    paused: Waiting | None = None,
 ) -> Waiting | None:
     """Says what a rollout that has not ended waits for.
 
@@ -90,11 +93,12 @@ def wait_of(
         note: What its worker has noted (`waits`).
         pool: The workers; it is asked for queued rollouts alone.
         now_s: Unix time.
+        paused: That its run is paused, if it is.
 
     Returns:
         The first cause; None where it does not wait.
     """
-    noted = own_wait(note, attempt, now_s)
+    noted = own_wait(note, attempt, now_s) or paused
     if noted is not None or pool is None or not is_queued(state):
         return noted
     name = fields.get("tokenizer_name")

@@ -18,7 +18,8 @@ What happens when a worker dies:
    put on the dead-letter list.
 
 About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
-rollouts that are due, ends rollouts whose deadline has passed, and deletes batches whose retention is over.
+rollouts that are due, ends rollouts whose deadline has passed, cancels batches that nobody reads (`leases.py`) and
+batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
 """
 
 import asyncio
@@ -29,14 +30,17 @@ from typing import NamedTuple
 
 from rolloutpool_common.errors import PoisonRollout
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.rollouts import Rollouts
+from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
 from rolloutpool_common.store.workers import Workers
 
@@ -68,6 +72,10 @@ class ReconciliationReport(NamedTuple):
     resumed: int = 0
     """Delayed rollouts that were due and are queued."""
     expired: int = 0
+    leases: int = 0
+    """Batches whose trainer stopped reading, and that were cancelled for it."""
+    pauses: int = 0
+    """Paused runs that nobody resumed, and that were ended."""
     deleted: int = 0
     """Batches."""
 
@@ -89,11 +97,20 @@ class Reconciliation:
         self._workers = workers
         self._rollouts = rollouts
         self._batches = batches
+        self._leases = Leases(connection)
+        self._runs = Runs(connection)
+        self._unbroken = False
+        """Whether the round before was this process's, and did not fail."""
         self.process_id = uuid.uuid4().hex
         """Under which this process holds the leader's lock."""
 
-    async def run_once(self) -> ReconciliationReport:
-        """Does one round, if this process leads or the lock is free."""
+    async def run_once(self, *, serving: bool = True) -> ReconciliationReport:
+        """Does one round, if this process leads or the lock is free.
+
+        Args:
+            serving: Whether callers could reach the API since the last round. Where they could not, no lease goes on.
+        """
+        unbroken, self._unbroken = self._unbroken, False
         if not await self._connection.script("lead", self.process_id, LEASE_MS):
             return ReconciliationReport(leader=False)
         # Each connection has run this script already, unless Redis took no writes at that moment.
@@ -101,8 +118,24 @@ class Reconciliation:
         interrupted = await self._batches.interrupted_cancellations()
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
-        resumed, expired, deleted = await self._resume(), await self._expire(), await self._delete()
-        return ReconciliationReport(True, cancelled, resumed, expired, deleted)
+        resumed, expired = await self._resume(), await self._expire()
+        leases, pauses = await self._end_overdue(serving=serving and unbroken)
+        deleted = await self._delete()
+        self._unbroken = True
+        return ReconciliationReport(True, cancelled, resumed, expired, leases, pauses, deleted)
+
+    async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
+        """Cancels what nobody reads and what nobody resumes; returns how many batches, and how many paused runs."""
+        over = await self._leases.tick(self.process_id, serving=serving)
+        for batch_id in over.batches:
+            _log.warning("batch %s is cancelled: its trainer has stopped reading it", batch_id)
+            await self._batches.cancel(batch_id, CancelCause.LEASE)
+        for run in over.paused_runs:
+            batches = await self._runs.end_pause(run)
+            _log.warning("run %s was paused for too long: %d of its batches are cancelled", run, len(batches))
+            for batch_id in batches:
+                await self._batches.cancel(batch_id, CancelCause.PAUSE)
+        return len(over.batches), len(over.paused_runs)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""

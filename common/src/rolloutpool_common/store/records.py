@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, record_length
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
+from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import WorkerRole
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "journal_texts",
     "merge_fields",
     "merge_spec",
+    "read_claim",
 ]
 
 LONG_RESULT = 65_536
@@ -91,6 +93,10 @@ class NewBatch:
     run: str | None = None
     """The training run that it belongs to; runs share the workers by weight. None: a run of its own."""
     weight: int = 1
+    max_staleness: int | None = None
+    on_stale: OnStale = OnStale.DROP
+    lease_s: float | None = None
+    """Seconds without a read after which it is cancelled."""
     group_policy: GroupPolicy | None = None
     idempotency_key: str | None = None
     digest: str = ""
@@ -193,6 +199,12 @@ class Claim:
     more_waiting: bool
     """Whether outboxes of this priority class have rollouts to publish."""
     priority: Priority = Priority.DEFAULT
+    run: str | None = None
+    """Its run, as `runs.run_key` names it; None where its batch has none."""
+    max_staleness: int | None = None
+    on_stale: OnStale = OnStale.DROP
+    restarts: int = 0
+    """How often it has begun again because it was stale."""
     claimed_at: float = field(default_factory=time.perf_counter, compare=False)
     """When this process got it, on its `time.perf_counter`."""
 
@@ -212,6 +224,8 @@ class ClaimRefused(StrEnum):
     """Another worker has it, or it is a suspect and waits for an isolated worker."""
     EXPIRED = "expired"
     """Its deadline has passed."""
+    PAUSED = "paused"
+    """Its run is paused. The rollout is queued again, and published when the run is resumed."""
     CONDEMNED = "condemned"
     """This worker was declared dead, and must announce itself again first. The rollout is queued again."""
 
@@ -250,6 +264,46 @@ def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, An
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
     """Makes the spec of one rollout out of the batch's shared fields and its own, as `merge_fields` does."""
     return RolloutSpec.model_validate(merge_fields(shared, overrides, uid=uid))
+
+
+def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRole, token: str) -> Claim:
+    """Makes a claim of what the script `claim` has answered.
+
+    Args:
+        answer: By name; its outcome is `claimed`.
+        uid: The rollout.
+        worker_id: Who has claimed it.
+        role: Of the worker.
+        token: Of the claim.
+    """
+    batch_id, _, index = uid.rpartition("-")
+    now, deadline = int(answer["now_ms"]), answer["deadline_ms"]
+    run, staleness = answer["run"].decode(), answer["max_staleness"]
+    return Claim(
+        uid=uid,
+        batch_id=batch_id,
+        index=int(index),
+        worker_id=worker_id,
+        role=role,
+        token=token,
+        attempt=answer["attempt"],
+        crashes=answer["crashes"],
+        retries=answer["retries"],
+        deferrals=answer["deferrals"],
+        journal_length=answer["journal_length"],
+        clean=bool(answer["clean"]),
+        group=answer["group"].decode() or None,
+        deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
+        queued_ms=float(now - int(answer["created_ms"])),
+        spec=merge_spec(answer["shared"], answer["overrides"], uid=uid),
+        more_waiting=bool(answer["more_waiting"]),
+        priority=Priority(answer["priority"].decode()),
+        # A batch without a run has its own id there.
+        run=None if run == batch_id else run,
+        max_staleness=int(staleness) if staleness else None,
+        on_stale=OnStale(answer["on_stale"].decode() or OnStale.DROP),
+        restarts=answer["restarts"],
+    )
 
 
 async def finish_fields(
@@ -301,6 +355,8 @@ def _result_counts(result: RolloutResult) -> list[str | int]:
         counts[f"failure:{result.failure.kind}:{result.failure.category}"] = 1
     for label, n in result.drift.items():
         counts[f"drift:{label}"] = n
+    if result.stale is not None:
+        counts[f"stale:{result.stale}"] = 1
     for warning in result.warnings:
         counts[f"warning:{warning}"] = 1
     return [part for name, n in counts.items() if n for part in (name, n)]

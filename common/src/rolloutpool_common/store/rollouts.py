@@ -27,7 +27,6 @@ import orjson
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalRecord, parse_record
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.rollouts import RolloutView
@@ -46,9 +45,10 @@ from rolloutpool_common.store.records import (
     finish_fields,
     journal_texts,
     merge_fields,
-    merge_spec,
+    read_claim,
 )
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.runs import paused_wait
 from rolloutpool_common.store.waits import is_queued
 
 __all__ = ["Rollouts", "new_token"]
@@ -98,27 +98,7 @@ class Rollouts:
         claim = named(await self._connection.script("claim", batch_id, index, worker_id, role, token))
         if claim["outcome"] != b"claimed":
             return ClaimRefused(claim["outcome"].decode())
-        now, deadline = int(claim["now_ms"]), claim["deadline_ms"]
-        return Claim(
-            uid=uid,
-            batch_id=batch_id,
-            index=index,
-            worker_id=worker_id,
-            role=role,
-            token=token,
-            attempt=claim["attempt"],
-            crashes=claim["crashes"],
-            retries=claim["retries"],
-            deferrals=claim["deferrals"],
-            journal_length=claim["journal_length"],
-            clean=bool(claim["clean"]),
-            group=claim["group"].decode() or None,
-            deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
-            queued_ms=float(now - int(claim["created_ms"])),
-            spec=merge_spec(claim["shared"], claim["overrides"], uid=uid),
-            more_waiting=bool(claim["more_waiting"]),
-            priority=Priority(claim["priority"].decode()),
-        )
+        return read_claim(claim, uid, worker_id, role, token)
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
         """Makes the last record durable, and sends the earlier ones again that Redis has lost.
@@ -263,7 +243,7 @@ class Rollouts:
         claim: Claim,
         *,
         clean: bool,
-        counter: Literal["retries", "deferrals", "capacity"],
+        counter: Literal["retries", "deferrals", "capacity", "stale", "pauses", "weights"],
         delay_s: float,
         why: str = "",
     ) -> bool:
@@ -273,8 +253,9 @@ class Rollouts:
             claim: The claim to give up.
             clean: Whether no model call of it can be in flight.
             counter: `retries` after an infra failure, `deferrals` because its trainer's port is down, `capacity`
-                because its environment has no room.
-            delay_s: Seconds until it may run again.
+                because its environment has no room, `stale` to begin again, `pauses` because its run is paused,
+                `weights` because its engine's are too old.
+            delay_s: Seconds until it may run again; with 0 it is at the front of the queue.
             why: In words, for people who look at its history.
 
         Returns:
@@ -349,19 +330,25 @@ class Rollouts:
         batch_id, index = split
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "owner", "shared")
+            pipe.hmget(keys.batch(batch_id), "owner", "shared", "run")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
             pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             pipe.get(keys.rollout(uid, "result"))
-            (owned_by, shared), overrides, (state, attempt, worker, turns, note), group, result = await pipe.execute()
+            (
+                (owned_by, shared, run),
+                overrides,
+                (state, attempt, worker, turns, note),
+                group,
+                result,
+            ) = await pipe.execute()
         if owned_by is None or owner not in (None, owned_by.decode()) or overrides is None:
             return None
         waiting = None
         if result is None:
             fields = merge_fields(shared, overrides, uid=uid)
             pool = await self._pool.look() if is_queued(state) else None
-            waiting = wait_of(fields, state, attempt, note, pool, time.time())
+            waiting = wait_of(fields, state, attempt, note, pool, time.time(), await paused_wait(self._redis, run))
         return RolloutView(
             uid=uid,
             rollout_id=orjson.loads(overrides).get("rollout_id", uid),

@@ -8,7 +8,10 @@ status:{s}                       rollouts that ended so
 failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
 drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
-requeued:{crashes | retries | deferrals | capacity | drains | losses}    rollouts that went back to the queue
+requeued:{r}                     rollouts that went back to the queue, by reason (`protocol/history.py`)
+stale:{not_started | dropped | finished | restarted}    rollouts that were too old for their batch
+cancelled_for:{caller | lease | pause}    batches that were cancelled as a whole
+pauses                           of runs
 republished, workers_lost        what the reconciler mended
 group:{usable | dropped}             groups that got their verdict
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
@@ -37,6 +40,7 @@ class PoolStats(NamedTuple):
     """Rollouts that are accepted and have not ended."""
     oldest_ticket_s: dict[Priority, float]
     """How long the oldest published ticket has waited for a worker; 0 where there is none."""
+    paused_runs: int = 0
 
 
 class Totals:
@@ -54,10 +58,11 @@ class Totals:
             pipe.zcard(keys.DELAYED)
             pipe.llen(keys.DEAD)
             pipe.get(keys.OPEN)
+            pipe.zcard(keys.PAUSED)
             pipe.time()
             for priority in Priority:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
-            totals, pending, delayed, dead, still_open, redis_time, *oldest = await pipe.execute()
+            totals, pending, delayed, dead, still_open, paused, redis_time, *oldest = await pipe.execute()
         now_ms = to_ms(redis_time)
         return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
@@ -65,6 +70,7 @@ class Totals:
             delayed=delayed,
             dead_letters=dead,
             open=int(still_open or 0),
+            paused_runs=paused,
             oldest_ticket_s={
                 priority: max(now_ms - found[0][1], 0.0) / 1000 if found else 0.0
                 for priority, found in zip(Priority, oldest, strict=True)

@@ -89,6 +89,10 @@ CALLS: dict[str, tuple[list[str], int | None]] = {
     "make-key": (["ann"], None),
     "make-secrets-key": ([], None),
     "logs": ([], 2),
+    "run": (["job7"], None),
+    "announce": (["job7", "13"], None),
+    "pause": (["job7"], None),
+    "resume": (["job7"], None),
 }
 """Arguments of each command, and how many lines it prints where these are documents of their own."""
 

@@ -19,6 +19,7 @@ from rolloutpool_trainer.cli import (
     overview,
     pool,
     rollouts,
+    runs,
     tokenizers,
     view,
 )
@@ -47,6 +48,10 @@ for command in (
     rollouts.show,
     view.view,
     rollouts.cancel,
+    runs.run,
+    runs.announce,
+    runs.pause,
+    runs.resume,
     logs.logs,
     doctor.doctor,
     operations.workers,

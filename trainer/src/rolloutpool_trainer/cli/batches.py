@@ -45,6 +45,11 @@ def submit(
     group: Annotated[
         str | None, typer.Option(help="When a group may be taken early: min_usable=6,size=8,late=cancel.")
     ] = None,
+    max_staleness: Annotated[
+        int | None, typer.Option(help="How many versions the run may be ahead of a rollout's weights; needs --run.")
+    ] = None,
+    on_stale: Annotated[str | None, typer.Option(help="What happens to older ones: drop, finish or restart.")] = None,
+    lease: Annotated[float | None, typer.Option(help="Cancel it when nobody has read it for so many seconds.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until all have ended.")] = False,
     as_json: options.Json = False,
@@ -73,6 +78,9 @@ def submit(
             run=run,
             weight=weight,
             group=None if group is None else _group(group),
+            max_staleness=max_staleness,
+            on_stale=on_stale,
+            lease_seconds=lease,
             idempotency_key=idempotency_key,
         )
         document = SubmitDocument(batch_id=batch.batch_id, rollouts=batch.accepted.rollouts if batch.accepted else [])
@@ -213,6 +221,18 @@ def _group(text: str) -> dict[str, Any]:
     return {name: int(value) if value.isascii() and value.isdigit() else value for name, value in policy.items()}
 
 
+def _cancelled(state: "BatchStatus") -> str:
+    if not state.cancelled:
+        return ""
+    why = {"lease": ": nobody has read it", "pause": ": its run was paused for too long"}
+    return f", cancelled{why.get(state.cancel_cause or '', '')}"
+
+
+def _waits_for(wait: "Waiting") -> str:
+    # The others are things that the pool lacks.
+    return "paused" if wait.waits_for == "paused" else f"waits for {wait.endpoint or f'a {wait.waits_for}'}"
+
+
 def _wait(wait: "Waiting") -> str:
     if wait.next_try is None:
         return f"{wait.message} ({wait.rollouts:,} rollouts)"
@@ -229,7 +249,7 @@ def _status_table(state: "BatchStatus") -> "Text":
     return console.grid(
         {
             "batch": state.batch_id,
-            "state": f"{state.state}{', cancelled' if state.cancelled else ''}",
+            "state": f"{state.state}{_cancelled(state)}",
             "rollouts": f"{state.total:,}: {joined(state.counts)}",
             "progress": f"{state.progress:.1%}",
             "rate": f"{state.rates.rollouts_per_second:,.1f} rollouts/s, "
@@ -239,7 +259,8 @@ def _status_table(state: "BatchStatus") -> "Text":
             "drift": joined(state.drift),
             "failures": joined(state.failures),
             "warnings": joined(state.warnings),
-            **{f"waits for {wait.endpoint or f'a {wait.waits_for}'}": _wait(wait) for wait in state.waiting},
+            **({"stale": joined(state.stale)} if state.stale else {}),
+            **{_waits_for(wait): _wait(wait) for wait in state.waiting},
             **({"pushes": joined(state.delivery)} if state.delivery else {}),
             "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",
         }

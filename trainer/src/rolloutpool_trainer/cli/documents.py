@@ -13,6 +13,7 @@ from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_trainer.cli.doctor import DoctorFinding
 from rolloutpool_trainer.client.results import FinishedRollout
@@ -229,6 +230,10 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "purge": BatchPurged,
     "show": RolloutView,
     "cancel": CancelDocument,
+    "run": RunState,
+    "announce": RunState,
+    "pause": RunState,
+    "resume": RunState,
     "open": OpenDocument,
     "view": ViewDocument,
     "logs": LogLine,

@@ -121,6 +121,8 @@ def _error(response: httpx.Response) -> errors.ClientError:
     # A 404 without the pool's own form of an error comes from another server: the address is wrong, not the id.
     if status == 404 and own:
         return errors.NotFound(message, status=status)
+    if status == 409 and "/v1/runs/" in response.request.url.path:
+        return errors.RequestRefused(message, status=status)
     if status == 409:
         return errors.IdempotencyConflict(message, status=status)
     if status == 422 and own:
@@ -161,6 +163,7 @@ def submit(
     run: str | None = None,
     weight: int = 1,
     group: GroupPolicy | Mapping[str, Any] | None = None,
+    **others: Any,
 ) -> Call[BatchAccepted]:
     """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path.
 
@@ -175,6 +178,7 @@ def submit(
         run: Which training run it belongs to.
         weight: Its run's share of the workers.
         group: When a group may be taken although it is not complete.
+        others: Further fields of the batch; those that are None are left out.
 
     Returns:
         The call; its answer has the batch's id and the uids of its rollouts.
@@ -193,6 +197,8 @@ def submit(
         "run": run,
         "weight": weight,
         "group": None if group is None else _document(group),
+        # A pool of an older version knows some of these fields, and takes a batch without the others.
+        **{name: value for name, value in others.items() if value is not None},
     }
     return Call(
         method="POST",

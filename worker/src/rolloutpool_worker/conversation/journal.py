@@ -149,6 +149,23 @@ class Journal:
             await retry_store(self._drain, self._claim.uid, lambda: self._store.model_calls.note(self._claim))
             self._called = True
 
+    async def take_back_calling(self, *, certain: bool) -> None:
+        """Notes durably that nothing was asked after all, where a call was noted.
+
+        Args:
+            certain: Whether no earlier attempt can have a call in flight.
+
+        Raises:
+            StoreError: The store does not answer, and this process shuts down.
+        """
+        if self._called:
+            await retry_store(
+                self._drain,
+                self._claim.uid,
+                lambda: self._store.model_calls.take_back(self._claim, certain=certain),
+            )
+            self._called = False
+
     async def is_idempotent(self) -> bool:
         """Whether the rollout's trainer has promised in this batch that asking a turn again is safe."""
         return await retry_store(

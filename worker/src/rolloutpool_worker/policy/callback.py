@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import orjson
 
@@ -35,7 +36,7 @@ from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
-__all__ = ["CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous"]
+__all__ = ["BeforeCall", "CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous", "ungated"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,24 @@ OFF_LOOP_BYTES = 256 * 1024
 """Parsing a larger reply would hold up the event loop for milliseconds, so a thread does it."""
 BACKOFF = Backoff(first_s=0.5, longest_s=30.0)
 """Between two calls of one turn; the trainer's own `Retry-After` comes first, up to the same limit."""
+
+
+class BeforeCall(Protocol):
+    """Is awaited before each model call; what it raises ends the attempt."""
+
+    async def __call__(self, *, midway: bool = False, weights: str | None = None) -> None:
+        """Lets the call through, sooner or later.
+
+        Args:
+            midway: Whether a part of the turn was sampled.
+            weights: What the policy's weights are called, where that is known before anything was sampled.
+        """
+        ...
+
+
+async def ungated(*, midway: bool = False, weights: str | None = None) -> None:
+    """Lets each call through."""
+    del midway, weights
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,7 @@ class CallbackChannel:
         trainers: IdempotentTrainers | None = None,
         waits: RolloutWaits | None = None,
         trace: RolloutTrace = NO_TRACE,
+        before_call: BeforeCall = ungated,
     ) -> None:
         """Prepares the parts of a request that are equal in every turn.
 
@@ -93,12 +113,14 @@ class CallbackChannel:
             trainers: what the process knows of its trainers; None begins with nothing.
             waits: is told why the rollout waits between two calls.
             trace: which trace the calls belong to.
+            before_call: is awaited before each call.
         """
         self._trainers = trainers or IdempotentTrainers()
         self._endpoint = TrainerEndpoint(
             transport, breakers, spec, max_reply_bytes=max_reply_bytes, trainers=self._trainers
         )
         self._pause = pause
+        self._before_call = before_call
         self._waits = waits
         self._trace = trace
         self._spec = spec
@@ -167,6 +189,7 @@ class CallbackChannel:
         # The same for each try: key and digest show a trainer that has sampled the turn that this is a repetition.
         headers = self._headers(call)
         for failures in range(1, self._attempts + 1):
+            await self._before_call()
             try:
                 answer = await self._endpoint.post(call.body.data, headers, where)
                 if self._waits is not None and self._waits.now is not None:

@@ -47,7 +47,7 @@ from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
-from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES
+from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
 from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
 from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall
@@ -111,6 +111,7 @@ class EngineChannel:
         engines: Engines,
         waits: RolloutWaits | None = None,
         trace: RolloutTrace = NO_TRACE,
+        before_call: BeforeCall = ungated,
     ) -> None:
         """Prepares what is equal in every call.
 
@@ -129,6 +130,7 @@ class EngineChannel:
             engines: What the process knows of its engines.
             waits: Is told why the rollout waits between two calls.
             trace: Which trace the calls belong to.
+            before_call: Is awaited before each model call.
 
         Raises:
             RequestFault: A sampling parameter is given that the channel has to set.
@@ -147,6 +149,7 @@ class EngineChannel:
         self._pause_seconds = pause_seconds
         self._seconds = (transport.timeout.read or 0) + pause_seconds
         self._pause = pause
+        self._before_call = before_call
         self._engines = engines
         self._waits = waits
         self._trace = trace
@@ -178,7 +181,10 @@ class EngineChannel:
         """
         where = f"turn {turn} at {self._spec.server_url}"
         session = self._group if turn == 1 and self._group else self._uid
-        salt = await self._salt(prompt)
+        weights = await self._weights(prompt)
+        salt = self._salt(weights)
+        # From the first sampled id on, the ledger says which weights it were.
+        unsampled = weights if prompt.first_version is None else None
         parts: list[EnginePart] = []
         text, done, aborts, idle = prompt.text, 0, 0, 0
         started = time.monotonic()
@@ -186,7 +192,9 @@ class EngineChannel:
             self._calls += 1
             # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
             name = f"{self._uid}/{turn}.{self._attempt}.{self._calls}"
-            sampled = await self._call(EngineCall(name, session, text, left, salt), turn, where)
+            # Before the limit for a paused engine begins: a paused run has a limit of its own.
+            await self._before_call(midway=done > 0, weights=None if done else unsampled)
+            sampled = await self._call(EngineCall(name, session, text, left, salt), turn, where, midway=done > 0)
             if sampled is None:
                 continue  # by another path, or for less, because the context is shorter than it was taken to be
             if len(sampled.ids) > left:
@@ -222,7 +230,8 @@ class EngineChannel:
         wanted = spec.sampling_params.max_tokens - done
         return wanted if length is None else min(wanted, length - self._api.unused - prompt - done)
 
-    async def _salt(self, prompt: LedgerPrompt) -> str:
+    async def _weights(self, prompt: LedgerPrompt) -> str | None:
+        """Returns what the weights are called that the rollout began with; None where nobody says it."""
         version = prompt.first_version
         if version is None:
 
@@ -236,11 +245,14 @@ class EngineChannel:
                 return self._api.version(document) if isinstance(document, dict) else None
 
             version = await self._engines.version(self._spec.server_url, ask)
+        return version
+
+    def _salt(self, version: str | None) -> str:
         # `<=12` may be older weights.
         known = version is not None and version not in _NO_VERSION and not version.startswith("<=")
         return (version if known and version is not None else self._uid)[:MOST_SALT]
 
-    async def _call(self, call: EngineCall, turn: int, where: str) -> SampledCall | None:
+    async def _call(self, call: EngineCall, turn: int, where: str, *, midway: bool) -> SampledCall | None:
         """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
         parent = self._trace.traceparent(turn)
         traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
@@ -266,7 +278,7 @@ class EngineChannel:
                 return await asyncio.to_thread(self._read, path, data, call.prompt, where)
             return self._read(path, data, call.prompt, where)
 
-        sampled: SampledCall | None = await self._repeated(post, where)
+        sampled: SampledCall | None = await self._repeated(post, where, midway=midway)
         return sampled
 
     def _read(self, path: str, data: bytes, prompt: bytes, where: str) -> SampledCall:
@@ -305,7 +317,7 @@ class EngineChannel:
                 return None
             raise
 
-    async def _repeated(self, ask: Callable[[], Awaitable[Any]], where: str) -> Any:
+    async def _repeated(self, ask: Callable[[], Awaitable[Any]], where: str, *, midway: bool = False) -> Any:
         """Asks until there is an answer, within the limits of steps 4 and 5."""
         failures, pauses, started = 0, 0, time.monotonic()
         while True:
@@ -315,6 +327,7 @@ class EngineChannel:
                 if error.http_status == _PAUSED:
                     pauses += 1
                     await self._wait_for_engine(error, pauses, started)
+                    await self._before_call(midway=midway)
                     continue
                 if isinstance(error, TrainerStatusError) and error.category is Category.MASK_REFUSED:
                     # An engine knows no masks; its 422 is a field that it does not take.
@@ -326,6 +339,7 @@ class EngineChannel:
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
                 await self._wait(error, failures, wait)
+                await self._before_call(midway=midway)
             else:
                 if self._waits is not None and self._waits.now is not None:
                     await self._waits.worked()

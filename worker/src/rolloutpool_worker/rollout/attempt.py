@@ -51,6 +51,7 @@ from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
+from rolloutpool_worker.rollout.run_gate import RolloutStale, RunPaused, WeightsStale
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import ToolRunner
 
@@ -103,7 +104,10 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
             services.more_waiting(claim)
             log_start(claim)
             attempt = _Attempt(services, claim)
-            outcome = await attempt.run()
+            try:
+                outcome = await attempt.run()
+            finally:
+                attempt.gate.close()
             attempt.trace.attempt(outcome)
             settled = outcome not in _UNSETTLED
             return outcome
@@ -132,6 +136,7 @@ class _Attempt:
         self._stop = RolloutStop(services.drain)
         self.trace = services.tracing.of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
+        self.gate = services.gates.of(claim, self._stop, self._waits)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._session: SessionLife | None = None
@@ -209,12 +214,24 @@ class _Attempt:
                 log_requeue(decision, why)
             case Action.DEFER, cause:
                 delay_s, why = decision.delay_s, str(cause)
-                counter: Literal["deferrals", "capacity"] = "capacity"
-                if isinstance(cause, TrainerDown):
+                counter: Literal["deferrals", "capacity", "pauses", "weights"] = "capacity"
+                if isinstance(cause, RunPaused):
+                    counter = "pauses"
+                elif isinstance(cause, WeightsStale):
+                    counter = "weights"
+                    await self._waits.failed(cause, 1, delay_s)
+                elif isinstance(cause, TrainerDown):
                     counter = "deferrals"
                     await self._waits.failed(cause, claim.deferrals + 1, delay_s, port=True)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s, why=why)
+                )
+                log_requeue(decision, why)
+            case Action.RESTART, cause:
+                why = str(cause)
+                await self._retry_store(lambda: rollouts.restart(claim))
+                await self._retry_store(
+                    lambda: rollouts.give_back(claim, clean=True, counter="stale", delay_s=0.0, why=why)
                 )
                 log_requeue(decision, why)
             case Action.RELEASE, _:
@@ -255,6 +272,8 @@ class _Attempt:
                     return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except RolloutError as error:
             return failed(error.failure(self._turn()))
+        except RolloutStale:
+            return AgentEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
         except (StoppedAtBorder, TrainerDown, EnvironmentFull, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -311,7 +330,11 @@ class _Attempt:
             spec = claim.spec
         tools = tools_of(spec, session)
         channel, tokens = await self._retry_store(
-            lambda: open_channel(services, claim, self._waits, tokenizer, tools, self.trace, pause=self._stop.pause)
+            lambda: open_channel(
+                *(services, claim, self._waits, tokenizer, tools, self.trace),
+                pause=self._stop.pause,
+                before_call=self.gate.before_call,
+            )
         )
         self._conversation = Conversation(
             claim,
@@ -323,8 +346,10 @@ class _Attempt:
             trace=self.trace,
             session=session,
         )
+        self.gate.guard(self._conversation, journal)
         try:
             reason = await agent(self._conversation)
+            await self.gate.at_end()
             await self._conversation.ask_score()
             return reason
         finally:
@@ -359,7 +384,7 @@ class _Attempt:
         return None if self._conversation is None else self._conversation.turn
 
     def _result(self, outcome: AgentEnd) -> RolloutResult:
-        return make_result(
+        result = make_result(
             self._claim,
             outcome,
             self._conversation,
@@ -368,3 +393,4 @@ class _Attempt:
             total_ms=(time.perf_counter() - self._start) * 1000,
             waited_for=self._waits.now if outcome.status is RolloutStatus.EXPIRED else None,
         )
+        return self.gate.complete(result)

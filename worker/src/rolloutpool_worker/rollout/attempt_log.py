@@ -6,6 +6,7 @@ All lines of the attempt, those of its model calls and tools included, carry `ro
 
 import logging
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.process.metrics import (
     CONTEXT_TOKENS,
@@ -13,6 +14,7 @@ from rolloutpool_common.process.metrics import (
     PHASE_SECONDS,
     QUEUE_SECONDS,
     ROLLOUT_TURNS,
+    STALENESS,
     VERSION_LAG,
 )
 from rolloutpool_common.protocol.result import RolloutResult
@@ -51,6 +53,8 @@ def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
     DURATION_SECONDS.observe(spans.total_ms / 1000, result.status)
     ROLLOUT_TURNS.observe(result.num_llm_calls)
     CONTEXT_TOKENS.observe(result.max_context_tokens)
+    if result.status is RolloutStatus.COMPLETED and result.staleness is not None:
+        STALENESS.observe(max(result.staleness, 0))
     if version_lag is not None:
         VERSION_LAG.observe(version_lag)
     for phase, ms in (

@@ -12,6 +12,7 @@ from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel
+from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
@@ -29,6 +30,7 @@ async def open_channel(
     trace: RolloutTrace = NO_TRACE,
     *,
     pause: Callable[[float], Awaitable[None]] | None = None,
+    before_call: BeforeCall = ungated,
 ) -> tuple[CallbackChannel | EngineChannel, TokenTrack]:
     """Makes the channel of one attempt; nothing is asked yet.
 
@@ -40,6 +42,7 @@ async def open_channel(
         tools: What the policy may call.
         trace: Which trace the calls belong to.
         pause: Waits between two calls of a turn; None stops there for a drain.
+        before_call: Is awaited before each model call, the first of a turn and all others.
 
     Raises:
         RolloutError: The rollout's options do not fit its endpoint or its tokenizer.
@@ -67,6 +70,7 @@ async def open_channel(
             engines=services.engines,
             waits=waits,
             trace=trace,
+            before_call=before_call,
         )
         return engine, EngineTokens(spec, tokenizer, shown, parser)
     callback = CallbackChannel(
@@ -81,6 +85,7 @@ async def open_channel(
         trainers=services.trainers,
         waits=waits,
         trace=trace,
+        before_call=before_call,
     )
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
     # shows, and `FirstPrompt` finds that out. In an environment it is told them.

@@ -8,6 +8,9 @@
 | `EnvironmentFull`: its environment has no room for a session      | defer   | deferred              |
 | `Drained`: the process shuts down                                 | release | drained               |
 | cancelled while the process shuts down                            | release | drained               |
+| `RunPaused`: its run has been paused for long                    | defer   | deferred              |
+| `WeightsStale`: its engine has weights that are too old           | defer   | deferred              |
+| `StaleRestart`: its weights are too old, and it begins again      | restart | restarted             |
 | `SuspectCleared`: an isolated rollout has made progress           | release | cleared               |
 | cancelled otherwise: the API or another worker has taken it over  | drop    | stopped               |
 | `ClaimLost`: another worker has it, or it has ended               | drop    | lost                  |
@@ -27,6 +30,7 @@ from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
+from rolloutpool_worker.rollout.run_gate import RunPaused, StaleRestart, WeightsStale
 
 __all__ = ["Action", "AttemptState", "Decision", "TicketOutcome", "decide"]
 
@@ -40,11 +44,16 @@ class TicketOutcome(StrEnum):
     """The rollout failed for good; its result is stored."""
     EXPIRED = "expired"
     """The rollout's deadline passed, in the queue or while it ran."""
+    CANCELLED = "cancelled"
+    """The rollout was dropped, because the weights that sampled it were too old; its result is stored."""
 
     RETRIED = "retried"
     """It went back to the queue after an infra failure."""
     DEFERRED = "deferred"
-    """It went back to the queue because its trainer's port is down, or its environment is full."""
+    """It went back to the queue because its trainer's port is down, its environment is full, its run is
+    paused, or its engine has old weights."""
+    RESTARTED = "restarted"
+    """It went back to the queue without its journal, because the weights that sampled it were too old."""
     DRAINED = "drained"
     """It went back to the queue because this process shuts down."""
     CLEARED = "cleared"
@@ -61,6 +70,8 @@ class TicketOutcome(StrEnum):
     """Never claimed: the batch was deleted."""
     ENDED = "ended"
     """Never claimed: the rollout had ended already."""
+    PAUSED = "paused"
+    """Never claimed: its run is paused. It is published again when the run is resumed."""
     TAKEN = "taken"
     """Never claimed: another worker has it, or it is a suspect and waits for an isolated worker."""
     CONDEMNED = "condemned"
@@ -78,6 +89,8 @@ class Action(StrEnum):
     """Back to the queue after `delay_s`; counted as a retry."""
     DEFER = "defer"
     """Back to the queue after `delay_s`; counted apart from retries, because there may be many."""
+    RESTART = "restart"
+    """The journal is forgotten, and the rollout goes back to the queue at once; counted apart from retries."""
     RELEASE = "release"
     """Back to the queue at once; not counted."""
     DROP = "drop"
@@ -131,8 +144,12 @@ def decide(
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
             return Decision(Action.FINISH, TicketOutcome(ending.status.value))
-        case TrainerDown() | EnvironmentFull():
+        case TrainerDown() | EnvironmentFull() | WeightsStale():
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS)
+        case RunPaused():
+            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean)
+        case StaleRestart():
+            return Decision(Action.RESTART, TicketOutcome.RESTARTED)
         case Drained():
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
         # Cut off anywhere, perhaps in a call. The other exceptions that lead back to the queue are raised where no call

@@ -33,6 +33,7 @@ from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
+from rolloutpool_worker.rollout.run_gate import RunGates
 from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
@@ -199,6 +200,7 @@ class Services:
             seconds=settings.tool_timeout, result_bytes=settings.max_tool_result_kb * 1024
         )
         self.drain = Drain()
+        self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
         self.claims = ClaimRegister()
         self.batches = SeenBatches()

@@ -25,6 +25,8 @@ local function k_made_with(sha, owner)
   return owner and (P .. 'made_with:' .. sha .. ':' .. owner) or (P .. 'made_with:' .. sha)
 end
 local function k_published(priority) return P .. 'published:' .. priority end
+-- What is known of a run, by '{owner}/{name}'. A batch without a run has its own id there, and no such state.
+local function k_steering(run) return P .. 'steering:' .. run end
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -124,15 +126,61 @@ local function hold(uid, attempt, token, worker, uncalled)
   redis.call('ZADD', P .. 'workers', 'NX', now, worker)
 end
 
+-- Whether a run is paused: nothing of it is published, and no model call of it is sent.
+local function is_paused(run) return redis.call('HEXISTS', k_steering(run), 'paused_ms') == 1 end
+
+-- Milliseconds for which the pool was there for its callers (tick.lua). Leases and pauses end by this clock.
+local function served_ms() return tonumber(redis.call('HGET', P .. 'served', 'clock_ms') or '0') end
+
+-- Keep what is known of a run for another week, or as long as it is paused. Answer: false where too many runs are known and
+-- this one is not among them.
+local function keep_run(run)
+  local now, week, most, key = now_ms(), 7 * 86400000, 10000, k_steering(run)
+  redis.call('ZREMRANGEBYSCORE', P .. 'known_runs', '-inf', '(' .. str(now - week))
+  if redis.call('EXISTS', key) == 0 and redis.call('ZCARD', P .. 'known_runs') >= most then return false end
+  redis.call('ZADD', P .. 'known_runs', str(now), run)
+  redis.call('HSETNX', key, 'since_ms', str(now))
+  if is_paused(run) then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, week) end
+  return true
+end
+
+-- A batch is read by its owner, so its lease lasts from now on again.
+local function renew_lease(batch)
+  local lease_ms, finished, cancelled = unpack(redis.call('HMGET', k_batch(batch), 'lease_ms', 'finished_ms', 'cancelled_ms'))
+  if not lease_ms or finished or cancelled then return end
+  local due = str(served_ms() + tonumber(lease_ms))
+  -- The clock stands still between two ticks, so most reads have nothing to write.
+  if redis.call('ZSCORE', P .. 'leases', batch) ~= due then redis.call('ZADD', P .. 'leases', due, batch) end
+end
+
+-- Begin to cancel a batch, for a reason in one word. From now on none of its rollouts can start; `cancellation.py` ends
+-- them, and if it stops in the middle, the reconciler goes on with it.
+local function begin_cancel(batch, cause)
+  redis.call('UNLINK', k_batch(batch, 'outbox'))
+  redis.call('HSET', k_batch(batch), 'cancelled_ms', str(now_ms()))
+  if redis.call('HSETNX', k_batch(batch), 'cancel_cause', cause) == 1 then count('cancelled_for:' .. cause) end
+  redis.call('SADD', P .. 'cancelling', batch)
+end
+
 -- Queue a batch with a non-empty outbox among its run's batches, and the run among the runs of its priority class:
 -- at the front of both, or at the end.
 local function enlist(batch, run, priority, front)
   -- The batch may stand there already, and must not get two places. A list that has one element now was empty, so the run
-  -- stood in no list.
+  -- stood in no list. A paused run stands in none; it comes back when it is resumed (steer.lua).
   redis.call('LREM', k_run(priority, run), 0, batch)
-  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(priority, run), batch) == 1 then
+  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(priority, run), batch) == 1 and not is_paused(run) then
     redis.call('LREM', k_runs(priority), 0, run)
     redis.call(front and 'LPUSH' or 'RPUSH', k_runs(priority), run)
+  end
+end
+
+-- End the pause of a run, if it is paused: it takes its turns again, after the others.
+local function resume_run(run)
+  redis.call('ZREM', P .. 'paused', run)
+  if redis.call('HDEL', k_steering(run), 'paused_ms') == 0 then return end
+  for _, priority in ipairs({ 'high', 'default', 'low' }) do
+    redis.call('LREM', k_runs(priority), 0, run)
+    if redis.call('EXISTS', k_run(priority, run)) == 1 then redis.call('RPUSH', k_runs(priority), run) end
   end
 end
 
@@ -217,6 +265,7 @@ local function end_rollout(batch, index, status, result, row, counts)
     redis.call('LREM', k_run(priority, run), 0, batch)
     if redis.call('EXISTS', k_run(priority, run)) == 0 then redis.call('LREM', k_runs(priority), 0, run) end
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
+    redis.call('ZREM', P .. 'leases', batch)
     -- Protocol v1's own keys are forgotten after ten minutes.
     if idempotency then redis.call('PEXPIRE', idempotency, v1 and 600000 or retention_ms) end
   end

@@ -3,18 +3,20 @@
 -- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
 -- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
 -- may be unanswered), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and
--- overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish).
+-- overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish),
+-- run, max_staleness ('' without one), on_stale, restarts (because it was stale).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
-local priority, created_ms, shared, cancelled_ms = unpack(redis.call(
-  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms'
+local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale = unpack(redis.call(
+  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale'
 ))
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
-local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths = unpack(redis.call(
-  'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths'
+local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(redis.call(
+  'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
+  'stale'
 ))
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
@@ -41,6 +43,11 @@ if suspicion(crashes, strikes, deaths) >= 2 then
   -- Claimed by itself and not as part of a cohort (trial.lua): this is a trial without company.
   if not again then redis.call('HSET', k_rollout(uid), 'company', 1) end
 end
+-- Its run was paused while the ticket was on its way. A slot that it held meanwhile would be of use to others.
+if not again and role ~= 'isolated' and is_paused(run) then
+  if not redis.call('ZSCORE', P .. 'delayed', uid) then to_outbox(batch, index, priority) end
+  return { 'outcome', 'paused' }
+end
 -- A second ticket may come while it is delayed.
 redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(attempts or '0')
@@ -65,4 +72,8 @@ return {
   'overrides', overrides,
   'priority', priority,
   'more_waiting', redis.call('EXISTS', k_runs(priority)),
+  'run', run,
+  'max_staleness', max_staleness or '',
+  'on_stale', on_stale or '',
+  'restarts', tonumber(restarts or '0'),
 }

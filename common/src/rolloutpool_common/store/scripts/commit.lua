@@ -74,6 +74,9 @@ redis.call(
 )
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
+-- Where too many runs are known, this one runs all the same, and nothing is known of it.
+if run ~= batch then keep_run(run) end
+renew_lease(batch)
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
 if v1 then

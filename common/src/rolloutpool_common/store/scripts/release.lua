@@ -3,7 +3,8 @@
 -- then, where it is known, why in words (for its history).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
--- `counter` is `retries`, `deferrals`, `capacity`, `losses`, `crashes`, `deaths`, or '' for a drain. The last two are deaths of a
+-- `counter` is `retries`, `deferrals`, `capacity`, `losses`, `stale` (it begins again with newer weights, and its journal is
+-- gone already), `pauses` (its run is paused), `weights` (its engine's are too old), `crashes`, `deaths`, or '' for a drain. `crashes` and `deaths` are deaths of a
 -- worker: `crashes` where a rollout may be the cause, which counts as both; `deaths` where the cause is known and came from
 -- outside, which only counts towards the limit of a rollout's whole life. `clean` is 0 where a model call may be
 -- unanswered, else 1. Who says 0 without having seen the attempt (the reconciler, and `losses`) does not know it: where no
@@ -56,7 +57,7 @@ if counter == 'crashes' then
     local ended = redis.call('HGET', P .. 'obituaries', worker) or 'unknown'
     redis.call('HSET', k_rollout(uid), 'ends', (ends and ends .. ' ' or '') .. ended)
   end
-elseif role == 'isolated' and counter ~= '' then
+elseif role == 'isolated' and counter ~= '' and counter ~= 'pauses' and counter ~= 'weights' then
   -- A suspect that failed in an isolated worker without killing it.
   clear(uid)
 end
@@ -81,6 +82,10 @@ elseif suspected >= 2 then
   to_suspects(uid)
 else
   to_outbox(batch, index, priority)
+end
+if counter == 'stale' then
+  redis.call('HINCRBY', k_batch(batch), 'stale:restarted', 1)
+  count('stale:restarted')
 end
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 return (counter == 'crashes' or counter == 'deaths') and suspected or counted

@@ -11,6 +11,8 @@ if outcome == 'retry' then
   return 1
 end
 if end_push(batch, uid, outcome) == 0 then return 0 end
+-- Whoever takes pushes is there, as one who reads.
+if outcome == 'delivered' then renew_lease(batch) end
 if outcome == 'dead' then
   redis.call('LPUSH', P .. 'push:dead', uid)
   redis.call('LTRIM', P .. 'push:dead', 0, 9999)

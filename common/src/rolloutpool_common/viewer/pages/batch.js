@@ -50,7 +50,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
 
 /** What rollouts wait for. */
 export const Waiting = ({ entry }) =>
-  html`<p class="alert mild"><strong>Waits for ${visible(entry.waits_for)}</strong> ${visible(entry.endpoint)}:
+  html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${visible(entry.endpoint)}:
     ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${figure(entry.tries)} tries, ${figure(entry.rollouts)} rollouts</p>`;
 
 const COLUMNS = [

@@ -1,0 +1,54 @@
+"""Leases: a batch is cancelled when its trainer has not read it for as long as it asked for.
+
+1. A batch with `lease_seconds` has a place in `rp:leases` from its commit to its end: the time at which its lease is
+   over. The time is of the served clock, which stands still while Redis or the API is away (`tick.lua`).
+2. Each read by its owner puts that time off (`renew`). So does each push that its webhook takes (`settle_push.lua`).
+3. Once a second the reconciler lets the clock go on, and gets the batches whose lease is over. Their cancellation has
+   begun in the same step, so that it is completed even if the reconciler ends there.
+"""
+
+from typing import NamedTuple
+
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.connection import Connection
+
+__all__ = ["Leases", "Tick"]
+
+AT_ONCE = 20
+"""Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
+
+
+class Tick(NamedTuple):
+    """What is over, by the served clock."""
+
+    batches: list[str]
+    """Batches whose lease is over; their cancellation has begun."""
+    paused_runs: list[str]
+    """Runs whose pause is over, as `run_key` names them."""
+
+
+class Leases:
+    """The leases in one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def renew(self, batch_id: str) -> None:
+        """Notes a read of a batch by its owner; does nothing where it has no lease or has ended."""
+        await self._connection.script("renew_lease", batch_id)
+
+    async def is_held_by(self, batch_id: str, reader: str) -> bool:
+        """Tells whether a batch has a lease that this reader, its owner, holds."""
+        lease, owner = await self._connection.command("HMGET", keys.batch(batch_id), "lease_ms", "owner")
+        return lease is not None and bool(owner == reader.encode())
+
+    async def tick(self, process: str, *, serving: bool) -> Tick:
+        """Lets the served clock go on.
+
+        Args:
+            process: The one that reconciles.
+            serving: Whether callers could reach the API, and this process Redis, since the last tick.
+        """
+        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE))
+        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "paused")))

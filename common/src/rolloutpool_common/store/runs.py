@@ -1,0 +1,189 @@
+"""Runs: the version that a trainer announces, and its pauses. Its batches say what follows from both.
+
+1. A run is `{owner}/{name}`; names of two owners are apart. Its state is a small hash, which is kept for a week after
+   its last change or batch, and as long as it is paused. `steer.lua` changes it.
+2. The version that counts is the announced one; without it, the newest that rollouts of the run were sampled by.
+3. Workers `look` before each model call: one read, which travels together with their scripts.
+4. A pause that nobody ends is ended by the reconciler, with the batches of the run (`end_pause.lua`). Its time is of
+   the served clock (`tick.lua`), so it stands still while Redis or the API is away.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.batch import BatchState
+from rolloutpool_common.protocol.runs import RunState
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.batch_list import BatchLists
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+
+__all__ = ["RunFacts", "RunUnknown", "Runs", "TooManyRuns", "VersionLower", "paused_wait", "run_key"]
+
+
+class RunUnknown(RolloutPoolError):
+    """No batch was submitted under this run, and nothing was announced."""
+
+
+class VersionLower(RolloutPoolError):
+    """The run's announced version is higher; a trainer that went back to an older checkpoint says so (`rollback`)."""
+
+
+class TooManyRuns(RolloutPoolError):
+    """10,000 runs are known, all of the last week."""
+
+
+class RunFacts(NamedTuple):
+    """What a worker has to know before a model call."""
+
+    paused: bool = False
+    announced: int | None = None
+    reported: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version that counts; None where nobody has said one."""
+        return self.reported if self.announced is None else self.announced
+
+
+def run_key(owner: str, run: str) -> str:
+    """Returns the name of a run that no other owner's has."""
+    # Names of keys have no slash, so this is not ambiguous; and a batch's own id, which stands for no run, has none.
+    return f"{owner}/{run}"
+
+
+class Runs:
+    """The runs in one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._redis = connection.redis
+        self._lists = BatchLists(connection)
+
+    async def read(self, owner: str, run: str) -> RunState:
+        """Reads the state of a run; raises `RunUnknown`."""
+        return await self._steer(owner, run, "read")
+
+    async def announce(self, owner: str, run: str, version: int, *, rollback: bool = False) -> RunState:
+        """Sets the version of the newest weights.
+
+        Args:
+            owner: Whose run.
+            run: Its name; it need not have any batches yet.
+            version: From 0 on, with at most 15 digits.
+            rollback: Whether it may be lower than the one before.
+
+        Raises:
+            VersionLower: It is lower.
+            TooManyRuns: The run is new, and there are too many.
+        """
+        return await self._steer(owner, run, "announce", version, int(rollback))
+
+    async def pause(self, owner: str, run: str, *, limit_s: float) -> RunState:
+        """Pauses a run, or prolongs its pause.
+
+        Args:
+            owner: Whose run.
+            run: Its name.
+            limit_s: After so many seconds its batches are cancelled.
+
+        Raises:
+            TooManyRuns: The run is new, and there are too many.
+        """
+        return await self._steer(owner, run, "pause", "", 0, int(limit_s * 1000))
+
+    async def resume(self, owner: str, run: str) -> RunState:
+        """Ends a pause; changes nothing where there is none. Raises `RunUnknown`."""
+        return await self._steer(owner, run, "resume")
+
+    async def report(self, key: str, version: int) -> None:
+        """Notes a version that rollouts were sampled by, if it is the newest so far.
+
+        Args:
+            key: As `run_key` makes it.
+            version: From 0 on, with at most 15 digits.
+        """
+        await self._connection.script("steer", key, "report", version, 0, 0)
+
+    async def look(self, key: str) -> RunFacts:
+        """Reads what a worker has to know before a model call; `key` is as `run_key` makes it."""
+        paused, announced, reported = await self._connection.command(
+            "HMGET", keys.steering(key), "paused_ms", "version", "reported"
+        )
+        return RunFacts(paused is not None, _number(announced), _number(reported))
+
+    async def end_pause(self, key: str) -> list[str]:
+        """Begins to cancel the batches of a run whose pause is over, and ends the pause.
+
+        Returns:
+            The batches; none where the run was resumed meanwhile.
+        """
+        owner, _, run = key.partition("/")
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await self._lists.read(owner, cursor=cursor, state=BatchState.RUNNING, run=run, limit=1000)
+            found += [batch.batch_id for batch in page.batches]
+            if (cursor := page.next_cursor) is None:
+                break
+        return found if await self._connection.script("end_pause", key, *found) else []
+
+    async def _steer(
+        self, owner: str, run: str, what: str, version: int | str = "", rollback: int = 0, limit_ms: int = 0
+    ) -> RunState:
+        answer = named(await self._connection.script("steer", run_key(owner, run), what, version, rollback, limit_ms))
+        match answer["outcome"]:
+            case b"unknown":
+                raise RunUnknown(f"run {run[:64]!r}: {RunUnknown.__doc__}")
+            case b"full":
+                raise TooManyRuns
+            case b"lower":
+                known = answer["version"].decode()
+                raise VersionLower(
+                    f"run {run[:64]!r} is at version {known}, {version} was given: {VersionLower.__doc__}"
+                )
+        left_ms = _number(answer["left_ms"])
+        return RunState(
+            run=run,
+            policy_version=_number(answer["version"]),
+            reported_version=_number(answer["reported"]),
+            announced_at=_time(answer["announced_ms"]),
+            paused_at=_time(answer["paused_ms"]),
+            pause_left_s=None if left_ms is None else left_ms / 1000,
+        )
+
+
+async def paused_wait(redis: Any, run: bytes | None, rollouts: int = 1) -> Waiting | None:
+    """Says that rollouts wait for their run to be resumed, if it is paused.
+
+    Nothing is written for this: the run's own state says it.
+
+    Args:
+        redis: The client.
+        run: As the batch has it.
+        rollouts: How many of the batch have not ended.
+    """
+    # A batch without a run can't be paused.
+    if run is None or b"/" not in run:
+        return None
+    with store_errors():
+        paused_ms = await redis.hget(keys.steering(run.decode()), "paused_ms")
+    if paused_ms is None:
+        return None
+    since = datetime.fromtimestamp(int(paused_ms) / 1000, UTC)
+    return Waiting(
+        waits_for=WaitsFor.PAUSED,
+        message=f"the run {run.decode().partition('/')[2]!r} is paused since {since:%H:%M:%S} UTC; resume it",
+        rollouts=rollouts,
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text else None
+
+
+def _time(ms: bytes) -> datetime | None:
+    return datetime.fromtimestamp(int(ms) / 1000, UTC) if ms else None

@@ -1,0 +1,238 @@
+"""The gate before model calls, while a run is paused. `test_stale_rollouts` has what is too old."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.support.batches import OWNER
+from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.rollouts_of_a_run import ADD, RUN, submit_to_run
+from tests.support.scripted_trainer import scripted_trainer
+from tests.support.trainer_script import call, say, status
+from tests.support.vllm_server import vllm_server
+from tests.support.waiting import until
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.waiting import WaitsFor
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.store import Store
+from rolloutpool_worker.rollout import run_gate
+
+CALLS = [call("add", {"a": 5, "b": 3})]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_gate, "LOOK_SECONDS", 0.01)
+
+
+def is_held(inside: InsideWorker) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return bool(inside.services.gates._watches)
+
+    return look
+
+
+class TestPause:
+    async def test_no_call_is_sent_until_the_run_is_resumed(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        paused_in_turn_1: list[Any] = []
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+
+            async def pause(asked: Any) -> None:
+                if not paused_in_turn_1:
+                    paused_in_turn_1.append(await store.runs.pause(OWNER, RUN, limit_s=60))
+
+            engine.before = pause
+            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            ticket = asyncio.create_task(inside.take(uid))
+            await until(is_held(inside))
+            # The call in flight went on, and its tools ran.
+            assert len(engine.asked) == 1
+            await asyncio.sleep(0.05)
+            assert len(engine.asked) == 1
+            await store.runs.resume(OWNER, RUN)
+            assert await ticket == "completed"
+        result = await inside.result(uid)
+        assert (result.num_llm_calls, result.num_tool_calls, result.attempt) == (2, 1, 1)
+        assert inside.services.gates._watches == {}
+
+    async def test_an_aborted_turn_waits_with_what_it_has(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # It would go back to the queue at once, and lose its ids.
+        monkeypatch.setattr(run_gate, "HOLD_SECONDS", 0.02)
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version = "1"
+            engine.abort_after(2)
+
+            async def pause(asked: Any) -> None:
+                if len(engine.asked) == 1:
+                    await store.runs.pause(OWNER, RUN, limit_s=60)
+
+            engine.before = pause
+            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            ticket = asyncio.create_task(inside.take(uid))
+            await until(is_held(inside))
+            await asyncio.sleep(0.1)
+            assert not ticket.done()
+            engine.version = "2"
+            await store.runs.resume(OWNER, RUN)
+            assert await ticket == "completed"
+        (sample,) = (await inside.result(uid)).samples
+        assert next((s.n, s.policy_version) for s in sample.segments if s.kind == "sampled") == (2, "1")
+        assert (sample.version_min, sample.version_max) == (1, 2)
+
+    async def test_a_long_pause_gives_the_slot_back_and_counts_no_failure(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(run_gate, "HOLD_SECONDS", 0.05)
+        async with scripted_trainer(tokenizer, say("8")) as trainer:
+            (uid,) = await submit_to_run(inside, trainer.url)
+            gate, look = inside.services.store.runs, inside.services.store.runs.look
+            # Paused between the claim and the first call.
+            await store.runs.pause(OWNER, RUN, limit_s=60)
+            monkeypatch.setattr(gate, "look", look)
+            assert await inside.take(uid) == "paused"
+            await store.runs.resume(OWNER, RUN)
+
+            async def pause_first(key: str) -> Any:
+                await store.runs.pause(OWNER, RUN, limit_s=60)
+                return await look(key)
+
+            monkeypatch.setattr(gate, "look", pause_first)
+            assert await inside.take(uid) == "deferred"
+            assert trainer.posts == []
+            view = await store.rollouts.view(uid, OWNER)
+            assert view is not None
+            assert view.status is RolloutStatus.QUEUED
+            monkeypatch.setattr(gate, "look", look)
+            await store.runs.resume(OWNER, RUN)
+            assert await inside.take(uid) == "completed"
+        claimed = (await store.totals.read()).totals
+        assert (claimed["requeued:pauses"], claimed.get("requeued:retries", 0)) == (1, 0)
+
+    async def test_a_worker_that_is_killed_during_a_pause_leaves_no_turn_in_doubt(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        """The trainer never said that a turn may be asked twice, and nobody asked it."""
+        async with scripted_trainer(tokenizer, say(calls=CALLS), say("8")) as trainer:
+            (uid,) = await submit_to_run(inside, trainer.url)
+            await store.runs.pause(OWNER, RUN, limit_s=60)
+            await store.runs.resume(OWNER, RUN)
+            original = trainer.answer
+
+            async def pause(exchange: Any, turn: Any) -> None:
+                await store.runs.pause(OWNER, RUN, limit_s=60)
+                await original(exchange, turn)
+
+            trainer.answer = pause  # type: ignore[method-assign]
+            ticket = asyncio.create_task(inside.take(uid))
+            await until(is_held(inside))
+            trainer.answer = original  # type: ignore[method-assign]
+            # As the reconciler does with what a dead worker had.
+            (running,) = inside.services.claims.current()
+            redis = store._connection.redis
+            holder = (await redis.hget(f"rp:rollout:{uid}", "worker")).decode()
+            await store.reconciliation.take_back(uid, holder)
+            running.task.cancel()
+            assert await ticket == "stopped"
+            await store.runs.resume(OWNER, RUN)
+            assert await inside.take(uid) == "completed"
+        result = await inside.result(uid)
+        assert (result.attempt, result.failure, result.num_llm_calls) == (2, None, 2)
+
+    async def test_a_deadline_goes_on_and_says_what_it_waited_for(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+
+            async def pause(asked: Any) -> None:
+                await store.runs.pause(OWNER, RUN, limit_s=60)
+
+            engine.before = pause
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", deadline_s=1.5)
+            assert await inside.take(uid) == "expired"
+        result = await inside.result(uid)
+        assert result.waited_for is not None
+        assert result.waited_for.waits_for is WaitsFor.PAUSED
+        # What was sampled until then is delivered.
+        assert result.num_llm_calls == 1
+        assert result.samples
+
+    async def test_a_drain_ends_the_wait_at_once(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+
+            async def pause(asked: Any) -> None:
+                await store.runs.pause(OWNER, RUN, limit_s=60)
+
+            engine.before = pause
+            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            ticket = asyncio.create_task(inside.take(uid))
+            await until(is_held(inside))
+            inside.services.drain.begin()
+            assert await asyncio.wait_for(ticket, 5) == "drained"
+
+    async def test_repetitions_of_a_call_wait_too(
+        self, fake_redis: str, tokenizers: TokenizerCache, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with (
+            inside_worker(fake_redis, tokenizers, trainer_attempts=3) as worker,
+            scripted_trainer(tokenizer, status(503, **{"Retry-After": "0"}), say("8")) as trainer,
+        ):
+            (uid,) = await submit_to_run(worker, trainer.url)
+            seen: list[int] = []
+            look = worker.services.store.runs.look
+
+            async def pause_second(key: str) -> Any:
+                seen.append(len(trainer.posts))
+                if len(seen) == 2:
+                    await store.runs.pause(OWNER, RUN, limit_s=60)
+                return await look(key)
+
+            worker.services.store.runs.look = pause_second  # type: ignore[method-assign]
+            ticket = asyncio.create_task(worker.take(uid))
+            await until(is_held(worker))
+            assert len(trainer.posts) == 1
+            await store.runs.resume(OWNER, RUN)
+            assert await ticket == "completed"
+
+    async def test_all_that_wait_share_one_look(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            uids = await submit_to_run(inside, engine.url, "vllm", rollouts=20)
+            look, looks = inside.services.store.runs.look, 0
+
+            async def counted(key: str) -> Any:
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    await store.runs.pause(OWNER, RUN, limit_s=60)
+                return await look(key)
+
+            inside.services.store.runs.look = counted  # type: ignore[method-assign]
+            first = asyncio.create_task(inside.take(uids[0]))
+            await until(is_held(inside))
+            await store._connection.redis.hdel(f"rp:steering:{OWNER}/{RUN}", "paused_ms")
+            await first
+            before = looks
+            tickets = [asyncio.create_task(inside.take(uid)) for uid in uids[1:]]
+            await asyncio.gather(*tickets)
+            # One before each call and one at each end.
+            assert looks - before == 2 * 19
+
+
+async def test_a_rollout_without_a_run_reads_nothing(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async def look(key: str) -> Any:
+        raise AssertionError(key)
+
+    inside.services.store.runs.look = look  # type: ignore[method-assign]
+    async with vllm_server(tokenizer, "It is 8.") as engine:
+        (uid,) = await submit_to_run(inside, engine.url, "vllm", run=None)
+        assert await inside.take(uid) == "completed"
+    assert (await inside.result(uid)).staleness is None

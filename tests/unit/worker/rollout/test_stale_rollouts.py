@@ -1,0 +1,225 @@
+"""What becomes of rollouts whose weights are too old for their batch."""
+
+from typing import Any
+
+import pytest
+from tests.support.batches import OWNER
+from tests.support.inside_worker import InsideWorker
+from tests.support.rollouts_of_a_run import ADD, RUN, status_of, submit_to_run
+from tests.support.sglang_server import sglang_server
+from tests.support.vllm_server import vllm_server
+
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.process.metrics import RUNNING_LAG
+from rolloutpool_common.protocol.runs import OnStale, StaleEnd
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.store import Store
+from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS
+
+
+class TestStaleness:
+    async def run_over_updates(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, on_stale: OnStale, *announced: int
+    ) -> str:
+        """Runs three turns; before the reply of each, the next of these versions is announced."""
+        versions = list(announced)
+        async with vllm_server(tokenizer, ADD, ADD, "It is 8.") as engine:
+            engine.version = "10"
+            await store.runs.announce(OWNER, RUN, 10)
+
+            async def announce(asked: Any) -> None:
+                if versions:
+                    await store.runs.announce(OWNER, RUN, versions.pop(0))
+
+            engine.before = announce
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2, on_stale=on_stale)
+            outcome = await inside.take(uid)
+            self.calls = len(engine.asked)
+            if outcome == "restarted":
+                engine.version = "13"
+                inside.services.engines._versions.clear()
+                outcome = await inside.take(uid)
+        self.result = await inside.result(uid)
+        self.status = await status_of(store, uid)
+        return outcome
+
+    async def test_as_long_as_it_is_fresh_enough_it_goes_on(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 12, 12) == "completed"
+        assert (self.result.staleness, self.result.stale, self.status.stale) == (2, None, {})
+
+    async def test_what_becomes_too_old_is_dropped_at_its_next_call(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 13) == "cancelled"
+        result = self.result
+        assert (result.status, result.finish_reason) == (RolloutStatus.CANCELLED, FinishReason.STALE)
+        assert (result.staleness, result.stale, self.calls) == (3, StaleEnd.DROPPED, 2)
+        assert (result.samples, result.messages, result.alignment) == ([], [], None)
+        assert [turn.policy_version for turn in result.turns] == ["10", "10"]
+        assert self.status.stale == {"dropped": 1}
+        assert (await store.totals.read()).totals["stale:dropped"] == 1
+
+    async def test_what_is_too_old_at_its_end_is_dropped_too(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 12, 13) == "cancelled"
+        assert (self.result.stale, self.result.samples) == (StaleEnd.DROPPED, [])
+
+    async def test_it_may_finish_and_says_that_it_is_stale(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        assert await self.run_over_updates(inside, store, tokenizer, OnStale.FINISH, 13) == "completed"
+        assert (self.result.staleness, self.result.stale) == (3, StaleEnd.FINISHED)
+        assert self.status.stale == {"finished": 1}
+        assert self.result.samples
+
+    async def test_it_may_begin_again_with_new_weights(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        assert await self.run_over_updates(inside, store, tokenizer, OnStale.RESTART, 13) == "completed"
+        (sample,) = self.result.samples
+        assert (sample.version_min, self.result.staleness, self.result.stale) == (13, 0, None)
+        assert (self.result.num_llm_calls, self.result.attempt) == (3, 2)
+        assert self.status.stale == {"restarted": 1}
+
+    async def test_an_engine_that_keeps_old_weights_ends_the_restarts(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version, engine.tells_version = "10", False
+            await store.runs.announce(OWNER, RUN, 20)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2, on_stale=OnStale.RESTART)
+            outcomes = [await inside.take(uid) for _ in range(MOST_RESTARTS + 1)]
+        assert outcomes == ["restarted"] * MOST_RESTARTS + ["cancelled"]
+        assert (await status_of(store, uid)).stale == {"restarted": MOST_RESTARTS, "dropped": 1}
+
+    async def test_what_is_too_old_in_the_queue_is_not_started(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+            engine.version = "10"
+            await store.runs.announce(OWNER, RUN, 10)
+
+            async def drain(asked: Any) -> None:
+                inside.services.drain.begin()
+
+            engine.before = drain
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
+            assert await inside.take(uid) == "drained"
+            engine.before = None
+            inside.services.drain._begun.clear()
+            await store.runs.announce(OWNER, RUN, 13)
+            assert await inside.take(uid) == "cancelled"
+            assert len(engine.asked) == 1
+        assert (await inside.result(uid)).stale is StaleEnd.NOT_STARTED
+        assert (await status_of(store, uid)).stale == {"not_started": 1}
+
+    async def test_a_rollout_that_was_never_sampled_is_as_old_as_its_attempt(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version = "13"
+            await store.runs.announce(OWNER, RUN, 10)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
+            # It waits in the queue while the weights become newer, and then begins with the newest.
+            await store.runs.announce(OWNER, RUN, 13)
+            assert await inside.take(uid) == "completed"
+        assert (await inside.result(uid)).staleness == 0
+
+    async def test_the_versions_of_engines_count_where_nothing_is_announced(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as old, vllm_server(tokenizer, "It is 8.") as new:
+            old.version, new.version, old.tells_version = "10", "14", False
+            (at_new,) = await submit_to_run(inside, new.url, "vllm", max_staleness=2)
+            assert await inside.take(at_new) == "completed"
+            (at_old,) = await submit_to_run(inside, old.url, "vllm", max_staleness=2)
+            assert await inside.take(at_old) == "cancelled"
+        assert (await store.runs.read(OWNER, RUN)).reported_version == 14
+        assert (await inside.result(at_old)).staleness == 4
+
+    @pytest.mark.parametrize("server", [vllm_server, sglang_server])
+    async def test_nothing_begins_at_an_engine_whose_weights_are_too_old(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, server: Any
+    ) -> None:
+        async with server(tokenizer, "It is 8.") as engine:
+            protocol = "vllm" if server is vllm_server else "sglang"
+            engine.version = "10"
+            await store.runs.announce(OWNER, RUN, 13)
+            (uid,) = await submit_to_run(inside, engine.url, protocol, max_staleness=2)
+            assert await inside.take(uid) == "deferred"
+            assert engine.asked == []
+            view = await store.rollouts.view(uid, OWNER)
+            assert view is not None
+            assert view.waiting is not None
+            assert view.waiting.message == "the engine has version 10, and the run is at 13"
+            # It was updated meanwhile.
+            engine.version = "13"
+            inside.services.engines._versions.clear()
+            assert await inside.take(uid) == "completed"
+            engine.version = "10"
+            inside.services.engines._versions.clear()
+            (uid,) = await submit_to_run(inside, engine.url, protocol, max_staleness=2, on_stale=OnStale.FINISH)
+            assert await inside.take(uid) == "completed"
+        assert (await inside.result(uid)).stale is StaleEnd.FINISHED
+        assert (await store.totals.read()).totals["requeued:weights"] == 1
+
+    async def test_versions_that_are_no_numbers_are_as_old_as_the_attempt_and_warn(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+            engine.version = "step-10"
+            await store.runs.announce(OWNER, RUN, 10)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
+            assert await inside.take(uid) == "completed"
+            result = await inside.result(uid)
+            assert (result.staleness, "version_unreadable" in result.warnings) == (0, True)
+
+            async def announce(asked: Any) -> None:
+                await store.runs.announce(OWNER, RUN, 13)
+
+            engine.before = announce
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
+            assert await inside.take(uid) == "cancelled"
+
+    async def test_weights_that_are_newer_than_announced_are_not_stale(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version = "15"
+            await store.runs.announce(OWNER, RUN, 15)
+            await store.runs.announce(OWNER, RUN, 10, rollback=True)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
+            assert await inside.take(uid) == "completed"
+        assert (await inside.result(uid)).staleness == -5
+
+    async def test_without_a_limit_only_the_figure_is_there(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version = "10"
+            await store.runs.announce(OWNER, RUN, 99)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            assert await inside.take(uid) == "completed"
+        result = await inside.result(uid)
+        assert (result.staleness, result.stale) == (89, None)
+
+    async def test_the_lag_of_what_runs_is_measured(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        lags = []
+        async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
+            engine.version = "10"
+            await store.runs.announce(OWNER, RUN, 10)
+
+            async def look(asked: Any) -> None:
+                lags.append(RUNNING_LAG.read())
+                await store.runs.announce(OWNER, RUN, 13)
+
+            engine.before = look
+            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            await inside.take(uid)
+        assert lags == [0, 3]
+        assert RUNNING_LAG.read() == 0
