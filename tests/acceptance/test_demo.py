@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from jsonschema import Draft202012Validator
+from tests.support.printed_documents import read_document
 
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 
@@ -64,9 +64,7 @@ def kept_viewer(shown: str, *, as_json: bool) -> str:
         assert re.fullmatch(re.escape(viewer) + r"#/batch/b[0-9a-f]{32}", batch)
         return str(viewer)
     # Notes go to standard error, which is the same pipe here.
-    document = json.loads(shown[shown.index("{\n") : shown.rindex("\n}") + 2])
-    schema = Path(__file__).parents[2] / "docs" / "schemas" / "demo.json"
-    Draft202012Validator(json.loads(schema.read_text())).validate(document)
+    document = read_document("demo", shown[shown.index("{\n") : shown.rindex("\n}") + 2])
     assert (document["rollouts"], document["mismatches"], len(document["workers"])) == (2, 0, 1)
     return str(document["viewer"])
 
@@ -111,6 +109,11 @@ def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Si
         viewer = kept_viewer(shown, as_json=bool(options))
         with urlopen(viewer, timeout=10) as page:
             assert b"<title>rolloutpool</title>" in page.read()
+        with urlopen(viewer.removesuffix("/ui") + "/v1/batches", timeout=10) as answer:
+            (batch,) = json.load(answer)["batches"]
+        assert (batch["state"], batch["total"]) == ("complete", 2)
+        # In JSON there is no such line; the list at the viewer's address has the batch.
+        assert options or f"next: open {viewer}#/batch/{batch['batch_id']}," in shown
         children = children_of(process.pid)
         assert children
         process.send_signal(number)

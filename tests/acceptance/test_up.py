@@ -15,6 +15,7 @@ from typing import IO
 
 import httpx
 import pytest
+from tests.support.printed_documents import read_document
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -100,8 +101,17 @@ def test_it_tells_where_everything_is(tmp_path: Path) -> None:
     }
 
 
-def test_a_second_one_on_the_same_state_is_refused(tmp_path: Path) -> None:
-    with up(tmp_path) as (command, _):
+def test_its_document_says_where_everything_is_and_a_second_one_is_refused(tmp_path: Path) -> None:
+    options = ("--port", str(free_port()), "--workers", "1", "--no-flower", "--state", str(tmp_path), "--json")
+    with running("up", *options) as command:
+        command.read_until(r"^\}$")
+        document = read_document("up", command.output[command.output.index("{\n") :])
+        assert all(httpx.get(document[name]).status_code == 200 for name in ("docs", "viewer"))
+        assert httpx.get(f"{document['api']}/readyz").status_code == 200
+        assert (document["workers"], document["state"]) == (1, str(tmp_path))
+        assert (document["flower"], document["flower_auth_file"]) == (None, None)
+        assert Path(document["redis_url_file"]).read_text().startswith("redis://")
+        assert all(Path(document[name]).exists() for name in ("secrets_file", "logs"))
         second = subprocess.run(
             [COMMAND, "up", "--state", str(tmp_path), "--port", str(free_port())],
             capture_output=True,
@@ -125,8 +135,8 @@ def test_a_taken_port_is_named_with_its_option(tmp_path: Path) -> None:
 
 
 def test_accepted_work_outlives_kill_9_of_the_pool(tmp_path: Path) -> None:
-    with running("mock-trainer", "--ports", str(free_port()), "--pool", "http://127.0.0.1:1") as trainer:
-        callback = trainer.read_until(r"scripted trainer at (\S+);")[1]
+    with running("mock-trainer", "--ports", "0,0", "--pool", "http://127.0.0.1:1", "--json") as trainer:
+        callback, _ = read_document("mock-trainer", trainer.read_until(r"^\{.*\}$")[0])["urls"]
         with up(tmp_path, "--workers", "0") as (command, url), RolloutClient(url) as client:
             defaults = {"tokenizer_name": "rolloutpool/tiny"}
             batch = client.submit([ITEM] * 3, defaults=defaults, trainer=callback)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.support.answered_pool import VIEW
 from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.finished_rollouts import forked
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
-from rolloutpool_trainer.cli import app
+from rolloutpool_trainer.cli import app, console
 from rolloutpool_trainer.cli.actors import _ports
 from rolloutpool_trainer.cli.demo import _by_worker, _print_table
 from rolloutpool_trainer.client.results import FinishedRollout
@@ -307,6 +308,36 @@ def test_workers_shows_all_of_them_and_those_without_work_too(pool: StubPool) ->
 def test_workers_says_that_there_is_none(pool: StubPool) -> None:
     pool.on("GET", "/v1/workers", Answer(body={"workers": []}))
     assert run("workers").stdout == "none\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_only_a_terminal_folds_a_table(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What a person has set for a terminal does not count elsewhere.
+    shown = Console(width=40, markup=False, force_terminal=terminal, color_system=None, soft_wrap=True)
+    monkeypatch.setattr(console, "out", shown)
+    console.table(("name", "words"), [(f"first\n{'x' * 300}", "many words " * 30), ("second", 7)], title="t" * 100)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if "x" in line or "many" in line]
+    if terminal:
+        assert max(map(len, lines)) <= 40
+        assert len(rows) > 10
+    else:
+        (row,) = rows
+        assert f"first\\n{'x' * 300}" in row
+        assert "many words " * 29 in row
+        assert lines[0].strip() == "t" * 100
+
+
+def test_watch_in_a_file_is_the_end_alone(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "x" * 200
+    running, ended = (Answer(body=status(state=state, labels={"step": name})) for state in ("running", "complete"))
+    pool.on("GET", f"/v1/batches/{BATCH}", running, ended)
+    done = run("watch", BATCH)
+    assert done.exit_code == 0
+    assert re.findall(r"^state +(\w+)$", done.stdout, re.MULTILINE) == ["complete"]
+    assert f"step={name}" in done.stdout.splitlines()[-1]
 
 
 def test_the_demo_s_table_has_a_row_for_a_worker_without_rollouts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 import typer
-from jsonschema import Draft202012Validator
 from tests.support.answered_pool import answer_all
 from tests.support.api_documents import BATCH
+from tests.support.printed_documents import SCHEMAS, read_document
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app, tokenizer_report
 from rolloutpool_trainer.cli.documents import DOCUMENTS, LOG_LINES, json_schemas
 
-SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ACTORS = ("api", "worker", "flower")
 """They become the actor, and print nothing but its log."""
@@ -34,22 +33,6 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
 
 def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(app, arguments, input=stdin)
-
-
-def check(command: str, text: str, *, lines: int | None = None) -> Any:
-    """Reads what a command printed, by the published schema."""
-    schema = json.loads((SCHEMAS / f"{command}.json").read_text())
-    validator = Draft202012Validator(schema)
-    documents = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
-    assert len(documents) == (lines or 1)
-    for document in documents:
-        validator.validate(document)
-        # A schema that lets anything through would prove nothing.
-        assert not validator.is_valid({})
-        assert not validator.is_valid([])
-    # A terminal obeys no part of it.
-    assert text.isascii()
-    return documents[0]
 
 
 def test_every_command_has_the_option_and_a_schema() -> None:
@@ -112,13 +95,13 @@ def test_what_is_printed_is_what_the_schema_says(
     arguments, lines = CALLS[command]
     done = run(command, *arguments, "--json", stdin='{"messages": []}')
     assert done.exit_code == 0, done.output
-    check(command, done.stdout, lines=lines)
+    read_document(command, done.stdout, lines=lines)
 
 
 def test_submit_waits_and_then_prints_one_document(pool: StubPool) -> None:
     answer_all(pool)
     done = run("submit", "-", "--wait", "--json", stdin='{"messages": []}')
-    document = check("submit", done.stdout)
+    document = read_document("submit", done.stdout)
     assert (document["ended"], document["completed"], document["reasons"]) == (2, 2, {})
 
 
@@ -128,7 +111,7 @@ def test_what_fails_still_prints_its_document(pool: StubPool) -> None:
     pool.on("GET", "/v1/workers", Answer(body={"workers": []}))
     done = run("doctor", "--json")
     assert done.exit_code == 1
-    assert check("doctor", done.stdout)["ok"] is False
+    assert read_document("doctor", done.stdout)["ok"] is False
 
 
 def test_an_error_is_no_document(pool: StubPool) -> None:

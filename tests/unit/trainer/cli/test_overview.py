@@ -4,13 +4,12 @@ import webbrowser
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
 from tests.support.answered_pool import STATISTICS, SUMMARY, URL, answer_all
 from tests.support.api_documents import BATCH
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
-from rolloutpool_trainer.cli import app, console
+from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.overview import viewer_address
 
 
@@ -18,10 +17,6 @@ from rolloutpool_trainer.cli.overview import viewer_address
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
     with stub_pool() as served:
         monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        # Not by COLUMNS: a console that was made while that had a value keeps it.
-        monkeypatch.setattr(
-            console, "out", Console(width=250, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        )
         yield served
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.printed_documents import read_document
 from tests.support.tiny_tokenizers import write_tokenizer
 from typer.testing import CliRunner, Result
 
@@ -76,6 +77,18 @@ def test_failing_cases_are_listed_and_counted(cases: Path) -> None:
         "1 passed, 1 failed",
     ]
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_outcomes_as_json(cases: Path, passing: bool) -> None:
+    document = json.loads(cases.read_text())
+    cases.write_text(json.dumps({"cases": document["cases"][: 1 if passing else 2]}))
+    result = run("conformance", cases, "--tokenizers", cases.parent, "--json")
+    printed = read_document("conformance", result.stdout)
+    assert (result.exit_code, printed["passed"], printed["failed"]) == (int(not passing), 1, int(not passing))
+    faults = {case["name"]: case["faults"] for case in printed["cases"]}
+    assert faults.pop("late moderator on small") == []
+    assert list(faults.values()) == ([] if passing else [["token-in: ids where a refusal is expected"]])
 
 
 def test_all_passed_is_success(cases: Path) -> None:

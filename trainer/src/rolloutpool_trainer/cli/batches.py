@@ -142,16 +142,21 @@ def watch(
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.client.retry import status_delays
 
-    shown = nullcontext() if as_json else Live(console=console.out, auto_refresh=False)
+    # Elsewhere than on a terminal nothing can be drawn over; the end is printed.
+    drawn = console.out.is_terminal and not as_json
+    shown = Live(console=console.out, auto_refresh=False) if drawn else nullcontext()
     with console.client(url, api_key) as client, shown as live:
         batch = client.batch(batch_id)
         for delay in status_delays():
             state = batch.status()
-            if live is None:
-                console.document(state, one_line=True)
-            else:
+            ended = state.state is BatchState.COMPLETE
+            if live is not None:
                 live.update(_status_table(state), refresh=True)
-            if state.state is BatchState.COMPLETE:
+            elif as_json:
+                console.document(state, one_line=True)
+            elif ended:
+                console.out.print(_status_table(state))
+            if ended:
                 return
             time.sleep(delay)
 

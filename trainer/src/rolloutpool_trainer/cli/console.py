@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import HEAVY_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 from typer import echo
@@ -21,6 +22,8 @@ __all__ = ["client", "document", "err", "fail", "grid", "line", "note", "out", "
 
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+_ANY_WIDTH = 1_000_000
+"""More columns than a table has."""
 
 
 def client(url: str, api_key: str | None) -> "RolloutClient":
@@ -69,6 +72,8 @@ def table(
 ) -> None:
     """Prints a table on stdout, with numbers to the right.
 
+    A terminal folds what is too wide for it. A file or a program gets each row as one line, so that it can be searched.
+
     Args:
         columns: The names in the head.
         rows: Each with a value per column.
@@ -80,8 +85,11 @@ def table(
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(_cell(value) for value in row))
-    out.print(shown, soft_wrap=False)
+        cells = [_cell(value) for value in row]
+        shown.add_row(*(cells if out.is_terminal else map(_one_line, cells)))
+    if not out.is_terminal:
+        shown.width = Measurement.get(out, out.options.update(width=_ANY_WIDTH), shown).maximum
+    out.print(shown, soft_wrap=False, crop=False)
 
 
 def grid(values: Mapping[str, object]) -> Text:
@@ -96,6 +104,10 @@ def grid(values: Mapping[str, object]) -> Text:
 def pairs(values: Mapping[str, object]) -> None:
     """Prints a grid."""
     out.print(grid(values))
+
+
+def _one_line(cell: Text) -> Text:
+    return Text("\\n", style=cell.style).join(cell.split("\n")) if "\n" in cell.plain else cell
 
 
 def _cell(value: object) -> Text:
