@@ -139,6 +139,14 @@ def test_make_help_lists_every_target() -> None:
     assert {line.split()[1] for line in helped.splitlines()} == set(phony[1].split())
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(("given", "kept"), [([], False), (["KEEP=1"], True), (["KEEP="], False)])
+def test_make_demo_stays_up_where_it_is_told_to(given: list[str], kept: bool) -> None:
+    done = subprocess.run(["make", "-n", "demo", *given], cwd=ROOT, check=True, capture_output=True, text=True)
+    (command,) = [line for line in done.stdout.splitlines() if "rolloutpool demo" in line]
+    assert ("--keep" in command) == kept
+
+
 def test_the_environment_holds_none_of_our_settings() -> None:
     ours = re.compile(r"ROLLOUT|TOKENIZER_|CALCULATOR_|HF_|MAX_CONCURRENT_ROLLOUTS$|HTTP_CLIENT_TIMEOUT$")
     kept = {"HF_HUB_OFFLINE", "ROLLOUTPOOL_REQUIRE_BROWSER", "ROLLOUTPOOL_REQUIRE_TOKENIZERS"}

@@ -1,15 +1,17 @@
 """What people look at, through both Python clients and the real API."""
 
 import asyncio
+import gzip
 
 import pytest
 from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
 
+from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.client import views
 from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.errors import BatchRejected
+from rolloutpool_trainer.errors import BatchRejected, ClientError, NotFound
 
 TRAINER = "http://127.0.0.1:8081"
 MESSAGES = [{"role": "user", "content": "1 + 1"}]
@@ -50,6 +52,63 @@ async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, api: A
             return made.batch(batch.batch_id).table(["index"])
 
     assert await asyncio.to_thread(blocking) == {"index": [0, 1, 2]}
+
+
+async def test_summaries_come_once_each_as_rollouts_end(
+    client: AsyncRolloutClient, api: Api, worker: ScriptedWorker
+) -> None:
+    batch = await submit(client, count=3)
+    assert batch.accepted is not None
+    uids = batch.accepted.rollouts
+    await worker.end(uids[2], num_llm_calls=4)
+    seen = []
+    async for item in batch.summaries():
+        seen.append(item)
+        if len(seen) == 1:
+            # The reader waits at the pool while this one ends.
+            await worker.end(uids[0])
+        elif len(seen) == 2:
+            await client.cancel_rollout(uids[1])
+    assert [item.summary["uid"] for item in seen] == [uids[2], uids[0], uids[1]]
+    assert [item.summary["status"] for item in seen] == ["completed", "completed", "cancelled"]
+    assert seen[0].summary["turns"] == 4
+    # Neither texts nor token ids.
+    assert "messages" not in seen[0].summary
+    assert "1 + 1" not in str(seen[0])
+
+    def blocking() -> list[str]:
+        with RolloutClient(api.url) as made:
+            return [item.summary["uid"] for item in made.batch(batch.batch_id).summaries(seen[0].cursor)]
+
+    assert await asyncio.to_thread(blocking) == [uids[0], uids[1]]
+    assert [item async for item in batch.summaries(seen[2].cursor)] == []
+
+
+async def test_summaries_of_a_batch_of_many_pages(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
+    batch = await submit(client, count=1001)
+    await batch.cancel()
+    assert sorted([item.summary["index"] async for item in batch.summaries()]) == list(range(1001))
+
+
+async def test_what_a_token_id_reads(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+    pieces = TokenPieces(tokenizer_sha256="ab" * 32, pieces=["Hi", None, None], partial={1: "e5ad", 2: "97"})
+    written = gzip.compress(pieces.model_dump_json().encode())
+    await worker.store.pieces.keep("ab" * 32, written, max_bytes=10**6)
+    batch = await submit(client)
+    assert batch.accepted is not None
+    await worker.end(batch.accepted.rollouts[0], tokenizer={"tokenizer_sha256": "ab" * 32})
+    assert await client.token_pieces("ab" * 32) == pieces
+
+    def blocking() -> TokenPieces:
+        with RolloutClient(api.url) as made:
+            return made.token_pieces("ab" * 32)
+
+    assert await asyncio.to_thread(blocking) == pieces
+    with pytest.raises(NotFound):
+        await client.token_pieces("cd" * 32)
+    # What is given can't become another path.
+    with pytest.raises(ClientError):
+        await client.token_pieces("../batches")
 
 
 async def test_a_rollout_has_a_history(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
