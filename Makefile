@@ -32,7 +32,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -92,6 +92,11 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n auto tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
+
+images: $(STAMP) ## Build all images with buildah in build/images, and run a pool of them (Debian: buildah, mmdebstrap)
+	$(BIN)/python scripts/build_images.py
+	ROLLOUTPOOL_BUILT_IMAGES=1 $(BIN)/pytest tests/acceptance/test_images.py tests/acceptance/test_built_images.py $(ARGS)
+	@cat build/images/base.txt
 
 test-trainers: ## Train with TRL through a pool, and give real types of other trainers our samples (torch: several GB in build/trainers)
 	@$(foreach name,$(TRAINERS),$(call test_trainer,$(name),$(or $(PYTHON_$(name)),$(PYTHON))) &&) true
