@@ -23,7 +23,7 @@ ENDED_FIELDS = {
     "finish_reason": "why it ended",
     "kind": "of its failure: `request`, `policy`, `infra`",
     "category": "of its failure",
-    "message": "of its failure, at most 300 characters",
+    "message": "of its failure, or of what it waited for when it expired or was cancelled; at most 300 characters",
     "alignment": "`exact`, `forked`, `unverified`",
     "drift": "list of the labels of its drifted turns, each once",
     "drifted_turns": "how many turns drifted",
@@ -95,6 +95,7 @@ class SummaryPage(Answer):
 def row_values(result: RolloutResult) -> list[Any]:
     """Takes a row's values from a result: all of `ENDED_FIELDS` but the first two, which are on Redis' clock."""
     failure, spans, samples = result.failure, result.spans, result.samples
+    said = failure or result.waited_for
     sampled = sum(sum(sample.response_mask) for sample in samples)
     # Log-probabilities are 0.0 where the mask is 0, so the sum needs no mask.
     logprob = sum(sum(sample.response_logprobs) for sample in samples) / sampled if sampled else None
@@ -105,7 +106,7 @@ def row_values(result: RolloutResult) -> list[Any]:
         result.finish_reason,
         failure and failure.kind,
         failure and failure.category,
-        failure and failure.message[:MAX_MESSAGE],
+        said and said.message[:MAX_MESSAGE],
         result.alignment,
         sorted(result.drift),
         sum(result.drift.values()),

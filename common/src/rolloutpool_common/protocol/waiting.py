@@ -14,7 +14,8 @@ class WaitsFor(StrEnum):
     """Who has to do something before a rollout goes on."""
 
     TRAINER = "trainer"
-    """The trainer answered with an error, or not at all; the same turn is asked again."""
+    """The trainer answered with an error, or not at all, and the same turn is asked again; or it has not answered for
+    long (`tries` is 0), and the call goes on."""
     TRAINER_PORT = "trainer_port"
     """The trainer's port refuses connections; the rollout is in the queue until it is tried again."""
     WORKER = "worker"
@@ -40,9 +41,11 @@ class Waiting(Answer):
     message: str = Field(max_length=1_000)
     """What happened at the last try, or what is missing, in one line."""
     tries: int = 0
-    """Tries of the rollout that reported this, at its present turn; 0 where the wait is for the pool."""
+    """Tries of the rollout that failed, at its present turn; 0 where none has failed, and where the wait is for the
+    pool."""
     rollouts: int = 1
     """Rollouts that waited for the trainer in the process that reported this; all that are queued, for the pool."""
     last_try: datetime | None = None
-    """Null where the wait is for the pool, like the next."""
+    """When the trainer was last asked. Null where the wait is for the pool, like the next."""
     next_try: datetime | None = None
+    """While a call goes on: when this is said again."""

@@ -7,6 +7,7 @@ from tests.support.finished_rollouts import forked, rollout, sample, turn
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
 
 def row(result: RolloutResult) -> dict[str, Any]:
@@ -36,6 +37,12 @@ def test_a_rollout_that_sampled_nothing_has_a_row() -> None:
     found = row(rollout(status=RolloutStatus.FAILED, failure=failure))
     assert (found["sampled_tokens"], found["mean_logprob"], found["samples"]) == (0, None, 0)
     assert (found["kind"], found["category"], found["message"]) == ("infra", "network_error", "x" * 300)
+
+
+def test_the_row_of_an_expired_rollout_says_what_it_waited_for() -> None:
+    waited = Waiting(waits_for=WaitsFor.TRAINER, message="turn 3: no answer for 45 s yet")
+    found = row(rollout(status=RolloutStatus.EXPIRED, waited_for=waited))
+    assert (found["status"], found["category"], found["message"]) == ("expired", None, waited.message)
 
 
 def test_many_policy_versions_are_cut() -> None:

@@ -1,5 +1,6 @@
 """Waits are noted once a second, warned of once a minute, and taken away with the first answer."""
 
+import asyncio
 import logging
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from rolloutpool_common.errors import TrainerStatusError
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import StoreUnavailable
+from rolloutpool_worker.policy import waits
 from rolloutpool_worker.policy.waits import ProcessWaits
 
 URL = "http://trainer:8081"
@@ -119,3 +121,82 @@ async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits)
         await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}", 1).failed(ERROR, 1, 0.5)
     assert len(process._places) < 5_000
     assert len(process._warned) < 5_000
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is slow after 50 ms."""
+    monkeypatch.setattr(waits, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(waits, "COUNT_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_a_call_without_an_answer_is_noted_and_its_answer_takes_the_note_away(
+    process: ProcessWaits, notes: Notes, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollouts = [process.of("b", f"b-{i}", URL, 1) for i in range(2)]
+
+    async def ask(rollout: waits.RolloutWaits) -> None:
+        async with rollout.asked(f"turn 3 at {URL}"):
+            while len(notes.own) < 4:
+                clock.now += 0.5
+                await asyncio.sleep(0.01)
+            assert rollout.now is not None
+        await rollout.worked()
+
+    with caplog.at_level(logging.INFO):
+        await asyncio.gather(*map(ask, rollouts))
+    _, waiting = notes.noted[-1]
+    assert (waiting.waits_for, waiting.endpoint, waiting.status, waiting.tries) == (WaitsFor.TRAINER, URL, None, 0)
+    assert waiting.message.startswith(f"turn 3 at {URL}: no answer for 0 s yet")
+    # Both are counted, although only one notes for the batch in a second.
+    assert waiting.rollouts == 2
+    assert sorted(notes.cleared, key=str) == [("b-0", None), ("b-1", URL)]
+    assert caplog.records == []
+    assert [rollout.now for rollout in rollouts] == [None, None]
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_a_call_that_ends_while_it_is_noted_leaves_no_later_note(process: ProcessWaits, notes: Notes) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    real = notes.note
+
+    async def held(*arguments: object, **options: object) -> None:
+        begun.set()
+        await go_on.wait()
+        await real(*arguments, **options)  # type: ignore[arg-type]
+
+    notes.note = held  # type: ignore[method-assign]
+    rollout = process.of("b", "b-0", URL, 1)
+
+    async def ask() -> None:
+        async with rollout.asked("turn 1"):
+            await begun.wait()
+        assert len(notes.own) == 1
+        await rollout.worked()
+
+    task = asyncio.create_task(ask())
+    await begun.wait()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    await task
+    assert (rollout.now, notes.cleared) == (None, [("b-0", URL)])
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_a_quick_call_is_not_noted_and_a_cancelled_one_says_what_it_waited_for(
+    process: ProcessWaits, notes: Notes
+) -> None:
+    quick, slow = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
+    async with quick.asked("turn 1"):
+        pass
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), slow.asked("turn 2"):
+            await asyncio.sleep(60)
+    assert {uid for uid, _ in notes.own} == {"b-1"}
+    noted = len(notes.own)
+    await asyncio.sleep(0.1)
+    assert len(notes.own) == noted
+    assert quick.now is None
+    assert slow.now is not None
+    assert "turn 2: no answer" in slow.now.message

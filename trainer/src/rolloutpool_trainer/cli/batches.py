@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rolloutpool_common.protocol.batch import BatchStatus
     from rolloutpool_common.protocol.waiting import Waiting
+    from rolloutpool_trainer.client.sync_batch import Batch
 
 __all__ = ["purge", "results", "status", "submit", "watch"]
 
@@ -117,13 +118,16 @@ def status(
 ) -> None:
     """Show where a batch stands."""
     from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import StatusDocument
 
     with console.client(url, api_key) as client:
-        state = client.batch(batch_id).status()
+        batch = client.batch(batch_id)
+        state = batch.status()
+        reasons = _reasons(batch, state)
     if as_json:
-        console.document(state)
+        console.document(StatusDocument(**state.model_dump(), reasons=dict(reasons.most_common())))
     else:
-        console.out.print(_status_table(state))
+        console.out.print(_status_table(state, reasons))
 
 
 def watch(
@@ -238,14 +242,35 @@ def _waits_for(wait: "Waiting") -> str:
     return "paused" if wait.waits_for == "paused" else f"waits for {wait.endpoint or f'a {wait.waits_for}'}"
 
 
+def _commonest(reasons: Counter[str]) -> str:
+    shown = [f"{reason} ({count:,} rollouts)" for reason, count in reasons.most_common(SHOWN_REASONS)]
+    left = len(reasons) - len(shown)
+    return "; ".join(shown + ([f"and {left:,} other reasons"] if left else []))
+
+
 def _wait(wait: "Waiting") -> str:
-    if wait.next_try is None:
+    # Of a call that has no answer yet, none has failed.
+    if wait.next_try is None or not wait.tries:
         return f"{wait.message} ({wait.rollouts:,} rollouts)"
     seconds = max((wait.next_try - datetime.now(UTC)).total_seconds(), 0.0)
     return f"{wait.message} ({wait.rollouts:,} rollouts, {wait.tries:,} tries of one; next in {seconds:.0f} s)"
 
 
-def _status_table(state: "BatchStatus") -> "Text":
+def _reasons(batch: "Batch", state: "BatchStatus") -> Counter[str]:
+    """Counts why rollouts failed or expired; nothing is asked where none did."""
+    from rolloutpool_common.outcomes import RolloutStatus
+
+    ends = [end for end in (RolloutStatus.FAILED, RolloutStatus.EXPIRED) if state.counts.get(end)]
+    if not ends:
+        return Counter()
+    rows = batch.table(["status", "category", "message"], where=[f"status={','.join(ends)}"])
+    return Counter(
+        ": ".join(part for part in (category or status, message) if part)
+        for status, category, message in zip(rows["status"], rows["category"], rows["message"], strict=True)
+    )
+
+
+def _status_table(state: "BatchStatus", reasons: Counter[str] | None = None) -> "Text":
     from rolloutpool_trainer.cli import console
 
     def joined(counts: dict[Any, int]) -> str:
@@ -263,6 +288,7 @@ def _status_table(state: "BatchStatus") -> "Text":
             "alignment": joined(state.alignment),
             "drift": joined(state.drift),
             "failures": joined(state.failures),
+            **({"because": _commonest(reasons)} if reasons else {}),
             "warnings": joined(state.warnings),
             **({"stale": joined(state.stale)} if state.stale else {}),
             **{_waits_for(wait): _wait(wait) for wait in state.waiting},

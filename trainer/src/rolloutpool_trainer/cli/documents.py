@@ -36,6 +36,7 @@ __all__ = [
     "OpenDocument",
     "PreflightDocument",
     "SecretsKeyDocument",
+    "StatusDocument",
     "SubmitDocument",
     "UpDocument",
     "ViewDocument",
@@ -56,6 +57,13 @@ class SubmitDocument(BaseModel):
     """How many of these have completed."""
     reasons: dict[str, int] = Field(default_factory=dict)
     """Why others did not complete, each with a number."""
+
+
+class StatusDocument(BatchStatus):
+    """`status`: the batch's state."""
+
+    reasons: dict[str, int] = Field(default_factory=dict)
+    """Why rollouts failed or expired, each with a number, the commonest first."""
 
 
 class BatchesDocument(BaseModel):
@@ -222,7 +230,7 @@ class ConformanceDocument(BaseModel):
 
 DOCUMENTS: dict[str, type[BaseModel]] = {
     "submit": SubmitDocument,
-    "status": BatchStatus,
+    "status": StatusDocument,
     "watch": BatchStatus,
     "results": FinishedRollout,
     "batches": BatchesDocument,

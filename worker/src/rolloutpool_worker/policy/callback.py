@@ -111,7 +111,7 @@ class CallbackChannel:
             pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
             breakers: the ports that are taken out.
             trainers: what the process knows of its trainers; None begins with nothing.
-            waits: is told why the rollout waits between two calls.
+            waits: is told why the rollout waits: between two calls, and for an answer that takes long.
             trace: which trace the calls belong to.
             before_call: is awaited before each call.
         """
@@ -191,8 +191,11 @@ class CallbackChannel:
         for failures in range(1, self._attempts + 1):
             await self._before_call()
             try:
-                answer = await self._endpoint.post(call.body.data, headers, where)
-                if self._waits is not None and self._waits.now is not None:
+                if self._waits is None:
+                    return await self._endpoint.post(call.body.data, headers, where)
+                async with self._waits.asked(where):
+                    answer = await self._endpoint.post(call.body.data, headers, where)
+                if self._waits.now is not None:
                     await self._waits.worked()
                 return answer
             except (TrainerUnreachable, TrainerStatusError) as error:

@@ -128,7 +128,7 @@ class EngineChannel:
             pause: Waits so many seconds between two calls; what it raises ends the turn.
             breakers: The ports that are taken out.
             engines: What the process knows of its engines.
-            waits: Is told why the rollout waits between two calls.
+            waits: Is told why the rollout waits: between two calls, and for an answer that takes long.
             trace: Which trace the calls belong to.
             before_call: Is awaited before each model call.
 
@@ -322,7 +322,10 @@ class EngineChannel:
         failures, pauses, started = 0, 0, time.monotonic()
         while True:
             try:
-                answer = await ask()
+                if self._waits is None:
+                    return await ask()
+                async with self._waits.asked(where):
+                    answer = await ask()
             except (TrainerUnreachable, TrainerStatusError) as error:
                 if error.http_status == _PAUSED:
                     pauses += 1
@@ -341,7 +344,7 @@ class EngineChannel:
                 await self._wait(error, failures, wait)
                 await self._before_call(midway=midway)
             else:
-                if self._waits is not None and self._waits.now is not None:
+                if self._waits.now is not None:
                     await self._waits.worked()
                 return answer
 

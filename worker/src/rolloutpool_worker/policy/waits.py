@@ -4,30 +4,39 @@
 2. The rollout's state gets it, and the batch's at most once a second for each batch and endpoint. A store that fails
    costs nothing but the note.
 3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
-4. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
+4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asked` notes that, and again while it lasts. The log gets
+   nothing, because long turns of a large model are no fault.
+5. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
    that endpoint any more.
 
-Nothing of this runs where nothing waits: `worked` is called only after `failed`.
+Nothing is written where nothing waits: `worked` is called only after a note.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import TracebackType
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.waits import Waits
 
-__all__ = ["ProcessWaits", "RolloutWaits"]
+__all__ = ["ProcessWaits", "RolloutWaits", "SlowCall"]
 
 _log = logging.getLogger(__name__)
 
 NOTE_SECONDS = 1.0
 WARN_SECONDS = 60.0
+SLOW_SECONDS = 15.0
+"""A call that takes longer is noted, and each time that it has taken so long again."""
+COUNT_SECONDS = 2.0
+"""Between the first and the second note of a slow call. By then those that were asked with it have noted theirs, so
+that the batch's note has their number."""
 _LONGEST = 500
 """Characters of a message."""
 _MOST = 4_096
@@ -74,6 +83,10 @@ class ProcessWaits:
     async def failed(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> Waiting:
         """Takes note of a try that failed; returns the note, with the number of rollouts that wait there."""
         self._warn(endpoint, waiting)
+        return await self.note(batch_id, uid, endpoint, attempt, waiting)
+
+    async def note(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> Waiting:
+        """Writes why a rollout waits; returns the note, with the number of rollouts that wait there."""
         if len(self._places) > _MOST:
             self._places.clear()
         place = self._places.setdefault((batch_id, endpoint), _Place())
@@ -159,8 +172,31 @@ class RolloutWaits:
         self.now = waiting
         self.now = await self._process.failed(*self._where, waiting)
 
+    def asked(self, where: str) -> "SlowCall":
+        """Reports a call that has no answer for long, while it lasts.
+
+        Args:
+            where: Turn and URL, for people.
+        """
+        return SlowCall(self, where)
+
+    async def slow(self, where: str, begun: float) -> None:
+        """Reports that a call, begun at this Unix time, has no answer yet."""
+        _, _, endpoint, _ = self._where
+        now = time.time()
+        waiting = Waiting(
+            waits_for=WaitsFor.TRAINER,
+            endpoint=endpoint,
+            message=f"{where}: no answer for {now - begun:.0f} s yet"[:_LONGEST],
+            last_try=datetime.fromtimestamp(begun, UTC),
+            # Nothing is tried then, but a note without it, or with an old one, counts as out of date.
+            next_try=datetime.fromtimestamp(now + SLOW_SECONDS, UTC),
+        )
+        self.now = waiting
+        self.now = await self._process.note(*self._where, waiting)
+
     async def worked(self) -> None:
-        """Reports an answer after tries that failed."""
+        """Reports an answer after something was noted."""
         self.now = None
         await self._process.worked(*self._where)
 
@@ -168,3 +204,41 @@ class RolloutWaits:
         """Reports that the rollout leaves this process."""
         if self.now is not None:
             self._process.left(*self._where[:3])
+
+
+class SlowCall:
+    """While it is entered, a call of the policy runs; costs a timer where the call is quick."""
+
+    def __init__(self, waits: RolloutWaits, where: str) -> None:
+        self._waits = waits
+        self._where = where
+        self._begun = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._begun = time.time()
+        self._timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._ended.set()
+            # Until a note that is on its way is written. Otherwise it could come after the one that takes it away.
+            await self._task
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._report())
+
+    async def _report(self) -> None:
+        pause = COUNT_SECONDS
+        while not self._ended.is_set():
+            await self._waits.slow(self._where, self._begun)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._ended.wait()
+            pause = SLOW_SECONDS

@@ -37,7 +37,7 @@ async def open_channel(
     Args:
         services: What the process gives its rollouts.
         claim: Of the rollout.
-        waits: Is told why the rollout waits between two calls.
+        waits: Is told why the rollout waits: between two calls, and for an answer that takes long.
         tokenizer: The rollout's.
         tools: What the policy may call.
         trace: Which trace the calls belong to.
