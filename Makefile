@@ -73,11 +73,14 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
-test-viewer: $(STAMP) ## Run the viewer's tests in Chromium, with axe (needs npm), and keep pictures in build/viewer/screenshots
+test-viewer: $(STAMP) ## Check the viewer's types, run its tests in Chromium, with axe (needs npm), and keep pictures in build/viewer/screenshots
 	@command -v npm >/dev/null || { echo "make test-viewer needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
 	mkdir -p build/viewer
 	cp tests/viewer/package.json tests/viewer/package-lock.json build/viewer
 	npm ci --ignore-scripts --no-audit --no-fund --prefix build/viewer
+	$(BIN)/python tests/viewer/openapi.py build/viewer/openapi.json
+	build/viewer/node_modules/.bin/openapi-typescript build/viewer/openapi.json --output build/viewer/api.d.ts
+	build/viewer/node_modules/.bin/tsc --project tests/viewer
 	ROLLOUTPOOL_REQUIRE_BROWSER=1 ROLLOUTPOOL_REQUIRE_AXE=1 ROLLOUTPOOL_SCREENSHOTS=build/viewer/screenshots \
 	  $(BIN)/pytest tests/acceptance -m browser $(ARGS)
 

@@ -203,7 +203,7 @@ def test_times_of_turns_and_tools_and_what_a_rollout_waits_for(browser: Browser)
             "waiting": {**waits, "rollouts": 1},
         }
         page = pool.open(f"?again#/rollout/{UID}")
-        assert "503 weights load; 3 tries" in page.locator(".alert").inner_text()
+        assert "503 weights load; tried 3 times" in page.locator(".alert").inner_text()
 
 
 def test_siblings_are_one_key_away(browser: Browser) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rolloutpool_common.protocol.rows import ROW_FIELDS
 from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
 
 VENDOR = Path(__file__).parents[4] / "common" / "src" / "rolloutpool_common" / "viewer" / "pages" / "vendor"
+TYPES = Path(__file__).parents[3] / "viewer" / "types"
 FILES = viewer_files()
 MODULES = {name: content.decode() for name, (content, _) in FILES.items() if name.endswith(".js")}
 OURS = {name: text for name, text in MODULES.items() if not name.startswith("vendor/")}
@@ -35,6 +37,14 @@ def test_every_file_that_is_named_is_there() -> None:
     assert named | {PAGE} == set(FILES)
     assert "<script>" not in page
     assert "style=" not in page
+
+
+def test_the_types_name_fields_that_rows_have() -> None:
+    types = (TYPES / "viewer.d.ts").read_text()
+    (block,) = re.findall(r"interface RowColumns \{(.*?)\n  \}", types, re.DOTALL)
+    named = set(re.findall(r"^    (\w+):", block, re.MULTILINE))
+    assert len(named) > 10
+    assert named <= set(ROW_FIELDS)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -1,12 +1,17 @@
 // Addresses: every view is one, `#/batch/ID?where=turns>3&sort=-turns`, so that it can be sent. No key is ever in one.
 
-/** Reads an address into { parts, params }. */
+/**
+ * Reads an address into { parts, params }.
+ * @param {string} hash
+ * @returns {Place}
+ */
 export const readAddress = (hash) => {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const parts = path.split("/").filter(Boolean).map(decoded);
   return { parts, params: Object.fromEntries(new URLSearchParams(query)) };
 };
 
+/** @param {string} part */
 const decoded = (part) => {
   try {
     return decodeURIComponent(part);
@@ -15,26 +20,40 @@ const decoded = (part) => {
   }
 };
 
-/** Makes an address; empty parameters are left out. */
+/**
+ * Makes an address; empty parameters are left out.
+ * @param {(string | number)[]} parts
+ * @param {{ [name: string]: string | number | null | undefined }} params
+ */
 export const address = (parts, params = {}) => {
-  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== "" && value != null));
-  return `#/${parts.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) if (value !== "" && value != null) query.set(name, String(value));
+  return `#/${parts.map((part) => encodeURIComponent(part)).join("/")}${query.size ? `?${query}` : ""}`;
 };
 
 /** The address that is shown; a page that carries its answers begins with the one that it names. */
-export const here = () => readAddress(location.hash || (document.getElementById("viewer").dataset.start ?? ""));
+export const here = () => readAddress(location.hash || (document.getElementById("viewer")?.dataset.start ?? ""));
 
-/** Changes the parameters of this view, without a new entry in the browser's history. */
+/**
+ * Changes the parameters of this view, without a new entry in the browser's history.
+ * @param {Params} changes
+ */
 export const setParams = (changes) => {
   const { parts, params } = here();
   replaceAddress(address(parts, { ...params, ...changes }));
 };
 
-/** Goes to another address in the place of this one, so that the browser's way back does not end here again. */
+/**
+ * Goes to another address in the place of this one, so that the browser's way back does not end here again.
+ * @param {string} to
+ */
 export const replaceAddress = (to) => {
   history.replaceState(null, "", to);
   dispatchEvent(new HashChangeEvent("hashchange"));
 };
 
-/** The batch of a rollout's uid. */
+/**
+ * The batch of a rollout's uid.
+ * @param {string} uid
+ */
 export const batchOf = (uid) => uid.replace(/-\d+$/, "");

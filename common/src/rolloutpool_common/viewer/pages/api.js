@@ -4,42 +4,50 @@ import { useEffect, useRef, useState } from "./vendor/htm_preact.js";
 
 const STORED = "rolloutpool.key";
 const carried = document.getElementById("answers");
-const ANSWERS = carried && new Map(Object.entries(JSON.parse(carried.textContent)));
+const ANSWERS = carried && new Map(Object.entries(JSON.parse(carried.textContent ?? "{}")));
 
 /** Whether this page is one file that carries its answers. */
 export const CARRIED = ANSWERS !== null;
 
 export const storedKey = () => (CARRIED ? "" : sessionStorage.getItem(STORED) ?? "");
+/** @param {string} key */
 export const storeKey = (key) => (key ? sessionStorage.setItem(STORED, key) : sessionStorage.removeItem(STORED));
 
 /** An answer that is an error, in the API's own words. */
 export class ApiFailure extends Error {
+  /** @param {number} status @param {string} message */
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 }
 
-/** Asks for a path of the API, such as `/v1/batches`; throws an `ApiFailure`. */
+/**
+ * Asks for a path of the API, such as `/v1/batches`; throws an `ApiFailure`.
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>} What the API's document says of this path.
+ */
 export const ask = async (path, signal) => {
   if (ANSWERS) {
     if (ANSWERS.has(path)) return ANSWERS.get(path);
     throw new ApiFailure(404, "This file does not hold it: ask the pool.");
   }
   const key = storedKey();
+  /** @type {Response} */
   let answer;
   try {
     // The page is at `/ui`, perhaps below a proxy's prefix, so the API is beside it.
     answer = await fetch(new URL(`.${path}`, document.baseURI), {
       signal,
-      headers: key ? { Authorization: `Bearer ${key}` } : {},
+      headers: new Headers(key ? { Authorization: `Bearer ${key}` } : {}),
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiFailure(0, `The API does not answer: ${error.message}`);
+    throw new ApiFailure(0, `The API does not answer: ${error instanceof Error ? error.message : error}`);
   }
   const document_ = await answer.json().catch(() => null);
   if (!answer.ok) throw new ApiFailure(answer.status, document_?.error?.message ?? `status ${answer.status}`);
@@ -51,19 +59,29 @@ export const ask = async (path, signal) => {
  * Asks while a component is shown, and again after `every` ms (0: not again) if the page is in view. `every` may be a
  * function of the last success, null if there was none.
  * Returns { data, error, again }; `data` is that of the last success.
+ * @template T
+ * @param {string | null | false | undefined} path Nothing is asked without one.
+ * @param {number | ((last: T | null) => number)} every
+ * @returns {Asked<T>}
  */
 export const useAnswer = (path, every = 0) => {
-  const [answer, setAnswer] = useState({ path: null, data: null, error: null });
+  const [answer, setAnswer] = useState(
+    /** @type {{ path: typeof path, data: T | null, error: Fault | null }} */ ({ path: null, data: null, error: null }),
+  );
   const [round, setRound] = useState(0);
-  const last = useRef(null);
+  const last = useRef(/** @type {T | null} */ (null));
   const rate = useRef(every);
   rate.current = every;
   useEffect(() => {
     if (!path) return undefined;
     const stop = new AbortController();
-    let timer = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let timer;
     const pause = () => (typeof rate.current === "function" ? rate.current(last.current) : rate.current);
-    const again = () => (document.hidden ? (timer = setTimeout(again, pause())) : setRound((n) => n + 1));
+    const again = () => {
+      if (document.hidden) timer = setTimeout(again, pause());
+      else setRound((n) => n + 1);
+    };
     ask(path, stop.signal)
       .then((data) => {
         last.current = data;

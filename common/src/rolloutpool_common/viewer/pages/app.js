@@ -28,6 +28,7 @@ const HELP = [
 ];
 const OF_BATCH = new Set(["batch", "groups", "group", "lanes"]);
 
+/** @param {Place} where */
 const View = ({ parts: [kind, id, second], params }) => {
   if (!kind || kind === "batches") return html`<${Batches} params=${params} />`;
   if (kind === "batch" && id) return html`<${Batch} key=${id} id=${id} params=${params} />`;
@@ -40,8 +41,13 @@ const View = ({ parts: [kind, id, second], params }) => {
   return html`<div><h1>There is no such view</h1><p><a href="#/">All batches</a></p></div>`;
 };
 
-/** The way up from a view: pairs of name and address, the outermost first. */
+/**
+ * The way up from a view: pairs of name and address, the outermost first.
+ * @param {Place} where
+ * @returns {[string, string][]}
+ */
 const path = ({ parts: [kind, id, second], params }) => {
+  /** @type {[string, string][]} */
   const way = CARRIED ? [] : [["batches", "#/"]];
   if (!id) return way;
   const batch = OF_BATCH.has(kind) ? id : batchOf(id);
@@ -72,7 +78,7 @@ const App = () => {
     };
   }, []);
   const way = path(where);
-  const title = way.length > 1 ? `${visible(way.at(-1)[0])} · rolloutpool` : "rolloutpool";
+  const title = way.length > 1 ? `${visible(way.at(-1)?.[0])} · rolloutpool` : "rolloutpool";
   useEffect(() => {
     // A file that carries its answers has a title of its own.
     if (!CARRIED) document.title = title;
@@ -80,7 +86,10 @@ const App = () => {
   useKeys({
     "?": () => setHelp(!help),
     Escape: () => setHelp(false),
-    u: () => way.length > 1 && (location.hash = way.at(-2)[1]),
+    u: () => {
+      const above = way.at(-2);
+      if (above) location.hash = above[1];
+    },
   });
   const forget = () => {
     storeKey("");
@@ -94,4 +103,5 @@ const App = () => {
     <main><${View} key=${round} ...${where} /></main></div>`;
 };
 
-render(html`<${App} />`, document.getElementById("viewer"));
+const root = document.getElementById("viewer");
+if (root) render(html`<${App} />`, root);

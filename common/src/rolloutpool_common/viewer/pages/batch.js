@@ -4,40 +4,60 @@ import { address, setParams } from "./address.js";
 import { useAnswer } from "./api.js";
 import { Grid } from "./grid.js";
 import { Failure, FilterBar, Tabs } from "./parts.js";
-import { choose } from "./rows.js";
-import { cell, duration, figure, state, visible } from "./text.js";
+import { Reasons } from "./reasons.js";
+import { choose, columnOf } from "./rows.js";
+import { cell, counted, duration, figure, state, visible } from "./text.js";
 
+/** @type {Columns} */
 const NONE = { index: [] };
 const LARGE = 1000;
 const ANNOTATION = "annotations.";
 
-/** Fetches a batch's state and rows; again every few seconds while it runs. */
+/**
+ * Fetches a batch's state and rows; again every few seconds while it runs.
+ * @param {string} id
+ */
 export const useBatch = (id) => {
   const [running, setRunning] = useState(true);
+  /** @type {Asked<Batch>} */
   const batch = useAnswer(`/v1/batches/${encodeURIComponent(id)}`, running ? 5000 : 0);
   const total = batch.data?.total ?? 0;
+  /** @type {Asked<RowPage>} */
   const rows = useAnswer(`/v1/batches/${encodeURIComponent(id)}/rollouts?limit=10000`, running ? (total > LARGE ? 20_000 : 5000) : 0);
   const now = !batch.data || batch.data.state === "running";
   if (now !== running) setRunning(now);
   return { batch: batch.data, page: rows.data, columns: rows.data?.columns ?? NONE, error: batch.error ?? rows.error };
 };
 
-/** Names of the annotations that some rollout of the batch has. */
+/**
+ * Names of the annotations that some rollout of the batch has.
+ * @param {Columns} columns
+ */
 export const annotationsOf = (columns) =>
   Object.keys(columns).filter((name) => name.startsWith(ANNOTATION)).map((name) => name.slice(ANNOTATION.length));
 
-/** Chooses places of columns: [order, what is wrong with the filter or null]. */
+/**
+ * Chooses places of columns: [order, what is wrong with the filter or null].
+ * @param {object} columns
+ * @param {string} where
+ * @param {string} sort
+ * @returns {[number[], Fault | null]}
+ */
 export const chosen = (columns, where, sort) => {
   try {
     return [choose(columns, where, sort), null];
   } catch (wrong) {
-    return [[], wrong];
+    return [[], { message: wrong instanceof Error ? wrong.message : String(wrong) }];
   }
 };
 
 // Views have one element at their root: lists of elements side by side would be moved when a state changes, and lose focus.
-/** The head that all views of a batch have. */
+/**
+ * The head that all views of a batch have.
+ * @param {{ id: string, batch: Batch | null, error: Fault | null, current: string }} props
+ */
 export const BatchHead = ({ id, batch, error, current }) => {
+  /** @type {[string, string][]} */
   const tabs = [["rollouts", address(["batch", id])], ["groups", address(["groups", id])], ["lanes", address(["lanes", id])]];
   const counts = Object.entries(batch?.counts ?? {}).filter(([, count]) => count);
   return html`<div><h1>Batch <code>${visible(id)}</code></h1>
@@ -48,11 +68,15 @@ export const BatchHead = ({ id, batch, error, current }) => {
     <${Tabs} label="views of this batch" tabs=${tabs} current=${current} /></div>`;
 };
 
-/** What rollouts wait for. */
+/**
+ * What rollouts wait for.
+ * @param {{ entry: WaitingEntry }} props
+ */
 export const Waiting = ({ entry }) =>
   html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${visible(entry.endpoint)}:
-    ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${figure(entry.tries)} tries, ${figure(entry.rollouts)} rollouts</p>`;
+    ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${entry.tries ? `tried ${counted(entry.tries, "time")}, ` : ""}${counted(entry.rollouts, "rollout")}</p>`;
 
+/** @type {{ name: string, title: string, width: string, number?: boolean, show?: (value: any) => string }[]} */
 const COLUMNS = [
   { name: "index", title: "#", width: "64px", number: true },
   { name: "rollout_id", title: "rollout", width: "minmax(120px, 2fr)" },
@@ -66,30 +90,36 @@ const COLUMNS = [
   { name: "total_ms", title: "ran", width: "84px", number: true, show: duration },
 ];
 
-/** Rows of a batch with what they ended by, which is the failure's category or else the reason. */
+/**
+ * Rows of a batch with what they ended by, which is the failure's category or else the reason.
+ * @param {Columns} columns
+ */
 const withReasons = (columns) => ({
   ...columns,
   why: columns.index.map((_, place) => columns.category?.[place] ?? columns.finish_reason?.[place] ?? null),
 });
 
+/** @param {{ id: string, params: Params }} props */
 export const Batch = ({ id, params }) => {
   const { batch, page, columns, error } = useBatch(id);
   const [selected, setSelected] = useState(-1);
-  const search = useRef(null);
+  const search = useRef(/** @type {HTMLInputElement | null} */ (null));
   const where = params.where ?? "";
   const sort = params.sort ?? "index";
   const all = useMemo(() => withReasons(columns), [columns]);
   const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
+  /** @param {number} place */
   const open = (place) => {
-    location.hash = address(["rollout", columns.uid[place]]);
+    location.hash = address(["rollout", columns.uid?.[place] ?? ""]);
   };
   const shown = COLUMNS.concat(
     annotationsOf(columns).slice(0, 2).map((name) => ({ name: `${ANNOTATION}${name}`, title: name, width: "84px", number: true })),
-  ).map((column) => ({ ...column, show: (place) => (column.show ?? cell)(all[column.name]?.[place]) }));
+  ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place]) }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />
+    <${Reasons} id=${id} columns=${columns} />
     <${FilterBar} search=${search} where=${where} placeholder="filter: words, status=failed, turns>3, drift~edited, annotations.reward<0.5" fault=${fault}
       onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${figure(page?.total ?? 0)} rollouts"
       file="${id}.csv" columns=${columns} names=${Object.keys(columns)} order=${order} />
     <${Grid} label="rollouts" columns=${shown} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
-      onSelect=${setSelected} onOpen=${open} onSort=${(by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
+      onSelect=${setSelected} onOpen=${open} onSort=${(/** @type {string} */ by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
 };

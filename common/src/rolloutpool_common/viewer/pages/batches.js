@@ -5,25 +5,35 @@ import { ask, useAnswer } from "./api.js";
 import { Failure } from "./parts.js";
 import { duration, figure, state, visible } from "./text.js";
 
+/** @type {("queued" | "running")[]} */
 const OPEN = ["queued", "running"];
+/** @type {("expired" | "cancelled")[]} */
+const LOST = ["expired", "cancelled"];
 
+/** @typedef {{ query: string, batches: BatchLine[], cursor: string | null, error: Fault | null }} Older */
+
+/** @param {{ params: Params }} props */
 export const Batches = ({ params }) => {
   const query = new URLSearchParams({ limit: "200" });
-  for (const name of ["state", "run", "owner", "label"]) if (params[name]) query.set(name, params[name]);
+  for (const name of ["state", "run", "owner", "label"]) query.set(name, params[name] ?? "");
+  for (const [name, value] of [...query]) if (!value) query.delete(name);
+  /** @type {Asked<BatchList>} */
   const first = useAnswer(`/v1/batches?${query}`, 5000);
-  const [older, setOlder] = useState({ query: "", batches: [], cursor: null, error: null });
-  const mine = older.query === String(query) ? older : { batches: [], cursor: null, error: null };
+  const [older, setOlder] = useState(/** @type {Older} */ ({ query: "", batches: [], cursor: null, error: null }));
+  const mine = older.query === String(query) ? older : { query: "", batches: [], cursor: null, error: null };
   const cursor = mine.batches.length ? mine.cursor : first.data?.next_cursor;
   const more = async () => {
     const asked = String(query);
     try {
-      const page = await ask(`/v1/batches?${query}&cursor=${encodeURIComponent(cursor)}`);
+      /** @type {BatchList} */
+      const page = await ask(`/v1/batches?${query}&cursor=${encodeURIComponent(cursor ?? "")}`);
       setOlder({ query: asked, batches: mine.batches.concat(page.batches), cursor: page.next_cursor, error: null });
     } catch (error) {
-      setOlder({ ...mine, query: asked, error });
+      setOlder({ ...mine, query: asked, error: /** @type {Fault} */ (error) });
     }
   };
   const shown = new Map((first.data?.batches ?? []).concat(mine.batches).map((batch) => [batch.batch_id, batch]));
+  /** @param {string} name @returns {(event: { target: HTMLInputElement }) => void} */
   const choice = (name) => (event) => setParams({ [name]: event.target.value });
   return html`<div><h1>Batches</h1>
     <div class="bar">
@@ -41,10 +51,11 @@ export const Batches = ({ params }) => {
     ${cursor && html`<p><button onClick=${more}>older ones</button></p>`}</div>`;
 };
 
+/** @param {{ batch: BatchLine }} props */
 const Line = ({ batch }) => {
   const open = OPEN.reduce((sum, name) => sum + (batch.counts[name] ?? 0), 0);
   const failures = Object.entries(batch.failures).map(([name, count]) => `${figure(count)} ${visible(name)}`).join(", ");
-  const lost = ["expired", "cancelled"].filter((name) => batch.counts[name]).map((name) => `${figure(batch.counts[name])} ${name}`);
+  const lost = LOST.filter((name) => batch.counts[name]).map((name) => `${figure(batch.counts[name])} ${name}`);
   const labels = Object.entries(batch.labels).map(([name, value]) => `${visible(name)}=${visible(value)}`).join(" ");
   return html`<tr>
     <td><a href=${address(["batch", batch.batch_id])}><code>${visible(batch.batch_id)}</code></a></td>

@@ -5,13 +5,24 @@ import { commonIds, contradicts, idAt, lengthOf } from "./runs.js";
 const BEFORE = 8;
 const AFTER = 24;
 
+/**
+ * @param {Sample} sample
+ * @param {number} from
+ * @param {number} to
+ */
 const idsOf = (sample, from, to) => Array.from({ length: Math.max(0, Math.min(to, lengthOf(sample)) - from) }, (_, n) => idAt(sample, from + n));
 
+/**
+ * @param {Sample} sample
+ * @returns {number | null}
+ */
 const firstTurn = (sample) => sample.segments.find(({ kind }) => kind === "sampled")?.turn ?? sample.segments[0]?.turn ?? null;
 
 /**
  * The forks of a result: [{ sample, turn, position, before, expected, echoed }]. A fork's prompt is what the trainer
  * echoed; the sample before it is the ledger as it was. So the first difference of the two is in the result itself.
+ * @param {Result} result
+ * @returns {Fork[]}
  */
 export const forksOf = (result) =>
   result.samples.slice(1).map((sample, index) => {
@@ -32,31 +43,41 @@ export const forksOf = (result) =>
 /**
  * The first differences of a result: [{ turn, position, before, expected, echoed, fork }]. What its turns recorded, or the
  * failure that a difference caused, else what the forks show (`fork`: one of `forksOf`, or null).
+ * @param {Result} result
+ * @returns {Found[]}
  */
 export const differencesOf = (result) => {
   const forks = forksOf(result);
+  /** @param {number} turn */
   const forkOf = (turn) => forks.find((fork) => fork.turn === turn) ?? null;
-  const recorded = result.turns.filter(({ difference }) => difference).map(({ turn, difference }) => ({ ...difference, turn, fork: forkOf(turn) }));
+  const recorded = result.turns.flatMap(({ turn, difference }) => (difference ? [{ ...difference, turn, fork: forkOf(turn) }] : []));
   const failed = result.failure?.difference ? [{ ...result.failure.difference, turn: result.failure.turn, fork: null }] : [];
-  const known = new Set(recorded.map(({ turn }) => turn));
+  const known = new Set(recorded.map(({ turn }) => /** @type {number | null} */ (turn)));
   return [...recorded, ...forks.filter(({ turn }) => !known.has(turn)).map((fork) => ({ ...fork, fork })), ...failed];
 };
 
-/** Checks of a result that need nothing but the result: [{ says, holds }]; null where there is nothing to hold. */
+/**
+ * Checks of a result that need nothing but the result: [{ says, holds }]; null where there is nothing to hold.
+ * @param {Result} result
+ * @param {Run[][]} runs
+ * @returns {{ says: string, holds: boolean | null }[]}
+ */
 export const checksOf = (result, runs) => {
   const list = runs.flat();
   const trained = list.filter((run) => run.trained).reduce((sum, run) => sum + run.n, 0);
   const wrong = list.filter(contradicts).reduce((sum, run) => sum + run.n, 0);
   const inSegments = list.filter((run) => run.kind === "sampled").reduce((sum, run) => sum + run.n, 0);
   const reported = result.turns.reduce((sum, turn) => sum + turn.sampled_tokens, 0);
+  /** @type {Map<number | undefined, Set<number>>} */
   const owners = new Map();
   runs.forEach((one, sample) => one.forEach((run) => {
     if (run.kind !== "sampled") return;
-    if (!owners.has(run.turn)) owners.set(run.turn, new Set());
-    owners.get(run.turn).add(sample);
+    const owned = owners.get(run.turn) ?? new Set();
+    owners.set(run.turn, owned.add(sample));
   }));
   const twice = [...owners.values()].filter((samples) => samples.size > 1).length;
   const uncovered = list.filter((run) => run.kind === "unknown").reduce((sum, run) => sum + run.n, 0);
+  /** @param {number} number */
   const figures = (number) => number.toLocaleString("en");
   return [
     { says: `mask 1 lies on sampled tokens only: ${figures(trained - wrong)} of ${figures(trained)}`, holds: wrong === 0 },

@@ -7,6 +7,11 @@ const HEAD = 30;
 const MORE = 8; // Rows above and below the view, so that a quick scroll meets rows.
 
 // A figure is first shown with the largest on top, a text from A; the next click turns the order around.
+/**
+ * @param {string} sort
+ * @param {string} name
+ * @param {boolean} [number]
+ */
 const nextSort = (sort, name, number) => {
   if (sort.replace(/^-/, "") !== name) return number ? `-${name}` : name;
   return sort.startsWith("-") ? name : `-${name}`;
@@ -15,11 +20,14 @@ const nextSort = (sort, name, number) => {
 /**
  * columns: [{ name, title, width, number, show(place) }]; order: places of the data; sort: a field, `-` in front for
  * the largest first; selected: a position in `order`; marked(place): whether a row is set apart.
+ * @param {{ label: string, columns: GridColumn[], order: number[], sort: string, onSort: (sort: string) => void,
+ * selected: number, onSelect: (at: number) => void, onOpen: (place: number) => void, marked?: (place: number) => boolean }} props
  */
 export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, onOpen, marked }) => {
-  const body = useRef(null);
+  const body = useRef(/** @type {HTMLElement | null} */ (null));
   const [view, setView] = useState({ first: 0, count: 40 });
   const look = () => {
+    if (!body.current) return;
     const { scrollTop, clientHeight } = body.current;
     const first = Math.max(0, Math.floor(scrollTop / ROW) - MORE);
     const count = Math.ceil(clientHeight / ROW) + 2 * MORE;
@@ -31,6 +39,7 @@ export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, 
     return () => removeEventListener("resize", look);
   }, []);
   useLayoutEffect(() => {
+    if (!body.current) return;
     const { scrollTop, clientHeight } = body.current;
     const top = selected * ROW;
     const space = clientHeight - HEAD;
@@ -44,19 +53,24 @@ export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, 
   useLayoutEffect(() => {
     chosen.current = selected;
   }, [selected]);
+  /** @param {number} by */
   const step = (by) => {
     if (!order.length) return;
     chosen.current = Math.min(Math.max(chosen.current + by, 0), order.length - 1);
     onSelect(chosen.current);
   };
-  const page = () => Math.max(1, Math.floor((body.current.clientHeight - HEAD) / ROW) - 1);
+  const page = () => Math.max(1, Math.floor(((body.current?.clientHeight ?? 0) - HEAD) / ROW) - 1);
+  /** @type {{ [key: string]: () => void }} */
   const keys = {
     j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1),
     PageDown: () => step(page()), PageUp: () => step(-page()), Home: () => step(-Infinity), End: () => step(Infinity),
-    Enter: () => chosen.current >= 0 && onOpen(order[chosen.current]),
+    Enter: () => {
+      if (chosen.current >= 0) onOpen(order[chosen.current]);
+    },
   };
   const { j, k, Enter } = keys;
   useKeys({ j, k, Enter });
+  /** @param {KeyboardEvent} event */
   const onKey = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
     if (event.target !== body.current) return;

@@ -5,13 +5,17 @@ import { annotationsOf, BatchHead, chosen, useBatch } from "./batch.js";
 import { Grid } from "./grid.js";
 import { groupFigures } from "./group_figures.js";
 import { FilterBar } from "./parts.js";
-import { cell, counted, figure, visible } from "./text.js";
+import { counted, figure, visible } from "./text.js";
 
 const EXPORTED = ["group", "size", "ended", "not_completed", "annotated", "mean", "deviation", "min", "max", "zero_spread", "sampled_tokens"];
 const MOST_DRAWN = 64;
 
-/** The values of a group on the scale of all groups. */
+/**
+ * The values of a group on the scale of all groups.
+ * @param {{ values: number[], low: number, high: number }} props
+ */
 export const Strip = ({ values, low, high }) => {
+  /** @param {number} value */
   const at = (value) => (high > low ? 3 + (94 * (value - low)) / (high - low) : 50);
   const drawn = values.slice(0, MOST_DRAWN);
   return html`<svg class="strip" viewBox="0 0 100 20" preserveAspectRatio="none" role="img" aria-label=${drawn.map(figure).join(", ") || "none"}>
@@ -19,20 +23,27 @@ export const Strip = ({ values, low, high }) => {
     ${drawn.map((value, place) => html`<line key=${place} x1=${at(value)} x2=${at(value)} y1="3" y2="17" />`)}</svg>`;
 };
 
-/** The annotation that groups are compared by: the address's, else the reward, else the first. */
+/**
+ * The annotation that groups are compared by: the address's, else the reward, else the first.
+ * @param {Columns} columns
+ * @param {Params} params
+ * @returns {[string[], string | null]}
+ */
 export const comparedBy = (columns, params) => {
   const known = annotationsOf(columns);
-  return [known, [params.of, "reward", known[0]].find((name) => known.includes(name)) ?? null];
+  return [known, [params.of, "reward", known[0]].find((name) => name !== undefined && known.includes(name)) ?? null];
 };
 
+/** @param {{ known: string[], of: string | null }} props */
 export const AnnotationChoice = ({ known, of }) =>
-  known.length > 0 && html`<label>compared by <select value=${of} onChange=${(event) => setParams({ of: event.target.value })}>
+  known.length > 0 && html`<label>compared by <select value=${of} onChange=${(/** @type {{ target: HTMLSelectElement }} */ event) => setParams({ of: event.target.value })}>
     ${known.map((name) => html`<option key=${name} value=${name}>${visible(name)}</option>`)}</select></label>`;
 
+/** @param {{ id: string, params: Params }} props */
 export const Groups = ({ id, params }) => {
   const { batch, page, columns, error } = useBatch(id);
   const [selected, setSelected] = useState(-1);
-  const search = useRef(null);
+  const search = useRef(/** @type {HTMLInputElement | null} */ (null));
   const where = params.where ?? "";
   const sort = params.sort ?? "index";
   const [known, of] = comparedBy(columns, params);
@@ -40,7 +51,9 @@ export const Groups = ({ id, params }) => {
   const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
   const [low, high] = useMemo(() => all.values.flat().reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]), [all]);
   const flat = all.zero_spread.filter((is) => is === "yes").length;
+  /** @param {"size" | "ended" | "not_completed" | "mean" | "deviation" | "sampled_tokens"} name @param {string} title @returns {GridColumn} */
   const number = (name, title, width = "84px") => ({ name, title, width, number: true, show: (place) => figure(all[name][place]) });
+  /** @type {GridColumn[]} */
   const columnsShown = [
     { name: "group", title: "group", width: "minmax(100px, 2fr)", show: (place) => visible(all.group[place]) },
     number("size", "rollouts"), number("ended", "ended"), number("not_completed", "not completed", "118px"),
@@ -49,6 +62,7 @@ export const Groups = ({ id, params }) => {
     { name: "zero_spread", title: "all equal", width: "110px", show: (place) => (all.zero_spread[place] === "yes" ? html`<span class="bad">= no spread</span>` : "") },
     number("sampled_tokens", "sampled", "96px"),
   ];
+  /** @param {number} place */
   const open = (place) => {
     location.hash = address(["group", id, all.group[place]], { of: params.of });
   };
@@ -60,6 +74,6 @@ export const Groups = ({ id, params }) => {
       onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${counted(all.index.length, "group")}"
       file="${id}-groups.csv" columns=${all} names=${EXPORTED} order=${order}><${AnnotationChoice} known=${known} of=${of} /></${FilterBar}>
     <${Grid} label="groups" columns=${columnsShown} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
-      marked=${(place) => all.zero_spread[place] === "yes"}
-      onSelect=${setSelected} onOpen=${open} onSort=${(by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
+      marked=${(/** @type {number} */ place) => all.zero_spread[place] === "yes"}
+      onSelect=${setSelected} onOpen=${open} onSort=${(/** @type {string} */ by) => setParams({ sort: by === "index" ? "" : by })} /></div>`;
 };

@@ -3,23 +3,34 @@
 /** The kinds of time, in the order in which they are drawn. */
 export const KINDS = ["queued", "tokenizer", "model", "tools", "other", "running"];
 
+/** @type {[string, "tokenizer_ms" | "llm_ms" | "tools_ms"][]} */
 const SUMS = [["tokenizer", "tokenizer_ms"], ["model", "llm_ms"], ["tools", "tools_ms"]];
 
 /**
  * Adds to a page's columns what its lanes need: `start_ms` and `end_ms` (since the batch was accepted), `other_ms`,
  * `longest` (the kind that took most), and `parts` ([{ kind, from, to }]). In an ended rollout's lane the time of a kind is
  * one part, because a row has sums.
+ * @param {Pick<RowPage, "columns" | "created_ms" | "now_ms">} page
+ * @returns {LaneColumns}
  */
 export const lanesOf = ({ columns, created_ms: created, now_ms: now }) => {
-  const made = { start_ms: [], end_ms: [], other_ms: [], longest: [], parts: [] };
-  columns.index.forEach((_, place) => {
-    const of = (name) => columns[name]?.[place] ?? null;
-    const lane = laneOf(of, created, now);
-    for (const name of Object.keys(made)) made[name].push(lane[name]);
-  });
-  return { ...columns, ...made };
+  const lanes = columns.index.map((_, place) => laneOf((name) => columns[name]?.[place] ?? null, created, now));
+  return {
+    ...columns,
+    start_ms: lanes.map((lane) => lane.start_ms),
+    end_ms: lanes.map((lane) => lane.end_ms),
+    other_ms: lanes.map((lane) => lane.other_ms),
+    longest: lanes.map((lane) => lane.longest),
+    parts: lanes.map((lane) => lane.parts),
+  };
 };
 
+/**
+ * @param {<K extends keyof RowColumns>(name: K) => RowColumns[K][number] | null} of
+ * @param {number} created
+ * @param {number} now
+ * @returns {{ start_ms: number | null, end_ms: number | null, other_ms: number | null, longest: string | null, parts: LanePart[] }}
+ */
 const laneOf = (of, created, now) => {
   const status = of("status");
   const ended = of("ended_ms");
@@ -30,7 +41,8 @@ const laneOf = (of, created, now) => {
   }
   const total = of("total_ms") ?? 0;
   const end = Math.max(0, ended === null ? (of("queued_ms") ?? 0) + total : ended - created);
-  const start = Math.min(end, Math.max(0, of("claimed_ms") === null ? end - total : of("claimed_ms") - created));
+  const claimed = of("claimed_ms");
+  const start = Math.min(end, Math.max(0, claimed === null ? end - total : claimed - created));
   const sums = SUMS.map(([kind, name]) => ({ kind, ms: of(name) ?? 0 }));
   const known = sums.reduce((sum, { ms }) => sum + ms, 0);
   // Clocks differ by some milliseconds, so the sums may be more than the time between claim and end.
@@ -38,7 +50,7 @@ const laneOf = (of, created, now) => {
   const other = Math.max(0, end - start - known);
   const parts = [{ kind: "queued", from: 0, to: start }];
   for (const { kind, ms } of [...sums, { kind: "other", ms: other }]) {
-    const from = parts.at(-1).to;
+    const from = parts[parts.length - 1].to;
     parts.push({ kind, from, to: from + (kind === "other" ? ms : ms * scale) });
   }
   const longest = [{ kind: "queued", ms: start }, ...sums, { kind: "other", ms: other }].reduce((one, two) => (two.ms > one.ms ? two : one)).kind;
@@ -48,17 +60,22 @@ const laneOf = (of, created, now) => {
 /**
  * The last twentieth of the rollouts to end, at least one: { places, cut, last, share }. `cut` is when all others had
  * ended, `share` the part of the batch's time that the last ones took alone. Null with less than three that have ended.
+ * @param {(number | null)[]} ends
  */
 export const stragglersOf = (ends) => {
-  const order = ends.map((_, place) => place).filter((place) => ends[place] !== null).sort((a, b) => ends[a] - ends[b]);
+  const order = ends.flatMap((end, place) => (end === null ? [] : [{ end, place }])).sort((one, other) => one.end - other.end);
   if (order.length < 3) return null;
   const late = Math.max(1, Math.floor(order.length / 20));
-  const cut = ends[order[order.length - late - 1]];
-  const last = ends[order.at(-1)];
-  return { places: new Set(order.slice(-late)), cut, last, share: last > 0 ? (last - cut) / last : 0 };
+  const cut = order[order.length - late - 1].end;
+  const last = order[order.length - 1].end;
+  return { places: new Set(order.slice(-late).map(({ place }) => place)), cut, last, share: last > 0 ? (last - cut) / last : 0 };
 };
 
-/** The parts of one rollout's lane by turn, from its turns' own times; empty where they are not known. */
+/**
+ * The parts of one rollout's lane by turn, from its turns' own times; empty where they are not known.
+ * @param {Turn} turn
+ * @returns {LanePart[]}
+ */
 export const turnParts = (turn) => {
   if (typeof turn.start_ms !== "number" || typeof turn.llm_ms !== "number") return [];
   const asked = turn.start_ms + turn.llm_ms;

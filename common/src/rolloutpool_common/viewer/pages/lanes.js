@@ -9,13 +9,15 @@ import { FilterBar } from "./parts.js";
 import { cell, counted, duration, figure, percent, state } from "./text.js";
 
 const WORTH_SAYING = 0.1; // Of the batch's time.
+/** @type {Pick<RowPage, "columns" | "created_ms" | "now_ms">} */
 const EMPTY = { columns: { index: [] }, created_ms: 0, now_ms: 0 };
 const EXPORTED = ["uid", "rollout_id", "status", "start_ms", "end_ms", "queued_ms", "tokenizer_ms", "llm_ms", "tools_ms", "other_ms", "longest", "worker"];
 
+/** @param {{ id: string, params: Params }} props */
 export const Lanes = ({ id, params }) => {
   const { batch, page, error } = useBatch(id);
   const [selected, setSelected] = useState(-1);
-  const search = useRef(null);
+  const search = useRef(/** @type {HTMLInputElement | null} */ (null));
   const where = params.where ?? "";
   const sort = params.sort ?? "-end_ms";
   const all = useMemo(() => lanesOf(page ?? EMPTY), [page]);
@@ -23,6 +25,7 @@ export const Lanes = ({ id, params }) => {
   const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
   const end = useMemo(() => all.parts.reduce((most, parts) => Math.max(most, parts.at(-1)?.to ?? 0), 0), [all]);
   const worth = late !== null && late.share >= WORTH_SAYING;
+  /** @type {GridColumn[]} */
   const columns = [
     { name: "index", title: "#", width: "64px", number: true, show: (place) => figure(all.index[place]) },
     { name: "rollout_id", title: "rollout", width: "minmax(90px, 1fr)", show: (place) => cell(all.rollout_id?.[place]) },
@@ -42,5 +45,5 @@ export const Lanes = ({ id, params }) => {
       onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${figure(all.index.length)} rollouts"
       file="${id}-lanes.csv" columns=${all} names=${EXPORTED} order=${order} />
     <${Grid} label="lanes" columns=${columns} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
-      onSelect=${setSelected} onOpen=${(place) => { location.hash = address(["rollout", all.uid[place]]); }} onSort=${(by) => setParams({ sort: by === "-end_ms" ? "" : by })} /></div>`;
+      onSelect=${setSelected} onOpen=${(/** @type {number} */ place) => { location.hash = address(["rollout", all.uid?.[place] ?? ""]); }} onSort=${(/** @type {string} */ by) => setParams({ sort: by === "-end_ms" ? "" : by })} /></div>`;
 };

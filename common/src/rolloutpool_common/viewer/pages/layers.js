@@ -1,6 +1,6 @@
 // What tokens can be coloured by. No layer needs colour: each has underlines, fills or words of its own.
 import { figure, visible } from "./text.js";
-import { divide } from "./tokens.js";
+import { blocksOf, divide } from "./tokens.js";
 
 /** Key, name in the address, and what it is called. */
 export const LAYERS = [
@@ -11,9 +11,15 @@ export const LAYERS = [
   ["0", "plain", "nothing"],
 ];
 
-/** What the classes of a layer mean: [class of the run, class of the token, words]. */
+/**
+ * What the classes of a layer mean: [class of the run, class of the token, words].
+ * @param {string} layer
+ * @param {string[]} versions
+ * @returns {string[][]}
+ */
 export const legendOf = (layer, versions) => LEGENDS[layer] ?? versions.slice(0, 6).map((version, at) => [`s m v${at}`, "", visible(version)]);
 
+/** @type {{ [layer: string]: string[][] }} */
 const LEGENDS = {
   mask: [["s m", "", "mask 1: trained"], ["s u", "", "sampled, not trained"], ["g u", "", "mask 0"]],
   kind: [["s m", "", "sampled by the policy"], ["g u", "", "template and tools"], ["c u", "", "end of a turn that sampled none"], ["o u", "", "prompt"]],
@@ -27,6 +33,8 @@ const OLD = / ?\ba\d\b/;
 /**
  * The scale of a stream: { low, high, zero }. With values on both sides of 0 its middle is 0 and its sides are of one
  * length, so that sign and size can both be seen.
+ * @param {(number | null)[][]} lists
+ * @returns {Scale | null}
  */
 export const scaleOf = (lists) => {
   let low = Infinity;
@@ -43,19 +51,32 @@ export const scaleOf = (lists) => {
   return { low: -side, high: side, zero: true };
 };
 
+/**
+ * @param {number} value
+ * @param {Scale} scale
+ */
 const classOf = (value, { low, high }) => (high === low ? 2 : Math.min(STEPS - 1, Math.floor((STEPS * (value - low)) / (high - low))));
 
-/** What the classes of a stream mean. */
+/**
+ * What the classes of a stream mean.
+ * @param {Scale} scale
+ */
 export const streamLegend = ({ low, high }) => {
   if (low === high) return [["s m", "a2", `all ${figure(low)}`]];
   const width = (high - low) / STEPS;
   return Array.from({ length: STEPS }, (_, at) => ["s m", `a${at}`, `${figure(low + at * width)} … ${figure(low + (at + 1) * width)}`]);
 };
 
-/** Gives each token of a drawn sample the class of its value; without a scale takes the classes away. */
+/**
+ * Gives each token of a drawn sample the class of its value; without a scale takes the classes away.
+ * @param {HTMLElement} box
+ * @param {Sample} sample
+ * @param {(number | null)[] | null | undefined} values
+ * @param {Scale | null} scale
+ */
 export const paintStream = (box, sample, values, scale) => {
   const prompt = sample.prompt_ids.length;
-  for (const block of box.querySelectorAll(".block")) {
+  for (const block of blocksOf(box)) {
     const start = Number(block.dataset.start) - prompt;
     if (start < 0) continue;
     const held = values?.slice(start, start + Number(block.dataset.n)) ?? [];

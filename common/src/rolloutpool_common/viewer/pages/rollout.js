@@ -1,6 +1,6 @@
 // One rollout: how it went, then every token with its origin, beside its messages.
 import { html, useEffect, useMemo } from "./vendor/htm_preact.js";
-import { address, batchOf, replaceAddress } from "./address.js";
+import { address, replaceAddress } from "./address.js";
 import { CARRIED, useAnswer } from "./api.js";
 import { Waiting } from "./batch.js";
 import { save } from "./export.js";
@@ -14,16 +14,26 @@ import { counted, duration, figure, state, visible } from "./text.js";
 const EVERY = 3000;
 const NO_DRIFT = ["none", "unverified", "edited"];
 
-/** Fetches a rollout, again until it has ended: { view, result, error }. */
+/**
+ * Fetches a rollout, again until it has ended: { view, result, error }.
+ * @param {string | null} uid
+ * @returns {{ view: RolloutView | null, result: Result | null, error: Fault | null }}
+ */
 export const useRollout = (uid) => {
-  const answer = useAnswer(`/v1/rollouts/${encodeURIComponent(uid)}`, (data) => (data?.result ? 0 : EVERY));
+  /** @type {Asked<RolloutView>} */
+  const answer = useAnswer(uid !== null && `/v1/rollouts/${encodeURIComponent(uid)}`, (data) => (data?.result ? 0 : EVERY));
   return { view: answer.data, result: answer.data?.result ?? null, error: answer.error };
 };
 
-/** Uids of a rollout's group in their order; without a group of those beside it in the batch. */
+/**
+ * Uids of a rollout's group in their order; without a group of those beside it in the batch.
+ * @param {RolloutView | null} view
+ * @returns {string[]}
+ */
 const useSiblings = (view) => {
   const group = view?.group;
-  const path = group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
+  const path = view && group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
+  /** @type {Asked<RowPage>} */
   const { data } = useAnswer(CARRIED ? null : path);
   if (!view || CARRIED) return [];
   const uids = data?.columns.uid ?? [];
@@ -31,7 +41,10 @@ const useSiblings = (view) => {
   return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0).map((index) => `${view.batch_id}-${index}`);
 };
 
-/** The head that all views of a rollout have. */
+/**
+ * The head that all views of a rollout have.
+ * @param {{ uid: string, view: RolloutView | null, error: Fault | null, params: Params, current: string }} props
+ */
 export const RolloutHead = ({ uid, view, error, params, current }) => {
   const keep = { group: params.group };
   useEffect(() => {
@@ -39,13 +52,17 @@ export const RolloutHead = ({ uid, view, error, params, current }) => {
     if (view && view.uid !== uid) replaceAddress(address([current === "proof" ? "proof" : "rollout", view.uid], params));
   }, [view?.uid]);
   const siblings = useSiblings(view);
-  const at = siblings.indexOf(view?.uid);
+  const at = siblings.indexOf(view?.uid ?? "");
   const kind = current === "proof" ? "proof" : "rollout";
   const [before, after] = at < 0 ? [] : [siblings[at - 1], siblings[at + 1]];
-  const go = (to) => to && (location.hash = address([kind, to], { ...keep, colour: params.colour }));
+  /** @param {string | undefined} to */
+  const go = (to) => {
+    if (to) location.hash = address([kind, to], { ...keep, colour: params.colour });
+  };
   const other = after ?? before;
-  const compare = other && address(["compare", view.uid, other]);
-  useKeys({ n: () => go(after), p: () => go(before), c: () => compare && (location.hash = compare) });
+  const compare = view && other && address(["compare", view.uid, other]);
+  useKeys({ n: () => go(after), p: () => go(before), c: () => { if (compare) location.hash = compare; } });
+  /** @type {[string, string][]} */
   const tabs = [["tokens", address(["rollout", uid], keep)], ["proof", address(["proof", uid], keep)]];
   return html`<div><h1>${visible(view?.rollout_id ?? uid)}</h1>
     <p class="soft"><code>${visible(uid)}</code>${view?.group != null && html`<span> in group ${CARRIED ? visible(view.group) : html`<a href=${address(["group", view.batch_id, view.group])}>${visible(view.group)}</a>`}</span>`}
@@ -59,10 +76,13 @@ export const RolloutHead = ({ uid, view, error, params, current }) => {
     <${Tabs} label="views of this rollout" tabs=${tabs} current=${current} /></div>`;
 };
 
+/** @param {{ uid: string, params: Params }} props */
 export const Rollout = ({ uid, params }) => {
   const { view, result, error } = useRollout(uid);
   const path = `/v1/rollouts/${encodeURIComponent(view?.uid ?? uid)}`;
+  /** @type {Asked<RolloutHistory>} */
   const history = useAnswer(view && `${path}/history`, () => (result ? 0 : EVERY));
+  /** @type {Asked<Annotations>} */
   const annotations = useAnswer(result && `${path}/annotations`);
   const said = annotations.data;
   const known = Boolean(said || annotations.error);
@@ -77,8 +97,10 @@ export const Rollout = ({ uid, params }) => {
       : html`<p>…</p>`}<${Messages} messages=${result.messages} /></div>`}</div>`;
 };
 
+/** @type {Streams} */
 const NOTHING = {};
 
+/** @param {{ result: Result, scalars: { [name: string]: number } }} props */
 const Facts = ({ result, scalars }) => {
   const { failure, spans } = result;
   return html`<div><p class="chips"><span class="chip ${result.status === "completed" ? "" : "bad"}">${state(result.status)}</span>
@@ -96,9 +118,11 @@ const Facts = ({ result, scalars }) => {
       <dt>worker</dt><dd>${visible(result.worker ?? "none")}, attempt ${figure(result.attempt)}</dd></dl></div>`;
 };
 
+/** @param {{ history: RolloutHistory }} props */
 const History = ({ history }) => {
   const told = history.attempts.some((attempt) => attempt.reason) || history.not_before_ms;
   if (!told && history.attempts.length < 2) return null;
+  /** @param {number | null} ms */
   const since = (ms) => (ms == null ? "" : duration(ms - history.accepted_ms));
   return html`<details open=${history.status !== "completed"}><summary>History: ${counted(history.attempts.length, "attempt")}</summary>
     <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
@@ -106,8 +130,10 @@ const History = ({ history }) => {
       <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td>${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
 };
 
+/** @param {Turn["tools"][number]} call */
 const tool = ({ name, ms, ok }) => `${visible(name)} ${ok ? "✓" : "✕"} ${duration(ms)}`;
 
+/** @param {{ result: Result }} props */
 const Turns = ({ result }) => {
   const { turns, spans, uid } = result;
   const parts = useMemo(() => turns.map(turnParts), [turns]);
@@ -126,8 +152,10 @@ const Turns = ({ result }) => {
       <td class=${NO_DRIFT.includes(turn.drift) ? "" : "drift"}>${NO_DRIFT.includes(turn.drift) ? visible(turn.drift) : html`<a class="drift" href=${address(["proof", uid])}>≠ ${visible(turn.drift)}</a>`}</td></tr>`)}</tbody></table></div></details>`;
 };
 
+/** @param {Result["messages"][number]["content"]} content */
 const said = (content) => (typeof content === "string" ? content : JSON.stringify(content, null, 1));
 
+/** @param {{ messages: Result["messages"] }} props */
 const Messages = ({ messages }) =>
   html`<aside aria-label="messages"><h2>${counted(messages.length, "message")}</h2>${messages.map((message, at) => html`<details key=${at} class="message" open=${at > messages.length - 6}>
     <summary><b>${visible(message.role)}</b> <span class="soft">${message.tool_call_id ? `answers ${visible(message.tool_call_id)}` : ""}</span></summary>

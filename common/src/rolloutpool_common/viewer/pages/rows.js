@@ -3,45 +3,80 @@
 
 const CONDITION = /^([a-z_]+(?:\.[A-Za-z0-9_.-]+)?)(>=|<=|!=|=|>|<|~)(.*)$/s;
 const SEARCHED = ["rollout_id", "uid", "group", "message", "category", "worker"];
+/** @type {{ [operator: string]: (a: number, b: number) => boolean }} */
 const ORDER = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b };
 
+/**
+ * A column by a name that is known only now; undefined where there is none.
+ * @param {object} columns
+ * @param {string} name
+ * @returns {Cell[] | undefined}
+ */
+export const columnOf = (columns, name) => (Object.hasOwn(columns, name) ? /** @type {{ [name: string]: Cell[] }} */ (columns)[name] : undefined);
+
+/** @param {Cell} value */
 const asText = (value) => (value == null ? "" : Array.isArray(value) ? value.join("+") : String(value));
 
-/** Makes a test of a place in the columns from a text; throws an Error that says what is wrong with it. */
+/**
+ * Makes a test of a place in the columns from a text; throws an Error that says what is wrong with it.
+ * @param {string} text
+ * @param {object} columns
+ * @returns {(place: number) => boolean}
+ */
 export const parseFilter = (text, columns) => {
   const tests = text.split(/\s+/).filter(Boolean).map((word) => parseWord(word, columns));
   return (place) => tests.every((test) => test(place));
 };
 
+/**
+ * @param {string} word
+ * @param {object} columns
+ * @returns {(place: number) => boolean}
+ */
 const parseWord = (word, columns) => {
   const [, field, operator, value] = CONDITION.exec(word) ?? [];
   if (!field) {
     const sought = word.toLowerCase();
-    const texts = SEARCHED.map((name) => columns[name]).filter(Boolean);
+    const texts = SEARCHED.flatMap((name) => [columnOf(columns, name) ?? []]);
     return (place) => texts.some((column) => column[place] != null && String(column[place]).toLowerCase().includes(sought));
   }
-  const column = columns[field];
+  const column = columnOf(columns, field);
   if (!column) throw new Error(`${field} is no field; there are ${Object.keys(columns).join(", ")}`);
   if (ORDER[operator]) {
     const limit = Number(value);
     if (value === "" || Number.isNaN(limit)) throw new Error(`${operator} compares numbers`);
-    return (place) => typeof column[place] === "number" && ORDER[operator](column[place], limit);
+    return (place) => {
+      const held = column[place];
+      return typeof held === "number" && ORDER[operator](held, limit);
+    };
   }
-  if (operator === "~") return (place) => column[place] != null && typeof column[place] !== "number" && column[place].includes(value);
+  if (operator === "~")
+    return (place) => {
+      const held = column[place];
+      return Array.isArray(held) ? held.some((entry) => entry === value) : typeof held === "string" && held.includes(value);
+    };
   const values = new Set(value.split(","));
   return (place) => values.has(asText(column[place])) === (operator === "=");
 };
 
-/** Puts the places that pass in order: `-` in front of the field is the largest first; null comes last. */
+/**
+ * Puts the places that pass in order: `-` in front of the field is the largest first; null comes last.
+ * @param {object} columns
+ * @param {string} filter
+ * @param {string} sort
+ */
 export const choose = (columns, filter, sort) => {
-  const total = columns.index?.length ?? 0;
+  const index = columnOf(columns, "index") ?? [];
   const passes = parseFilter(filter, columns);
   const name = sort.replace(/^-/, "");
-  const column = columns[name] ?? columns.index;
-  const key = (value) => (Array.isArray(value) ? value.length : value);
+  const column = columnOf(columns, name) ?? index;
+  /** @param {Cell} value */
+  const key = (value) => (Array.isArray(value) ? value.length : (value ?? ""));
+  /** @type {number[]} */
   const withValue = [];
+  /** @type {number[]} */
   const without = [];
-  for (let place = 0; place < total; place++) if (passes(place)) (column[place] == null ? without : withValue).push(place);
+  for (let place = 0; place < index.length; place++) if (passes(place)) (column[place] == null ? without : withValue).push(place);
   const keys = column.map(key);
   const down = sort.startsWith("-") ? -1 : 1;
   withValue.sort((a, b) => (keys[a] < keys[b] ? -down : keys[a] > keys[b] ? down : a - b));

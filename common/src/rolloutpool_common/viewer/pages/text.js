@@ -6,19 +6,28 @@ const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f]/g;
 // Format characters, half characters, private and unassigned ones, except for two joiners that words and emoji need.
 const HIDDEN = /(?![\u200c\u200d])[\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u0080-\u009f]/gu;
 
-/** Makes text of which nothing is hidden: control characters get a picture, all others that are not seen a name. */
+/**
+ * Makes text of which nothing is hidden: control characters get a picture, all others that are not seen a name.
+ * @param {unknown} value
+ */
 export const visible = (value) => {
   const text = String(value ?? "");
   if (PLAIN.test(text)) return text;
   return text
     .replace(CONTROL, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))))
-    .replace(HIDDEN, (c) => `\u27e8U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+    .replace(HIDDEN, (c) => `\u27e8U+${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 };
 
-/** A number with thin groups; empty for null. */
+/**
+ * A number with thin groups; empty for null.
+ * @param {unknown} value
+ */
 export const figure = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : "");
 
-/** Milliseconds as a person says them. */
+/**
+ * Milliseconds as a person says them.
+ * @param {unknown} ms
+ */
 export const duration = (ms) => {
   if (typeof ms !== "number") return "";
   if (ms < 1000) return `${Math.round(ms)} ms`;
@@ -27,18 +36,32 @@ export const duration = (ms) => {
   return `${(ms / 3_600_000).toFixed(1)} h`;
 };
 
-/** A share as a percentage. */
+/**
+ * A share as a percentage.
+ * @param {number} share
+ */
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
-/** A count with its noun: `1 turn`, `2 turns`. */
+/**
+ * A count with its noun: `1 turn`, `2 turns`.
+ * @param {number} count
+ * @param {string} noun
+ */
 export const counted = (count, noun) => `${figure(count)} ${noun}${count === 1 ? "" : "s"}`;
 
+/** @type {{ [state: string]: string }} */
 const MARKS = { completed: "✓", failed: "✕", expired: "◷", cancelled: "⊘", running: "▶", queued: "…", complete: "✓" };
 
-/** A state with its mark, so that it can be told without colour. */
-export const state = (name) => `${MARKS[name] ?? "?"} ${visible(name)}`;
+/**
+ * A state with its mark, so that it can be told without colour.
+ * @param {string | null | undefined} name
+ */
+export const state = (name) => `${MARKS[name ?? ""] ?? "?"} ${visible(name)}`;
 
-/** Any value of a column, in a cell. */
+/**
+ * Any value of a column, in a cell.
+ * @param {unknown} value
+ */
 export const cell = (value) => {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return figure(value);
