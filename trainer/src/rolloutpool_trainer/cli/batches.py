@@ -249,11 +249,15 @@ def _commonest(reasons: Counter[str]) -> str:
 
 
 def _wait(wait: "Waiting") -> str:
+    if wait.endpoint is None:
+        return f"{wait.message} ({wait.rollouts:,} rollouts)"
+    # The worker that reported last knows of its own rollouts only.
+    of = f"{wait.rollouts:,} rollout{'' if wait.rollouts == 1 else 's'} of one worker"
     # Of a call that has no answer yet, none has failed.
     if wait.next_try is None or not wait.tries:
-        return f"{wait.message} ({wait.rollouts:,} rollouts)"
+        return f"{wait.message} ({of})"
     seconds = max((wait.next_try - datetime.now(UTC)).total_seconds(), 0.0)
-    return f"{wait.message} ({wait.rollouts:,} rollouts, {wait.tries:,} tries of one; next in {seconds:.0f} s)"
+    return f"{wait.message} ({of}; {wait.tries:,} tries of one, next in {seconds:.0f} s)"
 
 
 def _reasons(batch: "Batch", state: "BatchStatus") -> Counter[str]:

@@ -56,7 +56,7 @@ class Breakers:
             return
         now = self._clock()
         if now < port.retry_at:
-            raise TrainerDown(f"{origin} refused {port.in_a_row} connections in a row: {TrainerDown.__doc__}")
+            raise TrainerDown(f"{origin} refused {port.in_a_row} connections in a row, so its rollouts wait for it")
         # This caller may try. Until it reports, the others are refused.
         port.retry_at = now + OPEN_SECONDS
 
