@@ -22,9 +22,10 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 # Each has an environment of its own, because their packages do not go together.
-TRAINERS := verifiers marin trl
+TRAINERS := verifiers marin osmosis trl
 # What needs a newer Python is left out where there is none.
 PYTHON_marin := python3.12
+PYTHON_osmosis := python3.12
 KEEP ?=
 PROMETHEUS ?=
 QUICK ?=

@@ -69,6 +69,7 @@ def plain_result(claim: Claim, **changes: Any) -> RolloutResult:
         "batch_id": claim.batch_id,
         "index": claim.index,
         "group": claim.spec.group,
+        "labels": claim.spec.labels,
         "metadata": claim.spec.metadata,
         "status": RolloutStatus.COMPLETED,
         "finish_reason": FinishReason.STOP,

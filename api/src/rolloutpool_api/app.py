@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.body import BodyLimit
-from rolloutpool_api.errors import V1_PATHS, ApiError, Rejected, answer, answer_error, answer_store_error
+from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, answer_store_error, has_v1_shape
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.request_metrics import RequestMetrics
@@ -34,6 +34,7 @@ from rolloutpool_api.routes import (
     history,
     metrics,
     operations,
+    osmosis,
     rollouts,
     rows,
     runs,
@@ -115,7 +116,7 @@ def _application(
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (
         *(batch_list, batches, rows, annotations, history, runs),
-        *(operations, rollouts, tokenizers, tools, metrics),
+        *(operations, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)
@@ -149,7 +150,7 @@ async def _unreadable(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = str(error.detail)
-    if error.status_code == 404 and request.url.path not in V1_PATHS:
+    if error.status_code == 404 and not has_v1_shape(request.url.path):
         message = "there is nothing at this path; `/docs` lists what there is"
     return answer(request.url.path, error.status_code, message, headers=error.headers)
 
@@ -157,7 +158,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     """Protocol v1's 422 is FastAPI's own; elsewhere the faults of a query or header are listed as those of a body."""
     assert isinstance(error, RequestValidationError)
-    if request.url.path in V1_PATHS:
+    if has_v1_shape(request.url.path):
         # A body of another content type is echoed as it came, and need not be text.
         detail = jsonable_encoder(error.errors(), custom_encoder={bytes: lambda raw: raw.decode(errors="replace")})
         return JSONResponse({"detail": detail}, status_code=422)

@@ -25,6 +25,7 @@ __all__ = [
     "FROM_BYTES",
     "TAKES_LARGE",
     "BodyLimit",
+    "StrictRequest",
     "StrictRoute",
     "check_kind",
     "off_loop",

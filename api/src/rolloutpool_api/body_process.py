@@ -33,7 +33,7 @@ from rolloutpool_api.errors import BodyTooCostly, ReaderEnded
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_api.spool import Spool
 
-__all__ = ["LENGTH_BYTES", "BodyProcess", "ForwardedRequest", "ReaderReply", "V1Ticket", "frame"]
+__all__ = ["LENGTH_BYTES", "TICKET_TYPE", "BodyProcess", "ForwardedRequest", "ReaderReply", "V1Ticket", "frame"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -47,6 +47,8 @@ MEMORY_AT_REST = 150_000_000
 WEIGH_SECONDS = 0.05
 """In this time the parser takes 50 MB at most."""
 LENGTH_BYTES = 8
+TICKET_TYPE = "application/x-v1-ticket"
+"""The content type of a `V1Ticket`. `POST /rollout` has an answer with 202 too, on the Osmosis wire."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class ReaderReply:
 
     status: int
     headers: list[tuple[bytes, bytes]]
+
+    @property
+    def is_ticket(self) -> bool:
+        """Whether the body is a `V1Ticket`, whose rollout is to be waited for."""
+        return (b"content-type", TICKET_TYPE.encode()) in self.headers
 
 
 def frame(content: object) -> tuple[bytes, bytes]:

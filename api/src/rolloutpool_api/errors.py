@@ -18,8 +18,8 @@
         ├── ReaderEnded          503
         └── ShuttingDown         503
 
-A docstring is the default message. Protocol v1's paths answer `{"detail": …}`, as FastAPI does, all others
-`{"error": {"message": …, …}}`. A bad request never ends in a 500.
+A docstring is the default message. The paths of protocol v1 and of the Osmosis wire answer `{"detail": …}`, as FastAPI
+does, all others `{"error": {"message": …, …}}`. A bad request never ends in a 500.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,9 +53,15 @@ __all__ = [
     "answer",
     "answer_error",
     "answer_store_error",
+    "has_v1_shape",
 ]
 
 V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
+
+
+def has_v1_shape(at: str) -> bool:
+    """Whether errors at this path have protocol v1's shape; those of the Osmosis wire have it too."""
+    return at in V1_PATHS or at.startswith("/rollout/")
 
 
 class ApiError(RolloutPoolError):
@@ -228,7 +234,7 @@ def answer(
         extra: Further fields of the error; protocol v1's shape has no place for them.
         headers: Of the answer.
     """
-    body = {"detail": message} if at in V1_PATHS else {"error": {"message": message, **(extra or {})}}
+    body = {"detail": message} if has_v1_shape(at) else {"error": {"message": message, **(extra or {})}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 

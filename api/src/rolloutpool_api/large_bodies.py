@@ -113,7 +113,7 @@ class LargeBodies:
             async with services.slots:
                 services.raise_if_stopping()
                 reply, spool = await self._forward(scope, begun, receive)
-                if reply.status == 202:
+                if reply.is_ticket:
                     with spool:
                         ticket = V1Ticket(**orjson.loads(spool.read()))
                     await synchronous.wait_for_end(services, ticket)

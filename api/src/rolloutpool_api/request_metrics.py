@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_api.body import TAKES_LARGE
-from rolloutpool_api.errors import V1_PATHS
+from rolloutpool_api.errors import has_v1_shape
 from rolloutpool_common.process.metrics import HTTP_REQUESTS, HTTP_SECONDS
 
 __all__ = ["RequestMetrics"]
@@ -64,4 +64,4 @@ def _route_of(scope: Scope) -> str:
 
 
 def _waits(scope: Scope, route: str) -> bool:
-    return route in V1_PATHS or route.endswith("/events") or b"wait" in scope.get("query_string", b"")
+    return has_v1_shape(route) or route.endswith("/events") or b"wait" in scope.get("query_string", b"")

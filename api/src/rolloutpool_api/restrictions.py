@@ -13,6 +13,7 @@ from rolloutpool_api.fault_list import path
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import SecretsUnkept
@@ -59,6 +60,15 @@ class Restrictions:
             yield "callback_api_key", _UNKEPT
         if fault := self.refuse_messages(request.messages):
             yield "messages", fault
+
+    def check_osmosis(self, request: OsmosisRequest) -> Iterator[tuple[str, str]]:
+        """Yields field and fault of what a `POST /rollout` on the Osmosis wire breaks."""
+        if verdict := self.targets.refuse_url(request.chat_completions_url):
+            yield "chat_completions_url", verdict
+        if request.llm_api_key and not self.keeps_secrets:
+            yield "llm_api_key", _UNKEPT
+        if fault := self.refuse_messages(request.initial_messages):
+            yield "initial_messages", fault
 
     def refuse_messages(self, messages: Any) -> str | None:
         """Says why a rollout may not begin with these messages; None if it may."""

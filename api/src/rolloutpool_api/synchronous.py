@@ -21,7 +21,7 @@ import structlog
 from fastapi import Response
 
 from rolloutpool_api.body import off_loop
-from rolloutpool_api.body_process import V1Ticket
+from rolloutpool_api.body_process import TICKET_TYPE, V1Ticket
 from rolloutpool_api.errors import Conflict
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import plan_v1
@@ -79,7 +79,7 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Res
 async def submit_only(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
     """Submits one rollout, as `run` does, and returns its `V1Ticket` as JSON with status 202."""
     ticket = await _submit(services, request, _plan(services, request, owner))
-    return Response(orjson.dumps(ticket), status_code=202, media_type="application/json")
+    return Response(orjson.dumps(ticket), status_code=202, media_type=TICKET_TYPE)
 
 
 async def wait_for_end(services: ApiServices, ticket: V1Ticket) -> None:

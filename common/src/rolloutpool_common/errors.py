@@ -30,6 +30,7 @@ them. So the code that retries a call and the code that requeues a rollout alway
             ├── EnvironmentFault
             │   ├── EnvironmentLost
             │   └── EnvironmentDiverged
+            ├── LeaseExpired
             ├── PoisonRollout
             └── WorkerFault
 
@@ -52,6 +53,7 @@ __all__ = [
     "EnvironmentLost",
     "InfraFault",
     "InjectionRefused",
+    "LeaseExpired",
     "MaskDisproved",
     "MaskImpossible",
     "PoisonRollout",
@@ -341,6 +343,13 @@ class EnvironmentDiverged(EnvironmentFault):
     def __init__(self, message: str | None = None) -> None:
         """Never retryable."""
         super().__init__(message, retryable=False)
+
+
+class LeaseExpired(InfraFault):
+    """The polling lease expired: nobody asked for the result in time."""
+
+    boundary = Boundary.TRAINER
+    category = Category.LEASE_EXPIRED
 
 
 class PoisonRollout(InfraFault):

@@ -142,6 +142,8 @@ class Category(StrEnum):
     """The session ended with its worker, and the environment declares that it cannot be made again."""
     ENVIRONMENT_DIVERGED = "environment_diverged"
     """A fresh session answered journaled calls otherwise than the first one did."""
+    LEASE_EXPIRED = "lease_expired"
+    """Nobody asked for its result in time, so the pool ended it (the Osmosis wire)."""
     POISON = "poison"
     """Its worker died repeatedly, also when the rollout ran alone in a process."""
     QUARANTINED = "quarantined"

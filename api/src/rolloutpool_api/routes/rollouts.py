@@ -1,5 +1,7 @@
 """Single rollouts: `POST /rollout` of protocol v1, and each rollout under `/v1/rollouts`.
 
+What else comes to `POST /rollout` is the Osmosis wire's, and goes to `routes/osmosis.py`.
+
 A rollout is found by its uid, or by the rollout_id that its caller gave it. If several have one rollout_id, the newest
 is meant.
 """
@@ -13,11 +15,13 @@ from rolloutpool_api.access import Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
+from rolloutpool_api.routes.osmosis import RouteByWire
 from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.checks import check_rollout_id
 from rolloutpool_common.protocol.errors import V1ErrorBody
 from rolloutpool_common.protocol.ids import has_form_of_our_ids
+from rolloutpool_common.protocol.osmosis.response import OsmosisAccepted
 from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
@@ -26,6 +30,7 @@ from rolloutpool_common.security.api_keys import GUEST
 __all__ = ["router"]
 
 # v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
+_posted = APIRouter(route_class=RouteByWire, strict_content_type=False)
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
 
 
@@ -34,12 +39,13 @@ RolloutName = Annotated[
 ]
 
 
-@router.post(
+@_posted.post(
     "/rollout",
     tags=["protocol v1"],
     summary="Run one rollout and wait for it",
     response_model=RolloutResponse,
     responses={
+        202: {"model": OsmosisAccepted, "description": "Accepted: the body is of the Osmosis wire v3.3"},
         400: {"model": V1ErrorBody, "description": "The body can't be decoded"},
         409: {"model": V1ErrorBody, "description": "The rollout_id is in use with another body"},
         413: {"model": V1ErrorBody, "description": "The body is too large"},
@@ -61,6 +67,9 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
         fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
         raise RequestValidationError([fault]) from None
     return response
+
+
+router.include_router(_posted)
 
 
 # `:path`, because v1 allows any id, and a slash arrives here decoded.

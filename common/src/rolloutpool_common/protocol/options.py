@@ -170,6 +170,9 @@ class RolloutSpec(RunOptions):
     """Encrypted as it is stored; in plain text only in the worker that calls the trainer."""
     group: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    messages_only: bool = False
+    """Came over the Osmosis wire: `server_url` is the base URL of OpenAI's chat completions, which answers without ids.
+    So the result has messages and no samples."""
     v1: bool = False
     """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 

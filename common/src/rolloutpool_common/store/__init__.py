@@ -41,6 +41,7 @@ from rolloutpool_common.store.measures import PoolMeasures
 from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.pieces import Pieces
+from rolloutpool_common.store.polling_leases import LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
@@ -48,6 +49,7 @@ from rolloutpool_common.store.records import (
     Claim,
     ClaimRefused,
     NewBatch,
+    NewLease,
     NewRollout,
     ResultSlice,
     Submitted,
@@ -75,7 +77,9 @@ __all__ = [
     "ClaimRefused",
     "ForeignSchema",
     "IdempotencyKeyReused",
+    "LeaseOutcome",
     "NewBatch",
+    "NewLease",
     "NewRollout",
     "PoolStats",
     "Reconciliation",
@@ -93,6 +97,7 @@ __all__ = [
     "TooManyOpen",
     "Watch",
     "merge_spec",
+    "new_lease",
     "new_token",
 ]
 
@@ -108,6 +113,7 @@ class Store:
         self._connection = connection
         self._secrets = secrets
         self.rollouts = Rollouts(connection)
+        self.polling_leases = PollingLeases(connection, self.rollouts)
         self.batches = Batches(connection, self.rollouts, secrets)
         self.batch_lists = BatchLists(connection)
         self.batch_tokenizers = BatchTokenizers(connection)

@@ -95,6 +95,8 @@ class Batches:
             fields += ["push", push]
         if new.v1:
             fields += ["v1", 1]
+        if (lease := new.polling_lease) is not None:
+            fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
         if new.weight != 1:
             fields += ["weight", new.weight]
         if new.max_staleness is not None:

@@ -33,6 +33,8 @@ rp:rollout:{uid}:streams   list    records of annotations, one number for a toke
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name
+rp:polling_leases          zset    uid -> ms until which somebody must poll it again (`polling_leases.py`)
+rp:polled:{owner}          hash    the caller's name -> uid, of rollouts that have such a lease and have not ended
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
 rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
@@ -97,6 +99,7 @@ WORKERS = f"{PREFIX}workers"
 OBITUARIES = f"{PREFIX}obituaries"
 FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
+POLLING_LEASES = f"{PREFIX}polling_leases"
 DELAYED = f"{PREFIX}delayed"
 SUSPECTS = f"{PREFIX}suspects"
 ISOLATED = f"{PREFIX}isolated"
@@ -194,6 +197,11 @@ def pieces(tokenizer_sha256: str) -> str:
 def made_with(tokenizer_sha256: str, owner: str) -> str:
     """The batches of an owner with rollouts that this tokenizer made."""
     return f"{PREFIX}made_with:{tokenizer_sha256}:{owner}"
+
+
+def polled(owner: str) -> str:
+    """The rollouts of an owner that have a polling lease and have not ended."""
+    return f"{PREFIX}polled:{owner}"
 
 
 def published(priority: Priority) -> str:

@@ -18,8 +18,9 @@ What happens when a worker dies:
    put on the dead-letter list.
 
 About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
-rollouts that are due, ends rollouts whose deadline has passed, cancels batches that nobody reads (`leases.py`) and
-batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
+rollouts that are due, ends rollouts whose deadline has passed or that nobody polls (`polling_leases.py`),
+cancels batches that nobody reads (`leases.py`) and batches of runs that stay paused (`runs.py`), and deletes batches
+whose retention is over.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
+from rolloutpool_common.store.polling_leases import PollingLeases
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
@@ -78,6 +80,8 @@ class ReconciliationReport(NamedTuple):
     """Paused runs that nobody resumed, and that were ended."""
     deleted: int = 0
     """Batches."""
+    forsaken: int = 0
+    """Rollouts that nobody polled any more."""
 
 
 class Removal(NamedTuple):
@@ -101,6 +105,7 @@ class Reconciliation:
         self._runs = Runs(connection)
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
+        self._polling_leases = PollingLeases(connection, rollouts)
         self.process_id = uuid.uuid4().hex
         """Under which this process holds the leader's lock."""
 
@@ -114,15 +119,17 @@ class Reconciliation:
         if not await self._connection.script("lead", self.process_id, LEASE_MS):
             return ReconciliationReport(leader=False)
         # Each connection has run this script already, unless Redis took no writes at that moment.
-        check_version(named(await self._connection.script("epoch", SCHEMA_VERSION))["schema"])
+        redis = named(await self._connection.script("epoch", SCHEMA_VERSION))
+        check_version(redis["schema"])
         interrupted = await self._batches.interrupted_cancellations()
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired = await self._resume(), await self._expire()
         leases, pauses = await self._end_overdue(serving=serving and unbroken)
         deleted = await self._delete()
+        forsaken = await self._polling_leases.expire(redis["epoch"], serving=serving)
         self._unbroken = True
-        return ReconciliationReport(True, cancelled, resumed, expired, leases, pauses, deleted)
+        return ReconciliationReport(True, cancelled, resumed, expired, leases, pauses, deleted, forsaken)
 
     async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
         """Cancels what nobody reads and what nobody resumes; returns how many batches, and how many paused runs."""

@@ -32,6 +32,7 @@ __all__ = [
     "EndedRollout",
     "EndedSlice",
     "NewBatch",
+    "NewLease",
     "NewRollout",
     "ResultSlice",
     "Submitted",
@@ -102,6 +103,19 @@ class NewBatch:
     digest: str = ""
     """Digest of the request. The same idempotency key with another digest is refused."""
     v1: bool = False
+    """Came one by one over `POST /rollout`: listed apart from batches, and its key is forgotten soon after its end."""
+    polling_lease: "NewLease | None" = None
+    """With a lease, its one rollout is cancelled when nobody has asked for the result in time (`polling_leases.py`)."""
+
+
+@dataclass(frozen=True)
+class NewLease:
+    """The lease under which a rollout is submitted."""
+
+    digest: str
+    """sha256 of its token, in hex; the token itself is nowhere but with its holder."""
+    lasts_s: float
+    """Seconds from the submit, and from each look at the result."""
 
 
 class Submitted(NamedTuple):

@@ -16,6 +16,7 @@ from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.entries import Entry
+from rolloutpool_worker.conversation.chat_turn import ChatAsker
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.engine_turn import EngineAsker
 from rolloutpool_worker.conversation.history import History
@@ -24,7 +25,7 @@ from rolloutpool_worker.conversation.next_turn import TurnAsker
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.environments import SessionLife
-from rolloutpool_worker.policy import CallbackChannel, EngineChannel, MessageBytes
+from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel, MessageBytes
 from rolloutpool_worker.policy.callback import refuse_ambiguous
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
@@ -122,7 +123,7 @@ class Recorder:
             message=reply.message,
             entries=self._new_entries(),
             trainer=self._tokens.kind,
-            zero_logprobs=not any(reply.logprobs),
+            zero_logprobs=not any(reply.logprobs) and not self._claim.spec.messages_only,
             summary=summary,
             llm_ms=(time.perf_counter() - start) * 1000,
         )
@@ -280,8 +281,8 @@ class Recorder:
         return self._tokens.ledger.entries_since(self._journal.entries)
 
 
-def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack) -> TurnAsker | EngineAsker:
+def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack) -> TurnAsker | EngineAsker | ChatAsker:
     if isinstance(channel, EngineChannel):
         assert isinstance(tokens, EngineTokens)
         return EngineAsker(channel, tokens)
-    return TurnAsker(channel, tokens)
+    return ChatAsker(channel) if isinstance(channel, ChatChannel) else TurnAsker(channel, tokens)

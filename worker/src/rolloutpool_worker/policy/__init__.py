@@ -3,6 +3,7 @@
 | module | what it is |
 | --- | --- |
 | `callback` | one rollout's way to its trainer: writes a turn's request, repeats a failed call, parses the reply |
+| `chat` | the same for a controller of the Osmosis wire, which answers without ids |
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
@@ -21,6 +22,7 @@
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
+from rolloutpool_worker.policy.chat import ChatChannel
 from rolloutpool_worker.policy.engine import EngineChannel, LedgerPrompt
 from rolloutpool_worker.policy.engines import Engines
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
@@ -33,6 +35,7 @@ __all__ = [
     "AiohttpTransport",
     "Breakers",
     "CallbackChannel",
+    "ChatChannel",
     "Echo",
     "EchoText",
     "EngineChannel",

@@ -9,7 +9,7 @@ and the tail are new to the digest.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ class MessageBytes:
         copy._digest = self._digest.copy()
         copy.append(messages)
         return copy
+
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """Each message as JSON, in normal form."""
+        return self._parts
 
     def body(self, tail: bytes) -> TurnBody:
         """Makes the body that consists of all messages, followed by `tail`.

@@ -72,6 +72,8 @@ class TrainerEndpoint:
         # By path. Parsing one takes longer than all the rest of building a request, so it is done once per rollout.
         self._urls: dict[str, httpx.URL] = {}
         self._shown = origin_of(spec.server_url)
+        # A URL of the Osmosis wire is of one rollout, and what the breaker counts is of the port.
+        self._port = self._shown if spec.messages_only else spec.server_url
 
     @property
     def may_repeat(self) -> bool:
@@ -91,19 +93,19 @@ class TrainerEndpoint:
         """
         origin = self._spec.server_url
         if not self._spec.v1:
-            self._breakers.check(origin)
+            self._breakers.check(self._port)
         try:
             request = httpx.Request("GET", f"{origin}/health", headers=httpx.Headers(headers, encoding="utf-8"))
             async with (
                 asyncio.timeout(HEALTH_SECONDS),
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
-                self._breakers.worked(origin)
+                self._breakers.worked(self._port)
                 return says_idempotent(response.headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             if self._spec.v1:
                 return False
-            self._breakers.failed(origin)
+            self._breakers.failed(self._port)
             raise TrainerUnreachable(f"{origin}: no connection ({type(error).__name__})") from error
         # A trainer that says nothing in time, or nothing that can be understood, has not promised anything.
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError):
@@ -111,7 +113,8 @@ class TrainerEndpoint:
 
     async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
         """Asks a callback for one turn, once; arguments and errors as of `ask`."""
-        return await self.ask("POST", "/v1/chat/completions", body, headers, where)
+        path = "/chat/completions" if self._spec.messages_only else "/v1/chat/completions"
+        return await self.ask("POST", path, body, headers, where)
 
     async def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
@@ -136,9 +139,8 @@ class TrainerEndpoint:
             TrainerStatusError: the trainer answered with a redirect or an error.
             TrainerProtocolError: the reply is too large.
         """
-        origin = self._spec.server_url
         if not self._spec.v1:
-            self._breakers.check(origin)
+            self._breakers.check(self._port)
         if method == "GET":
             return await self._ask(method, path, body, headers, where, seconds)
         # A turn is sampled.
@@ -174,7 +176,7 @@ class TrainerEndpoint:
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
                 # At the head of the reply, whatever its status: the breaker counts refused connections only.
-                self._breakers.worked(origin)
+                self._breakers.worked(self._port)
                 await self._check_status(response, where)
                 if not self._spec.token_in:
                     self._trainers.hear(origin, response.headers)
@@ -187,7 +189,7 @@ class TrainerEndpoint:
             raise TrainerUnreachable(late, retryable=self.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             # Always retryable: without a connection, the trainer cannot have had the request.
-            self._breakers.failed(origin)
+            self._breakers.failed(self._port)
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"

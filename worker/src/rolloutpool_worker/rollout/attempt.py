@@ -35,6 +35,7 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
@@ -312,11 +313,7 @@ class _Attempt:
         agent = AGENTS.get(spec.agent)
         if agent is None:
             raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
-        tokenizer = await services.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
-        self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
-        self._fingerprint = tokenizer.fingerprint.model_dump()
-        self._vocab_size = tokenizer.vocab_size
-        check_declared(spec, tokenizer.name, self._fingerprint)
+        tokenizer = None if spec.messages_only else await self._load_tokenizer()
         # A first attempt has no journal, so it saves the round trip.
         records = await self._read_journal() if claim.journal_length else []
         # With its first record a suspect has made progress: it goes back to the queue from its next border. But a
@@ -356,6 +353,14 @@ class _Attempt:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
             services.kinds.learned(spec, tokens.found_kind)
 
+    async def _load_tokenizer(self) -> ChatTokenizer:
+        spec = self._claim.spec
+        tokenizer = await self._services.tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
+        self._tokenizer_ms = (time.perf_counter() - self._start) * 1000
+        self._fingerprint, self._vocab_size = tokenizer.fingerprint.model_dump(), tokenizer.vocab_size
+        check_declared(spec, tokenizer.name, self._fingerprint)
+        return tokenizer
+
     async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
         talk = self._conversation
         # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
@@ -365,9 +370,8 @@ class _Attempt:
     def _admitted(self, outcome: AgentEnd) -> RolloutResult:
         result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
         if talk is not None and outcome.status is RolloutStatus.COMPLETED:
-            check_result(
-                result, talk.tokens.ledger, vocab_size=self._vocab_size, allow_untrained=spec.allow_untrained or spec.v1
-            )
+            untrained = spec.allow_untrained or spec.v1
+            check_result(result, talk.tokens.ledger, vocab_size=self._vocab_size, allow_untrained=untrained)
         return result
 
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:

@@ -3,15 +3,17 @@
 - A trainer's callback renders the prompts itself. Its echoes are checked, and masks are planned (`TokenTrack`).
 - An engine is asked with the ledger's ids (`EngineTokens`). The first prompt is rendered here, so it shows the tools
   that the rollout may call; and the sampled text is parsed here.
+- A controller of the Osmosis wire answers with messages alone. There is no tokenizer, and no token.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.chat_turn import NoTokens
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, EngineChannel
+from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel
 from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.services import Services
@@ -25,7 +27,7 @@ async def open_channel(
     services: Services,
     claim: Claim,
     waits: RolloutWaits,
-    tokenizer: ChatTokenizer,
+    tokenizer: ChatTokenizer | None,
     tools: Mapping[str, Tool],
     trace: RolloutTrace = NO_TRACE,
     *,
@@ -38,7 +40,7 @@ async def open_channel(
         services: What the process gives its rollouts.
         claim: Of the rollout.
         waits: Is told why the rollout waits: between two calls, and for an answer that takes long.
-        tokenizer: The rollout's.
+        tokenizer: The rollout's; None where it needs none.
         tools: What the policy may call.
         trace: Which trace the calls belong to.
         pause: Waits between two calls of a turn; None stops there for a drain.
@@ -52,7 +54,7 @@ async def open_channel(
     # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
     opened = services.store.with_secrets(spec)
     max_reply_bytes = int(settings.max_reply_mb * 1_000_000)
-    if spec.token_in:
+    if spec.token_in and tokenizer is not None:
         shown = [tool.shown for tool in tools.values()]
         parser = TurnParser.of(tokenizer, shown, spec.response_template)
         engine = EngineChannel(
@@ -73,7 +75,8 @@ async def open_channel(
             before_call=before_call,
         )
         return engine, EngineTokens(spec, tokenizer, shown, parser)
-    callback = CallbackChannel(
+    make = CallbackChannel if tokenizer is not None else ChatChannel
+    callback = make(
         services.transport,
         opened,
         uid=claim.uid,
@@ -87,6 +90,10 @@ async def open_channel(
         trace=trace,
         before_call=before_call,
     )
+    if tokenizer is None:
+        assert isinstance(callback, ChatChannel)
+        callback.shown = [tool.shown for tool in tools.values()]
+        return callback, NoTokens()
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
     # shows, and `FirstPrompt` finds that out. In an environment it is told them.
     shown = [tool.shown for tool in (TOOLS.values() if spec.environment is None else tools.values())]

@@ -24,6 +24,7 @@ local function k_pieces(sha) return P .. 'pieces:' .. sha end
 local function k_made_with(sha, owner)
   return owner and (P .. 'made_with:' .. sha .. ':' .. owner) or (P .. 'made_with:' .. sha)
 end
+local function k_polled(owner) return P .. 'polled:' .. owner end
 local function k_published(priority) return P .. 'published:' .. priority end
 -- What is known of a run, by '{owner}/{name}'. A batch without a run has its own id there, and no such state.
 local function k_steering(run) return P .. 'steering:' .. run end
@@ -222,8 +223,9 @@ local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '1
 local function end_rollout(batch, index, status, result, row, counts)
   local uid = batch .. '-' .. index
   local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
-  local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms = unpack(redis.call(
-    'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms'
+  local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms, polled, owner = unpack(redis.call(
+    'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms',
+    'polled_name', 'owner'
   ))
   local now = now_ms()
   -- 1. It is no worker's any more, and waits nowhere.
@@ -233,6 +235,10 @@ local function end_rollout(batch, index, status, result, row, counts)
   redis.call('SREM', P .. 'precancelled', uid)
   redis.call('ZREM', P .. 'delayed', uid)
   redis.call('ZREM', P .. 'suspects', uid)
+  if polled then
+    redis.call('ZREM', P .. 'polling_leases', uid)
+    redis.call('HDEL', k_polled(owner), polled)
+  end
   -- 2. Its result takes the place of its journal.
   redis.call('HSET', k_rollout(uid), 'status', status, 'ended', str(now))
   redis.call('HDEL', k_rollout(uid), 'token', 'waits')
@@ -266,8 +272,8 @@ local function end_rollout(batch, index, status, result, row, counts)
     if redis.call('EXISTS', k_run(priority, run)) == 0 then redis.call('LREM', k_runs(priority), 0, run) end
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
-    -- Protocol v1's own keys are forgotten after ten minutes.
-    if idempotency then redis.call('PEXPIRE', idempotency, v1 and 600000 or retention_ms) end
+    -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
+    if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end
   end
 end
 

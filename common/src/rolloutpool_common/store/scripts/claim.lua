@@ -7,8 +7,9 @@
 -- run, max_staleness ('' without one), on_stale, restarts (because it was stale).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
-local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale = unpack(redis.call(
-  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale'
+local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled = unpack(redis.call(
+  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
+  'polled_name'
 ))
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
@@ -55,6 +56,8 @@ if not again then
   attempt = attempt + 1
   redis.call('HINCRBY', k_batch(batch), 'running', 1)
   hold(uid, attempt, token, worker, epoch())
+  -- The holder of a polling lease waits for each change of the status, and not for the end alone.
+  if polled then wake(batch) end
 end
 return {
   'outcome', 'claimed',

@@ -73,7 +73,7 @@ redis.call(
   unpack(ARGV, first_field)
 )
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
-local owner, v1 = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1'))
+local owner, v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1', 'polling_ms'))
 -- Where too many runs are known, this one runs all the same, and nothing is known of it.
 if run ~= batch then keep_run(run) end
 renew_lease(batch)
@@ -97,6 +97,12 @@ local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
   redis.call('SET', k_name(owner, name), batch .. '-' .. index)
+  -- In this same step too: without a polling lease nothing would end a rollout whose caller has lost the answer to its submit.
+  if polling_ms then
+    redis.call('ZADD', P .. 'polling_leases', str(now + tonumber(polling_ms)), batch .. '-' .. index)
+    redis.call('HSET', k_polled(owner), name, batch .. '-' .. index)
+    redis.call('HSET', k_batch(batch), 'polled_name', name)
+  end
   local until_ms = any_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
   if until_ms then
     redis.call('ZREM', P .. 'precancels', owner .. ':' .. name)

@@ -1,0 +1,191 @@
+"""The Osmosis wire v3.3: a rollout is accepted at once, and its result is polled under a lease.
+
+1. `accept` submits the rollout under its rollout_id, with a lease whose token goes to the caller alone. Both are
+   durable before the answer. The same id again is a 409 until 15 minutes after the rollout's end.
+2. `poll` renews the lease, and answers at the next change of the status, or after 30 s. A controller polls until the
+   end.
+3. Nobody polls for 120 s: the reconciler ends the rollout (`store/polling_leases.py`).
+
+Everything is in Redis, so the next poll may go to another API process, or to this one after a restart. Ids of different
+API keys are apart: nobody polls or cancels what somebody else has submitted, whatever id, token or prefix they name.
+"""
+
+import time
+from typing import Any
+
+import structlog
+from fastapi import Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from rolloutpool_api.access import Principal
+from rolloutpool_api.body import off_loop
+from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnknown
+from rolloutpool_api.services import ApiServices
+from rolloutpool_api.submission import osmosis_key, plan_osmosis
+from rolloutpool_common.protocol.osmosis.request import OsmosisCancel, OsmosisRequest, Wire
+from rolloutpool_common.protocol.osmosis.response import (
+    LEASE_SECONDS,
+    WAIT_SECONDS,
+    OsmosisAccepted,
+    OsmosisCancelled,
+    OsmosisRecord,
+    running_result,
+    to_osmosis,
+)
+from rolloutpool_common.security.api_keys import GUEST, KeyScope
+from rolloutpool_common.store import LeaseOutcome, StoreUnavailable, keys, new_lease
+from rolloutpool_common.store.polling_leases import LeaseLook
+
+__all__ = ["accept", "cancel", "poll"]
+
+_log = structlog.stdlib.get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+_REFUSALS = {
+    Wire.AMBIGUOUS: (
+        "the body has `chat_completions_url` (the Osmosis wire v3.3) and `server_url` (protocol v1); leave one out, "
+        "because the two are answered differently"
+    ),
+    Wire.CALLBACKS: (
+        "the Osmosis wire with callbacks (SDKs up to 0.3.1) is not spoken here; poll for the result, as SDKs from "
+        "0.3.3 on do"
+    ),
+}
+
+
+async def accept(services: ApiServices, wire: Wire, document: Any, caller: Principal) -> Response:
+    """Submits one rollout.
+
+    Args:
+        services: Of this process.
+        wire: Which wire the body is of; not v1.
+        document: The parsed body.
+        caller: Who submits it.
+
+    Returns:
+        The answer with the lease's token (202).
+
+    Raises:
+        KeyRequired: The pool has keys, and the caller has sent none.
+        Forbidden: The caller may not submit.
+        RequestValidationError: The body is no rollout of this wire, or one that this pool refuses.
+        Conflict: The rollout_id is in use.
+        ShuttingDown: This process stops.
+    """
+    # Protocol v1's trainers need no key from near by, because they have none. This wire's controllers can have one, and
+    # without it nobody could tell apart who may poll and cancel.
+    if caller.name == GUEST and services.settings.api_keys:
+        raise KeyRequired
+    caller.must(KeyScope.SUBMIT)
+    if wire in _REFUSALS:
+        raise RequestValidationError([_fault(_REFUSALS[wire], "body")])
+    try:
+        request = OsmosisRequest.model_validate(document)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        # What a fault of the whole body quotes is the body, with the key in it.
+        quoted = [{} if fault["input"] is document else fault["input"] for fault in found]
+        raise RequestValidationError(
+            [
+                {**fault, "loc": ("body", *fault["loc"]), "input": given}
+                for fault, given in zip(found, quoted, strict=True)
+            ]
+        ) from None
+    if faults := list(services.restrictions.check_osmosis(request)):
+        raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
+    token, lease = new_lease(LEASE_SECONDS)
+    try:
+        new = plan_osmosis(request, owner=caller.name, lease=lease)
+    except TypeError:
+        raise RequestValidationError([_fault("holds an integer beyond 64 bits; send it as a string", "body")]) from None
+    services.raise_if_stopping()
+    batch_id, _ = await services.submit(new)
+    # A submit that the store had to repeat finds its own first try, which is no duplicate.
+    if batch_id != new.batch_id:
+        raise Conflict("rollout_id is already registered")
+    _log.info("osmosis rollout", rollout_id=request.rollout_id, batch_id=batch_id)
+    answer = OsmosisAccepted(rollout_id=request.rollout_id, polling_lease_token=token)
+    return Response(answer.model_dump_json(), status_code=202, media_type="application/json")
+
+
+async def poll(services: ApiServices, rollout_id: str, token: str, owner: str) -> Response:
+    """Answers with the result, or with the status once it changes, or after `WAIT_SECONDS`.
+
+    Args:
+        services: Of this process.
+        rollout_id: As it was submitted.
+        token: Of its lease.
+        owner: Who polls.
+
+    Raises:
+        ResourceUnknown: This owner has no such rollout, or its end is too long ago.
+        Forbidden: The token is another one.
+        ShuttingDown: This process stops; the lease is renewed.
+    """
+    look = await _look(services, owner, rollout_id, token)
+    # A claim may have come before the first poll. A controller that is not told at once would wait for the next change.
+    if look.status is look.told and not look.status.terminal:
+        look = await _next_look(services, owner, rollout_id, token, look)
+    if not look.status.terminal:
+        answer = running_result(rollout_id, look.status)
+    else:
+        data = await services.store.rollouts.result(keys.uid_of(look.batch_id, 0))
+        # Its data was deleted between the two looks.
+        if data is None:
+            raise ResourceUnknown("unknown rollout_id")
+        answer = await off_loop(len(data), lambda: to_osmosis(OsmosisRecord.model_validate_json(data)))
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> OsmosisCancelled:
+    """Cancels rollouts of this owner; asking twice is harmless."""
+    if request.selectors != 1:
+        raise RequestValidationError([_fault("pass exactly one selector: ids, prefix, or all", "body")])
+    leases = services.store.polling_leases
+    if request.ids is not None:
+        names = list(dict.fromkeys(request.ids))
+        live = await leases.live(owner, names)
+    else:
+        live = await leases.live(owner)
+        names = [name for name in live if name.startswith(request.prefix or "")]
+    before = await leases.cancel([live[name] for name in names if name in live])
+    return OsmosisCancelled(
+        dispositions={
+            name: f"cancelled_{before[live[name]]}" if live.get(name) in before else "not_found" for name in names
+        }
+    )
+
+
+async def _look(services: ApiServices, owner: str, rollout_id: str, token: str) -> LeaseLook:
+    look = await services.store.polling_leases.look(owner, osmosis_key(rollout_id), token)
+    if look.outcome is LeaseOutcome.UNKNOWN:
+        raise ResourceUnknown("unknown rollout_id")
+    if look.outcome is LeaseOutcome.REFUSED:
+        raise Forbidden("invalid polling lease")
+    return look
+
+
+async def _next_look(services: ApiServices, owner: str, rollout_id: str, token: str, before: LeaseLook) -> LeaseLook:
+    """Waits until the status is another one than a look has found, `WAIT_SECONDS` at most."""
+    end = time.monotonic() + WAIT_SECONDS
+    async with services.store.signals.watch(before.batch_id) as watch:
+        # It may have changed between the look and the watch.
+        watch.wake()
+        while await services.wait(watch, end - time.monotonic()):
+            try:
+                look = await _look(services, owner, rollout_id, token)
+            except StoreUnavailable:
+                # The lease was renewed before, so a poll outlasts a restart of Redis.
+                if time.monotonic() >= end:
+                    raise
+                await services.pause(RETRY_SECONDS)
+                watch.wake()
+                continue
+            if look.status is not before.status:
+                return look
+    return before
+
+
+def _fault(text: str, *at: str) -> dict[str, Any]:
+    return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}

@@ -1,0 +1,193 @@
+"""Polling leases: rollouts that live as long as somebody asks for their results (the Osmosis wire).
+
+1. The caller of a submit gets a random token; the batch's hash has its digest. Submit and lease are one script
+   (`commit.lua`), so a caller that never gets the answer leaves a rollout that ends by itself.
+2. Each look at the rollout with this token renews the lease (`look_polled.lua`).
+3. The reconciler ends rollouts whose leases are over (`expire`). The end of a rollout, however it comes, ends its lease
+   (`end_rollout` in `_prelude.lua`).
+
+The token is nowhere in Redis: who reads all of Redis can look at no rollout in its holder's name. Names of two owners
+are apart, so nobody reaches a rollout of somebody else, by id or by prefix.
+
+A lease is over only when the reconciler says so, and it says nothing until it has watched for `GRACE_SECONDS` without a
+gap. So holders that could not ask, because Redis or the API was down, lose no rollout.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+from rolloutpool_common.errors import LeaseExpired
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.records import NewLease
+from rolloutpool_common.store.rollouts import Rollouts
+
+__all__ = ["LeaseLook", "LeaseOutcome", "PollingLeases", "new_lease"]
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 45.0
+"""A holder that waits out a poll of 30 s and then repeats it has asked by then."""
+GAP_SECONDS = 5.0
+"""Rounds of the reconciler come once a second. After a longer pause it may have missed looks."""
+AT_ONCE = 64
+"""Rollouts that are ended at the same time; more would hold up the other calls of this process."""
+MOST = 1000
+"""Leases that one round ends, so that the round stays short."""
+
+
+class LeaseOutcome(StrEnum):
+    """What a look at a lease finds."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """The token is another rollout's, or nobody's."""
+    UNKNOWN = "unknown"
+    """There is no such rollout, or its name was forgotten after its end."""
+
+
+class LeaseLook(NamedTuple):
+    """What a look at a lease has found; with `ok` alone there is more than the outcome."""
+
+    outcome: LeaseOutcome
+    batch_id: str = ""
+    status: RolloutStatus = RolloutStatus.QUEUED
+    told: RolloutStatus = RolloutStatus.QUEUED
+    """What the look before has found. Where it is another status, the holder does not know of the change yet."""
+
+
+def new_lease(lasts_s: float) -> tuple[str, NewLease]:
+    """Makes a lease.
+
+    Args:
+        lasts_s: Seconds without a look after which it is over.
+
+    Returns:
+        Its token, for its holder alone, and what the store gets.
+    """
+    token = secrets.token_urlsafe(32)
+    return token, NewLease(_digest(token), lasts_s)
+
+
+class PollingLeases:
+    """The polling leases in one store."""
+
+    def __init__(self, connection: Connection, rollouts: Rollouts, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds; tests pass their own."""
+        self._connection = connection
+        self._redis = connection.redis
+        self._rollouts = rollouts
+        self._clock = clock
+        # When this process last looked for leases that are over, and since when it has done so without a gap.
+        self._looked = self._since = float("-inf")
+        self._epoch = 0
+
+    async def look(self, owner: str, idempotency_key: str, token: str) -> LeaseLook:
+        """Looks at a rollout as the holder of its lease, and so renews the lease.
+
+        Args:
+            owner: Who has submitted it.
+            idempotency_key: Under which it was submitted.
+            token: Of the lease.
+        """
+        answer = named(
+            await self._connection.script("look_polled", keys.idempotency(owner, idempotency_key), _digest(token))
+        )
+        outcome = LeaseOutcome(answer["outcome"].decode())
+        if outcome is not LeaseOutcome.OK:
+            return LeaseLook(outcome)
+        status, told = (RolloutStatus(answer[name].decode()) for name in ("status", "told"))
+        return LeaseLook(outcome, answer["batch"].decode(), status, told)
+
+    async def status(self, batch_id: str) -> RolloutStatus:
+        """Reads the status of a batch's only rollout; the lease stays as it is."""
+        status = await self._connection.command("HGET", keys.rollout(keys.uid_of(batch_id, 0)), "status")
+        return RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
+
+    async def live(self, owner: str, names: Sequence[str] | None = None) -> dict[str, str]:
+        """Finds an owner's rollouts that have a lease and have not ended.
+
+        Args:
+            owner: Who has submitted them.
+            names: The caller's names of those that are looked for; None stands for all.
+
+        Returns:
+            Name and uid of each.
+        """
+        with store_errors():
+            if names is None:
+                return {n.decode(): uid.decode() for n, uid in (await self._redis.hgetall(keys.polled(owner))).items()}
+            found = await self._redis.hmget(keys.polled(owner), names) if names else []
+        return {name: uid.decode() for name, uid in zip(names, found, strict=True) if uid is not None}
+
+    async def cancel(self, uids: Iterable[str]) -> dict[str, RolloutStatus]:
+        """Cancels rollouts.
+
+        Returns:
+            Of those that had not ended, the status that each had before: queued or running.
+        """
+        uids = list(uids)
+        found = await _in_turns(self._cancel, uids)
+        return {uid: status for uid, status in zip(uids, found, strict=True) if status is not None}
+
+    async def _cancel(self, uid: str) -> RolloutStatus | None:
+        """Cancels a rollout; returns where it stood, None where it had ended."""
+        batch_id, _ = keys.split_uid(uid) or ("", 0)
+        status = await self.status(batch_id)
+        return status if await self._rollouts.cancel_at(batch_id, 0) == "ok" else None
+
+    async def expire(self, epoch: int, *, serving: bool = True) -> int:
+        """Ends rollouts whose leases are over; the reconciler calls it in each round in which it leads.
+
+        Args:
+            epoch: Of Redis.
+            serving: Whether callers could reach the API since the last round.
+
+        Returns:
+            How many were ended.
+        """
+        now = self._clock()
+        if not serving or epoch != self._epoch or now - self._looked > GAP_SECONDS:
+            self._since = now
+        self._epoch, self._looked = epoch, now
+        if now - self._since < GRACE_SECONDS:
+            return 0
+        with store_errors():
+            due = await self._redis.zrangebyscore(
+                keys.POLLING_LEASES, "-inf", f"{await now_ms(self._redis):.0f}", start=0, num=MOST
+            )
+        return sum(await _in_turns(self._end, [raw.decode() for raw in due]))
+
+    async def _end(self, uid: str) -> bool:
+        """Ends a rollout unless its holder has looked at it meanwhile; tells whether it did."""
+        with store_errors():
+            until_ms, now = await self._redis.zscore(keys.POLLING_LEASES, uid), await now_ms(self._redis)
+        split = keys.split_uid(uid)
+        if split is None or until_ms is None or until_ms > now:
+            return False
+        answer = await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, LeaseExpired().failure())
+        # The script takes what it ends off the list. One that had ended, or is gone, is taken off here.
+        if answer != "ok":
+            with store_errors():
+                await self._redis.zrem(keys.POLLING_LEASES, uid)
+        return answer == "ok"
+
+
+async def _in_turns(work: Callable[[str], Awaitable[T]], uids: Sequence[str]) -> list[T]:
+    done: list[T] = []
+    for start in range(0, len(uids), AT_ONCE):
+        done += await asyncio.gather(*map(work, uids[start : start + AT_ONCE]))
+    return done
+
+
+def _digest(token: str) -> str:
+    # A header may hold what is no UTF-8; it is then nobody's token.
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,115 @@
+"""The Osmosis wire's words for every way in which a rollout can end."""
+
+from typing import Any
+
+import pytest
+
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentReport
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.osmosis.response import (
+    OsmosisCategory,
+    OsmosisRecord,
+    OsmosisResult,
+    OsmosisStatus,
+    running_result,
+    to_osmosis,
+)
+from rolloutpool_common.protocol.result import Alignment, RolloutResult, Spans
+
+
+def answered(**fields: Any) -> OsmosisResult:
+    """The answer for a result, by way of its JSON, as it is stored."""
+    result = RolloutResult(
+        **{
+            "uid": "b-0",
+            "rollout_id": "r",
+            "batch_id": "b",
+            "index": 0,
+            "labels": {"label": "38", "grade": "false"},
+            "status": RolloutStatus.COMPLETED,
+            "finish_reason": FinishReason.STOP,
+            "messages": [Message(role="user", content="q"), Message(role="assistant", content="a", name="x")],
+            "alignment": Alignment.UNVERIFIED,
+            "num_llm_calls": 2,
+            "num_tool_calls": 3,
+            "spans": Spans(total_ms=10.0, llm_ms=5.0, tools_ms=2.0),
+            **fields,
+        }
+    )
+    return to_osmosis(OsmosisRecord.model_validate_json(result.model_dump_json()))
+
+
+def environment(reward: float | None) -> EnvironmentReport:
+    return EnvironmentReport(name="game", crash=CrashEffect.STATELESS, steps=1, reward=reward, parts={"moves": 4.0})
+
+
+def test_what_completed_is_a_sample() -> None:
+    answer = answered()
+    assert answer.status is OsmosisStatus.SUCCESS
+    assert answer.sample is not None
+    assert answer.sample.model_dump() == {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "name": "x"}],
+        "label": "38",
+        "reward": None,
+        "remove_sample": False,
+        "metrics": {
+            "num_llm_calls": 2,
+            "num_tool_calls": 3,
+            "total_latency_ms": 10.0,
+            "llm_latency_ms": 5.0,
+            "tool_latency_ms": 2.0,
+        },
+        "extra_fields": {"uid": "b-0", "finish_reason": "stop", "alignment": "unverified"},
+    }
+    assert (answer.err_message, answer.err_category) == (None, None)
+
+
+def test_the_environment_s_score_is_the_reward() -> None:
+    answer = answered(environment=environment(0.5), labels={})
+    assert answer.sample is not None
+    assert (answer.sample.reward, answer.sample.label, answer.sample.metrics["moves"]) == (0.5, None, 4.0)
+
+
+def test_without_a_reward_what_was_to_be_graded_fails() -> None:
+    answer = answered(environment=environment(None), labels={})
+    assert (answer.status, answer.err_category, answer.sample) == (OsmosisStatus.FAILURE, "validation_error", None)
+    assert answered(environment=environment(None)).status is OsmosisStatus.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("kind", "boundary", "category", "expected"),
+    [
+        (FailureKind.INFRA, Boundary.TRAINER, Category.NETWORK_ERROR, OsmosisCategory.HTTP_ERROR),
+        (FailureKind.INFRA, Boundary.TRAINER, Category.TRAINER_PROTOCOL_ERROR, OsmosisCategory.HTTP_ERROR),
+        (FailureKind.INFRA, Boundary.TRAINER, Category.LEASE_EXPIRED, OsmosisCategory.LEASE_EXPIRED),
+        (FailureKind.REQUEST, Boundary.TRAINER, Category.TARGET_REFUSED, OsmosisCategory.VALIDATION_ERROR),
+        (FailureKind.POLICY, Boundary.AGENT, Category.TOOL_ERROR, OsmosisCategory.AGENT_ERROR),
+        (FailureKind.INFRA, Boundary.ENVIRONMENT, Category.ENVIRONMENT_LOST, OsmosisCategory.AGENT_ERROR),
+        (FailureKind.INFRA, Boundary.WORKER, Category.POISON, OsmosisCategory.INTERNAL_ERROR),
+    ],
+)
+def test_a_failure_has_one_of_six_categories(
+    kind: FailureKind, boundary: Boundary, category: Category, expected: OsmosisCategory
+) -> None:
+    failure = Failure(kind=kind, boundary=boundary, category=category, message="why", retryable=False)
+    answer = answered(status=RolloutStatus.FAILED, finish_reason=FinishReason.ERROR, failure=failure)
+    assert answer.model_dump() == {
+        "rollout_id": "r",
+        "status": OsmosisStatus.FAILURE,
+        "sample": None,
+        "err_message": "why",
+        "err_category": expected,
+    }
+
+
+def test_what_expired_is_a_timeout_and_what_was_cancelled_is_cancelled() -> None:
+    expired = answered(status=RolloutStatus.EXPIRED, finish_reason=FinishReason.DEADLINE)
+    assert (expired.status, expired.err_category, expired.sample) == (OsmosisStatus.FAILURE, "timeout", None)
+    cancelled = answered(status=RolloutStatus.CANCELLED, finish_reason=FinishReason.CANCELLED)
+    assert (cancelled.status, cancelled.err_category, cancelled.sample) == (OsmosisStatus.CANCELLED, None, None)
+
+
+def test_what_has_not_ended_has_a_status_alone() -> None:
+    assert running_result("r", RolloutStatus.QUEUED) == OsmosisResult(rollout_id="r", status=OsmosisStatus.QUEUED)
+    assert running_result("r", RolloutStatus.RUNNING).status is OsmosisStatus.RUNNING

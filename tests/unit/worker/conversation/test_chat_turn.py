@@ -1,0 +1,87 @@
+"""Rollouts without ids: how a turn is asked, resumed and recorded."""
+
+from typing import Any, cast
+
+import pytest
+from tests.support.conversations import claim_of
+
+from rolloutpool_common.errors import RequestChanged
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import PlannedTurn, TrainerKind
+from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_worker.conversation.chat_turn import ChatAsker, NoTokens
+from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, ChatChannel, MessageBytes, Reply, TurnCall
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
+REPLY = Reply(
+    message={"role": "assistant", "content": "8"},
+    finish_reason="stop",
+    token_ids=[],
+    logprobs=[],
+    prompt_token_ids=None,
+    prefix=0,
+    policy_version=None,
+    keeps_ids=None,
+    fingerprint=None,
+)
+
+
+class _Chat(ChatChannel):
+    """Says one thing, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        spec = claim_of(messages_only=True).spec
+        super().__init__(
+            cast(AiohttpTransport, None),
+            spec,
+            uid="b-0",
+            attempt=1,
+            attempts=1,
+            max_reply_bytes=1,
+            pause=cast(Any, None),
+            breakers=Breakers(),
+        )
+        self.asked: list[TurnCall] = []
+
+    async def sample(self, call: TurnCall) -> Reply:
+        self.asked.append(call)
+        return REPLY
+
+
+async def test_a_planned_turn_is_asked_with_the_same_request_by_any_worker() -> None:
+    wire, chat = MessageBytes(ASK), _Chat()
+    planned = await ChatAsker(chat).plan(ASK, wire, 2)
+    assert (planned.plan.lengths, planned.edited) == ((), False)
+    other = _Chat()
+    assert await ChatAsker(other).ask(planned, ASK, wire, 2) == (REPLY, AskedTurn(2))
+    (call,) = other.asked
+    assert (call.turn, call.body.digest, call.edited) == (2, planned.digest, False)
+
+
+async def test_another_request_than_was_planned_is_not_asked() -> None:
+    chat = _Chat()
+    planned = await ChatAsker(chat).plan(ASK, MessageBytes(ASK), 2)
+    chat.shown = [{"type": "function"}]
+    with pytest.raises(RequestChanged):
+        await ChatAsker(chat).ask(planned, ASK, MessageBytes(ASK), 2)
+    assert chat.asked == []
+
+
+async def test_the_first_turn_has_no_plan_and_an_edited_one_says_so() -> None:
+    chat = _Chat()
+    assert (await ChatAsker(chat).ask(None, ASK, MessageBytes(ASK), 1))[1] == AskedTurn(1)
+    planned = await ChatAsker(chat).plan(ASK, MessageBytes(ASK), 2, edited=True)
+    assert isinstance(planned, PlannedTurn)
+    assert (await ChatAsker(chat).ask(planned, ASK, MessageBytes(ASK), 2))[1].edited
+
+
+async def test_there_are_no_tokens() -> None:
+    tokens = NoTokens()
+    await tokens.append(ASK, [], 1)
+    await tokens.replace(ASK, 1)
+    tokens.resume(TrainerKind.KEEPS_IDS, ASK)
+    assert await tokens.ingest_reply(REPLY, ASK, AskedTurn(1), train=True) == VerifiedEcho(DriftLabel.UNVERIFIED, None)
+    assert tokens.stop_of(REPLY) is StopToken.ABSENT
+    assert (tokens.ledger.entries, tokens.ledger.samples(), tokens.warnings) == ((), [], ())
+    assert tokens.kind is tokens.found_kind is TrainerKind.UNKNOWN

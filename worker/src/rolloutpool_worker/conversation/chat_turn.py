@@ -1,0 +1,81 @@
+"""How the next turn is asked of a policy that answers without ids (`policy/chat.py`), and the tokens that it has: none.
+
+There is no mask to plan and no ledger to follow. What is journaled as the plan is the digest of the request, so that a
+worker which would send another one notices it (`RequestChanged`). Each turn counts as `unverified`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.errors import RequestChanged
+from rolloutpool_common.protocol.drift import DriftLabel
+from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
+from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.policy import ChatChannel, MessageBytes, Reply, TurnCall
+
+__all__ = ["ChatAsker", "NoTokens"]
+
+
+class NoTokens(TokenTrack):
+    """The tokens of a rollout whose policy answers without ids; its ledger stays empty."""
+
+    def __init__(self) -> None:
+        """Takes no tokenizer, because nothing is rendered. What a `TokenTrack` prepares is not needed."""
+        self.ledger = TokenLedger()
+        self.kind = self.found_kind = TrainerKind.UNKNOWN
+        self.warnings = ()
+
+    async def ingest_reply(
+        self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
+    ) -> VerifiedEcho:
+        """Says that nothing could be compared."""
+        return VerifiedEcho(DriftLabel.UNVERIFIED, None)
+
+    def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
+        """Does nothing: there is no prompt to know."""
+
+    def stop_of(self, reply: Reply) -> StopToken:
+        """A turn without ids shows no end."""
+        return StopToken.ABSENT
+
+    async def append(self, messages: list[dict[str, Any]], past: Sequence[dict[str, Any]], turn: int) -> None:
+        """Does nothing: the controller renders."""
+
+    async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
+        """Does nothing: the controller renders."""
+
+
+class ChatAsker:
+    """Plans and asks the turns of one rollout."""
+
+    def __init__(self, channel: ChatChannel) -> None:
+        self._channel = channel
+
+    async def plan(
+        self, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int, *, edited: bool = False
+    ) -> PlannedTurn:
+        """Notes the request of a turn from 2 on; arguments as of `TurnAsker.plan`."""
+        del messages, turn
+        return PlannedTurn(MaskPlan((), 0, None), self._channel.body(wire, None).digest, edited)
+
+    async def ask(
+        self, planned: PlannedTurn | None, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int
+    ) -> tuple[Reply, AskedTurn]:
+        """Asks a turn; arguments as of `TurnAsker.ask`.
+
+        Returns:
+            The message that was sampled, without ids.
+
+        Raises:
+            RequestChanged: The request is another one than was planned; nothing was asked.
+            RolloutError: What the channel raises for a failed call.
+        """
+        del messages
+        edited = planned is not None and planned.edited
+        body = self._channel.body(wire, None)
+        if planned is not None and body.digest != planned.digest:
+            raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
+        return await self._channel.sample(TurnCall(turn, body, edited=edited)), AskedTurn(turn, edited=edited)
