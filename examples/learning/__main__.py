@@ -29,6 +29,8 @@ from rolloutpool_trainer import LocalPool
 
 DEFAULT = Path("build") / "learning"
 WORKERS = 2
+START_SEED = 1
+"""All runs begin with the same weights; a run's seed is that of its questions and of what is sampled."""
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
     write_tokenizer(out / "tokenizer")
     tokenizer = load_tokenizer(str((out / "tokenizer").resolve()))
     shape = Shape(tokenizer.vocab_size, width=options.width, layers=options.layers)
-    settings = Settings(steps=options.steps)
+    settings = Settings(steps=options.steps, rate=options.rate)
     named = {**asdict(settings), **asdict(shape), "demonstrations": options.demonstrations, "kill": options.kill}
     records = [Run(arm, seed, named) for seed in options.seeds for arm in options.arms]
     todo = [record for record in records if wanted(record, out / "runs")]
@@ -54,7 +56,7 @@ def main() -> None:
                     out / "starts",
                     tokenizer,
                     shape,
-                    seed=record.seed,
+                    seed=START_SEED,
                     steps=options.demonstrations,
                     advance=advance,
                 )
@@ -116,6 +118,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--arms", type=_arms, default=["exact"], help=f"all, or of {', '.join(ARMS)}; commas between")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1])
     parser.add_argument("--steps", type=int, default=Settings.steps, help="updates of a run")
+    parser.add_argument("--rate", type=float, default=Settings.rate, help="of the updates")
     parser.add_argument("--demonstrations", type=int, default=250, help="updates of the supervised start")
     parser.add_argument("--width", type=int, default=Shape.width)
     parser.add_argument("--layers", type=int, default=Shape.layers)

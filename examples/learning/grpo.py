@@ -45,6 +45,8 @@ __all__ = ["AGREEMENT", "ENDPOINTS", "Policy", "Settings", "Training", "batches"
 
 AGREEMENT = 1e-4
 """How far the log-probabilities of sampler and trainer may be apart, on any token."""
+WARM_UP = 5
+"""Steps until the rate is whole."""
 ENDPOINTS = 2
 """The trainer listens on so many ports, from `base_port` on."""
 
@@ -93,7 +95,9 @@ class Training:
 
     def __init__(self, model: Transformer, tokenizer: ChatTokenizer, arm: Arm, rate: float) -> None:
         self._model, self._tokenizer, self._arm = model, tokenizer, arm
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, betas=(0.9, 0.99))
+        # Adam's first steps move all weights alike, whatever their gradients.
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda step: min((step + 1) / WARM_UP, 1.0))
 
     def step(self, rollouts: Sequence[RolloutResult], rewards: Sequence[float], step: int) -> dict[str, float]:
         """Makes one update.
@@ -133,6 +137,7 @@ class Training:
         token_mean(parts.loss, mask).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimizer.step()
+        self._schedule.step()
         foreign = (truth["attention_mask"][:, -responses.shape[1] :] == 1) & ~sampled
         ages = step - truth["versions"][sampled].float()
         return {

@@ -35,12 +35,13 @@ _STYLE: dict[Any, Any] = {
 
 
 def write_pictures(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Draws each picture of which there is at least one run."""
+    """Draws each picture of which there is a run besides `exact`, and the first one with that alone."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (title, arms) in PICTURES.items():
         curves = {arm: _curves(runs, arm) for arm in arms}
-        if any(curves.values()):
+        needed = arms if name == "masks" else arms[1:]
+        if any(curves[arm] for arm in needed):
             written.append(folder / f"{name}.svg")
             written[-1].write_text(draw(title, {arm: found for arm, found in curves.items() if found}))
     return written
