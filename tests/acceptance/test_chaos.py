@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.chaos.campaign import Campaign, run
+from tests.chaos.grades import wrong_grades
 from tests.chaos.items import SHARES
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record
@@ -41,6 +42,7 @@ async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     # The campaign was one: a worker died with work in its hands, and the work went on elsewhere.
     assert verdict.kills_that_hit["worker with a parent"] + verdict.kills_that_hit["bare worker"] > 0, table
     assert verdict.resumed > 0, table
+    assert verdict.graded > 10, table
 
 
 class TestVerdict:
@@ -131,3 +133,41 @@ class TestVerdict:
         first, second = self.TURNS
         turns = [first, {**second, "prompt": [1, 2, 9, 5]}]
         assert [sample["prompt_ids"] for sample in truth(turns)] == [[1, 2], [1, 2, 9, 5]]
+
+    GRADED: ClassVar[Entry] = {"reward": 29.0, "reward_parts": {}, "token_rewards": None, "grade": {"grader": "moody"}}
+
+    def graded(self, **changes: Any) -> list[str]:
+        sampled = {"b-0": {turn["turn"]: turn for turn in self.TURNS}}
+        result = {**self.RESULT, **self.GRADED, **changes}
+        return list(wrong_grades({"b-0": ("moody", None)}, {"b-0": result}, sampled))
+
+    def test_the_right_grade_is_clean(self) -> None:
+        # 1 * 3 + 2 * 4 + 3 * 6
+        assert self.graded(reward=29.0) == []
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"reward": 28.0},
+            {"reward": None},
+            {"grade": None},
+            {"grade": {"grader": "digest"}},
+            {"status": "failed", "reward": 0.0},
+            {"status": "failed", "reward": None, "token_rewards": [[0.0]]},
+        ],
+        ids=str,
+    )
+    def test_every_other_one_is_wrong_and_a_failure_is_never_a_number(self, changes: Entry) -> None:
+        assert len(self.graded(**{"reward": 29.0, **changes})) == 1
+
+    def test_a_group_has_the_grades_of_one_call(self) -> None:
+        graders = {f"b-{index}": ("places", "b g") for index in range(3)}
+        grade = {"grade": {"grader": "places"}, "token_rewards": None}
+        results = {
+            f"b-{index}": {**self.RESULT, **grade, "reward": float(place), "reward_parts": {"members": 2}}
+            for place, index in enumerate((0, 2))
+        }
+        results["b-1"] = {**self.RESULT, **grade, "status": "failed", "reward": None, "reward_parts": {}}
+        assert list(wrong_grades(graders, results, {})) == []
+        results["b-2"]["reward_parts"] = {"members": 1}
+        assert len(list(wrong_grades(graders, results, {}))) == 1

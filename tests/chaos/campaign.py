@@ -72,6 +72,8 @@ class Campaign:
             "worker.reply_before_turn": self.rollouts * TURNS,
             "worker.turn_before_tools": self.rollouts * (TURNS - 1),
             "worker.obs_before_call": self.rollouts * TURNS,
+            "worker.kept_before_grade": self.rollouts * 0.4,
+            "worker.grades_before_delivery": self.rollouts * 0.2,
             "worker.finish_before_ack": self.rollouts,
             "delivery.pushed_before_mark": self.rollouts / 2,
         }
@@ -129,7 +131,7 @@ async def _play(
     campaign: Campaign, cast: Cast, consumer: Consumer, push_to: str, record: Record, rng: random.Random
 ) -> None:
     faults = Faults(cast, record, rng, consumer.accepted, long=campaign.long_faults)
-    items = draw_items(cast, campaign.rollouts, campaign.seed, campaign.shares)
+    items = draw_items(cast, campaign.rollouts, campaign.seed, campaign.shares, graded=True)
     batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
     reading: set[asyncio.Task[None]] = set()
     submitted = 0

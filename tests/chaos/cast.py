@@ -170,7 +170,8 @@ class Cast:
                 "ROLLOUTPOOL_WORKER_SLOTS": "128",
                 "ROLLOUTPOOL_DRAIN_SECONDS": "10",
                 "ROLLOUTPOOL_INFRA_RETRIES": "5",
-                "ROLLOUTPOOL_PLUGINS": "tests.chaos.gil",
+                "ROLLOUTPOOL_PLUGINS": "tests.chaos.gil,tests.chaos.graders",
+                "ROLLOUTPOOL_GRADER_TIMEOUT": "5",
                 "HTTP_CLIENT_TIMEOUT": "15",
                 "PYTHONPATH": str(ROOT),
             }

@@ -63,6 +63,8 @@ class Consumer:
                 batch=answer.batch_id,
                 rollouts=answer.rollouts,
                 manners=[manner for manner, _ in items],
+                graders=[fields["grader"]["name"] if "grader" in fields else None for _, fields in items],
+                groups=[fields.get("group") for _, fields in items],
                 pushed=push_to is not None,
             )
         self.accepted += accepted[0].rollouts

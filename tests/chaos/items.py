@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from tests.chaos.cast import Cast
 from tests.chaos.consumer import Item
+from tests.chaos.graders import BROKEN, CHOICES
 from tests.chaos.manners import Manner
 
 from rolloutpool_trainer.testing import calculator_prompts
@@ -27,6 +28,7 @@ SHARES: Mapping[Manner, float] = {
     Manner.ONCE: 3,
 }
 """Of a campaign."""
+_ALONE = {0: "digest", 5: "digest", 7: "moody", 17: BROKEN}
 STEADY_SHARES: Mapping[Manner, float] = {
     Manner.STEADY: 80,
     Manner.SLOW: 5,
@@ -37,7 +39,9 @@ STEADY_SHARES: Mapping[Manner, float] = {
 """Of a soak, where all rollouts complete."""
 
 
-def draw_items(cast: Cast, count: int, seed: object, shares: Mapping[Manner, float]) -> list[Item]:
+def draw_items(
+    cast: Cast, count: int, seed: object, shares: Mapping[Manner, float], *, graded: bool = False
+) -> list[Item]:
     """Makes rollouts to submit.
 
     Args:
@@ -45,6 +49,7 @@ def draw_items(cast: Cast, count: int, seed: object, shares: Mapping[Manner, flo
         count: How many.
         seed: The same seed makes the same rollouts; it is part of their ids.
         shares: How often each manner is drawn.
+        graded: Whether a third of them have graders, and of these a third in groups of four.
     """
     rng = random.Random(f"{seed}/items")
     manners = rng.choices(list(shares), list(shares.values()), k=count)
@@ -54,11 +59,21 @@ def draw_items(cast: Cast, count: int, seed: object, shares: Mapping[Manner, flo
     items: list[Item] = []
     for number, (drawn, question) in enumerate(zip(manners, questions, strict=True)):
         manner = Manner.STEADY if drawn is Manner.DEAF and number > early else drawn
-        fields = {
+        fields: dict[str, object] = {
             "rollout_id": f"chaos-{seed}-{number}",
             "messages": [{"role": "user", "content": question}],
             "server_url": cast.url(manner, rng.randrange(2)),
             "idempotent": manner is not Manner.ONCE,
         }
+        if graded:
+            fields |= _grader_of(number)
         items.append((manner, fields))
     return items
+
+
+def _grader_of(number: int) -> dict[str, object]:
+    """The grader of a rollout, and its group; four neighbours are in one batch."""
+    place = number % 20
+    if 12 <= place < 16:
+        return {"grader": CHOICES["places"], "group": f"group-{number // 20}"}
+    return {"grader": CHOICES[name]} if (name := _ALONE.get(place)) is not None else {}

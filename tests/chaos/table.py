@@ -19,13 +19,14 @@ def show(verdict: Verdict) -> str:
         ("submitted", verdict.submitted),
         ("completed", verdict.completed),
         (
-            "failed as they must (trainers that lie, are deaf, forget, or may not be asked again)",
+            "failed as they must (trainers that lie, are deaf, forget, or may not be asked again; broken graders)",
             verdict.failed_as_expected,
         ),
         ("**lost** (accepted and not completed)", len(verdict.lost)),
         ("**delivered twice**", len(verdict.delivered_twice)),
         ("**turns sampled twice**", len(verdict.sampled_twice)),
         ("**wrong masks**", len(verdict.wrong_masks)),
+        (f"**wrong grades**, of {verdict.graded} graded", len(verdict.wrong_grades)),
         ("**results of replaced workers**", len(verdict.written_by_replaced)),
         ("**false deaths** (declared dead, and its process lived)", len(verdict.deaths.false)),
         ("declared dead, and its process had ended", verdict.deaths.true),
@@ -53,7 +54,7 @@ def show(verdict: Verdict) -> str:
     lines += _counts("failure, by trainer", verdict.failures)
     lines += [f"left out: {why}" for why in verdict.skipped]
     lines += [f"false death: {what}" for what in verdict.deaths.false[:20]]
-    for name in ("lost", "delivered_twice", "sampled_twice", "wrong_masks", "written_by_replaced"):
+    for name in ("lost", "delivered_twice", "sampled_twice", "wrong_masks", "wrong_grades", "written_by_replaced"):
         lines += [f"{name}: {what}" for what in getattr(verdict, name)[:20]]
     return "\n".join(lines)
 

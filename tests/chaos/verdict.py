@@ -13,6 +13,7 @@ from statistics import quantiles
 from typing import Any
 
 from tests.chaos.deaths import Deaths, declarations, judge_deaths
+from tests.chaos.grades import graders_of, is_grader_failure, wrong_grades
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
 from tests.chaos.recovery import Ask, Recovery, asks_of, pauses_of, recoveries
@@ -43,6 +44,10 @@ class Verdict:
     """Turns that a trainer sampled again because it had been killed and remembers nothing; it promised too much."""
     wrong_masks: list[str] = field(default_factory=list)
     """Delivered samples that are not what the trainer sampled, token by token; or data from a liar."""
+    graded: int = 0
+    """Rollouts that were delivered with a grade, of which there is one."""
+    wrong_grades: list[str] = field(default_factory=list)
+    """Rollouts whose grade is not what follows from what was sampled, or with a reward although their grader failed."""
     resumed: int = 0
     """Rollouts that had asked their trainer in one attempt and went on in a later one."""
     pushed_again: int = 0
@@ -75,6 +80,7 @@ class Verdict:
             or self.delivered_twice
             or self.sampled_twice
             or self.wrong_masks
+            or self.wrong_grades
             or self.written_by_replaced
             or self.deaths.false
         )
@@ -116,8 +122,12 @@ def judge(folder: Path) -> Verdict:
     manners, pushed = _accepted(client, verdict)
     sampled = _sampled(trainers.values(), manners, verdict)
     results = _delivered(client, pushed, manners, verdict)
+    graders = graders_of(client)
     for uid, manner in manners.items():
-        _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict)
+        grader, _ = graders.get(uid, (None, None))
+        _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict, grader)
+    verdict.graded = sum(result.get("grade") is not None for result in results.values())
+    verdict.wrong_grades += wrong_grades(graders, results, sampled)
     asks = asks_of(trainers, campaign)
     _resumptions(asks, results, manners, campaign, trainers, verdict)
     _kills(asks, results, trainers, campaign, verdict)
@@ -191,7 +201,12 @@ def _delivered(
 
 
 def _judge_one(
-    uid: str, manner: Manner, result: dict[str, Any] | None, turns: dict[int, dict[str, Any]], verdict: Verdict
+    uid: str,
+    manner: Manner,
+    result: dict[str, Any] | None,
+    turns: dict[int, dict[str, Any]],
+    verdict: Verdict,
+    grader: str | None,
 ) -> None:
     if result is None:
         verdict.lost.append(uid)
@@ -202,6 +217,8 @@ def _judge_one(
         verdict.failures[f"{manner}: {result['failure']['category']}"] += 1
     if completed and manner in MUST_FAIL:
         verdict.wrong_masks.append(uid)
+    elif is_grader_failure(result, grader):
+        verdict.failed_as_expected += 1
     elif not completed and (manner in MUST_COMPLETE or (manner is Manner.ONCE and not _in_doubt(result))):
         reason = result["failure"]["category"] if result["failure"] else result["status"]
         verdict.lost.append(f"{uid} ({manner}: {reason})")

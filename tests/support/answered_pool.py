@@ -65,6 +65,19 @@ RUN: dict[str, Any] = {
 """A paused run."""
 
 
+REGRADE = {
+    "regrade_id": "r1",
+    "batch_id": BATCH,
+    "grader": "exact",
+    "annotation": "reward",
+    "state": "complete",
+    "total": 2,
+    "graded": 1,
+    "left_out": 1,
+    "failures": {},
+}
+
+
 def answer_all(pool: StubPool) -> None:
     """A pool with one batch."""
     for method, path in (("GET", ""), ("PUT", "/policy_version"), ("POST", "/pause"), ("POST", "/resume")):
@@ -88,5 +101,7 @@ def answer_all(pool: StubPool) -> None:
     }
     for (method, path), body in answers.items():
         pool.on(method, path, Answer(body=body))
+    pool.on("POST", f"{URL}/regrades", Answer(202, {**REGRADE, "state": "running"}))
+    pool.on("GET", f"{URL}/regrades/r1", Answer(body=REGRADE))
     for path in ("/v1/batches", f"/v1/dead-letters/{BATCH}-0/requeue"):
         pool.on("POST", path, Answer(202, accepted()))

@@ -64,6 +64,7 @@ NEEDS_REDIS = {
     "common/queue/publisher": "integration/store/test_publishing",
     "common/store/batch_list": "integration/api/test_batch_list",
     "common/store/annotations": "integration/api/test_annotations",
+    "common/store/grading": "unit/worker/rollout/test_grading",
     "common/store/history": "integration/api/test_history",
     "common/store/rows": "integration/api/test_rows",
     "common/store/deletion": "integration/store/test_batches",
@@ -73,6 +74,7 @@ NEEDS_REDIS = {
     "common/store/polling_leases": "integration/store/test_polling_leases",
     "common/store/reconciliation": "integration/store/test_reconciliation",
     "common/store/scripting": "integration/store/test_scripting",
+    "common/store/regrades": "unit/worker/process/test_regrading",
     "common/store/signals": "integration/store/test_signals",
 }
 PROCESSES_AND_SOCKETS = {
@@ -96,6 +98,7 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/history": "integration/api/test_history",
     "api/osmosis": "integration/api/test_osmosis",
     "api/routes/osmosis": "integration/api/test_osmosis",
+    "api/routes/regrades": "integration/api/test_regrades",
     "api/routes/rows": "integration/api/test_rows",
     "api/routes/runs": "integration/api/test_runs",
     "api/routes/tokenizers": "integration/api/test_token_pieces",

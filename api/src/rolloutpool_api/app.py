@@ -35,6 +35,7 @@ from rolloutpool_api.routes import (
     metrics,
     operations,
     osmosis,
+    regrades,
     rollouts,
     rows,
     runs,
@@ -115,7 +116,7 @@ def _application(
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (
-        *(batch_list, batches, rows, annotations, history, runs),
+        *(batch_list, batches, rows, annotations, regrades, history, runs),
         *(operations, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)

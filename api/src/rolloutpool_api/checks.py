@@ -23,6 +23,7 @@ __all__ = [
     "Catalog",
     "Check",
     "CompleteCheck",
+    "GraderCheck",
     "GroupCheck",
     "IdCheck",
     "NameCheck",
@@ -84,6 +85,7 @@ class Catalog:
     agents: frozenset[str]
     termination_strategies: frozenset[str]
     environments: frozenset[str] = frozenset()
+    graders: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
@@ -100,11 +102,12 @@ class Catalog:
             agents=frozenset(name for worker in live for name in worker.agents),
             termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),
             environments=frozenset(name for worker in live for name in worker.environments),
+            graders=frozenset(name for worker in live for name in worker.graders),
         )
 
 
 class NameCheck(Check):
-    """Agents, tools, environments and strategies are known to a live worker, and hints can be honoured as numbers."""
+    """Agents, tools, environments, graders and strategies are known to a live worker, and hints can be honoured."""
 
     def __init__(self, catalog: Catalog | None) -> None:
         super().__init__()
@@ -136,6 +139,8 @@ class NameCheck(Check):
         self._check_known("agent", options.get("agent"), self._catalog.agents, (*at, "agent"))
         environment = as_object(options.get("environment")).get("name")
         self._check_known("environment", environment, self._catalog.environments, (*at, "environment", "name"))
+        grader = as_object(options.get("grader")).get("name")
+        self._check_known("grader", grader, self._catalog.graders, (*at, "grader", "name"))
         tools = options.get("tools")
         for position, tool in enumerate(tools if isinstance(tools, list) else ()):
             self._check_known("tool", tool, self._catalog.tools, (*at, "tools", position))
@@ -242,6 +247,34 @@ class StalenessCheck(Check):
                 path("rollouts", index),
                 "on_stale `restart` needs an engine: the callback keeps the turns of a rollout; use `drop` or `finish`",
             )
+
+
+class GraderCheck(Check):
+    """The rollouts of a group have one grader: it may judge them together, and their rewards are compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._default: str | None = None
+        self._graders: dict[str, str | None] = {}
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        """Notes the grader of `defaults`."""
+        self._default = _grader_of(as_object(document.get("defaults")))
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Compares the rollout's grader with that of its group."""
+        if item is None or item.group is None:
+            return
+        own = _grader_of(as_object(raw)) if "grader" in item.model_fields_set else self._default
+        first = self._graders.setdefault(item.group, own)
+        if first != own:
+            text = f"group {item.group[:64]!r} has the grader {first!r} already; a group has one, or none"
+            self.faults.add(path("rollouts", index, "grader", "name"), text)
+
+
+def _grader_of(options: dict[str, Any]) -> str | None:
+    name = as_object(options.get("grader")).get("name")
+    return name if isinstance(name, str) else None
 
 
 class CompleteCheck(Check):

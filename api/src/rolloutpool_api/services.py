@@ -205,6 +205,10 @@ class ApiServices:
         """
         await self._publisher.ask_preflight(request_id, urls)
 
+    async def ask_regrade(self, regrade_id: str) -> None:
+        """Has a worker do a regrade, which is in the store."""
+        await self._publisher.ask_regrade(regrade_id)
+
     async def wait(self, watch: Watch, seconds: float) -> bool:
         """Waits for an event of a watched batch.
 

@@ -164,6 +164,7 @@ def plan_batch(
         delivery=batch.delivery,
         idempotency_key=None if idempotency_key is None else batch_key(idempotency_key),
         digest=checked.digest,
+        graded=batch.defaults.grader is not None or any(item.grader is not None for _, item in checked.rollouts),
     )
 
 

@@ -17,7 +17,16 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from rolloutpool_api.checks import Catalog, Check, CompleteCheck, GroupCheck, IdCheck, NameCheck, StalenessCheck
+from rolloutpool_api.checks import (
+    Catalog,
+    Check,
+    CompleteCheck,
+    GraderCheck,
+    GroupCheck,
+    IdCheck,
+    NameCheck,
+    StalenessCheck,
+)
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.restrictions import Restrictions
@@ -87,7 +96,7 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         checks.append(GroupCheck(batch.group))
     if batch is not None and batch.max_staleness is not None:
         checks.append(StalenessCheck(batch))
-    checks += [CompleteCheck(), *restrictions.checks(trainer)]
+    checks += [GraderCheck(), CompleteCheck(), *restrictions.checks(trainer)]
     for check in checks:
         check.see_document(document)
     for index, value in enumerate(raw):

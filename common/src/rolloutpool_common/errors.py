@@ -30,6 +30,8 @@ them. So the code that retries a call and the code that requeues a rollout alway
             ├── EnvironmentFault
             │   ├── EnvironmentLost
             │   └── EnvironmentDiverged
+            ├── GraderFault
+            │   └── GradeInvalid, GradeLate
             ├── LeaseExpired
             ├── PoisonRollout
             └── WorkerFault
@@ -51,6 +53,9 @@ __all__ = [
     "EnvironmentDiverged",
     "EnvironmentFault",
     "EnvironmentLost",
+    "GradeInvalid",
+    "GradeLate",
+    "GraderFault",
     "InfraFault",
     "InjectionRefused",
     "LeaseExpired",
@@ -178,6 +183,11 @@ class InfraFault(RolloutError):
     kind = FailureKind.INFRA
     retryable = True
 
+    def __init__(self, message: str | None = None, *, retryable: bool | None = None) -> None:
+        """`retryable` says whether another attempt is safe and could end differently; None leaves the class's."""
+        super().__init__(message)
+        self.retryable = self.retryable if retryable is None else retryable
+
 
 class TrainerUnreachable(InfraFault):
     """The trainer's callback endpoint did not answer."""
@@ -185,10 +195,7 @@ class TrainerUnreachable(InfraFault):
     boundary = Boundary.TRAINER
     category = Category.NETWORK_ERROR
 
-    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
-        """`retryable` must be False where the trainer may have sampled and did not promise that repeating is safe."""
-        super().__init__(message)
-        self.retryable = retryable
+    retryable = True  # not where the trainer may have sampled and did not promise that repeating is safe
 
 
 NOT_SAMPLED = frozenset({429, 500, 503})
@@ -318,31 +325,45 @@ class EnvironmentFault(InfraFault):
 
     boundary = Boundary.ENVIRONMENT
     category = Category.ENVIRONMENT_ERROR
-
-    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
-        """`retryable` is False where each further attempt would fail in the same way."""
-        super().__init__(message)
-        self.retryable = retryable
+    retryable = True
 
 
 class EnvironmentLost(EnvironmentFault):
     """The session ended with its worker, and this environment cannot make it again."""
 
     category = Category.ENVIRONMENT_LOST
-
-    def __init__(self, message: str | None = None) -> None:
-        """Never retryable."""
-        super().__init__(message, retryable=False)
+    retryable = False
 
 
 class EnvironmentDiverged(EnvironmentFault):
     """A fresh session answered otherwise than the first one, although it declares that it can be restarted."""
 
     category = Category.ENVIRONMENT_DIVERGED
+    retryable = False
 
-    def __init__(self, message: str | None = None) -> None:
-        """Never retryable."""
+
+class GraderFault(InfraFault):
+    """The rollout's grader failed."""
+
+    boundary = Boundary.GRADER
+    category = Category.GRADER_ERROR
+    retryable = True
+
+
+class GradeInvalid(GraderFault):
+    """The grader returned something that is no grade."""
+
+    category = Category.GRADE_INVALID
+    retryable = False
+
+
+class GradeLate(GraderFault):
+    """There was no grade when the grader's deadline passed."""
+
+    def __init__(self, message: str | None = None, *, group: bool = False) -> None:
+        """`group` says that the grade is one of a group."""
         super().__init__(message, retryable=False)
+        self.category = Category.GROUP_GRADE_LATE if group else Category.GRADE_LATE
 
 
 class LeaseExpired(InfraFault):

@@ -21,6 +21,8 @@ class RolloutStatus(StrEnum):
     """Accepted and durable, no worker has it."""
     RUNNING = "running"
     """Claimed by a live worker."""
+    GRADING = "grading"
+    """Its conversation is complete and kept; its grader has not ended, or waits for the rest of its group."""
     COMPLETED = "completed"
     """Ended by the policy or by a limit; every mask is proved."""
     FAILED = "failed"
@@ -33,7 +35,7 @@ class RolloutStatus(StrEnum):
     @property
     def terminal(self) -> bool:
         """Whether nothing can change this any more."""
-        return self not in (RolloutStatus.QUEUED, RolloutStatus.RUNNING)
+        return self not in (RolloutStatus.QUEUED, RolloutStatus.RUNNING, RolloutStatus.GRADING)
 
 
 class FinishReason(StrEnum):
@@ -95,6 +97,8 @@ class Boundary(StrEnum):
     """What the policy sampled, as the agent saw it."""
     ENVIRONMENT = "environment"
     """The session of the rollout's environment."""
+    GRADER = "grader"
+    """The rollout's grader, after its conversation was complete."""
     WORKER = "worker"
     """The worker process itself."""
 
@@ -144,6 +148,14 @@ class Category(StrEnum):
     """A fresh session answered journaled calls otherwise than the first one did."""
     LEASE_EXPIRED = "lease_expired"
     """Nobody asked for its result in time, so the pool ended it (the Osmosis wire)."""
+    GRADER_ERROR = "grader_error"
+    """The grader failed, was ended, or did not answer in time."""
+    GRADE_INVALID = "grade_invalid"
+    """What the grader returned is no grade: no finite number, or rewards that do not fit the tokens."""
+    GRADE_LATE = "grade_late"
+    """There was no grade when the grader's deadline passed."""
+    GROUP_GRADE_LATE = "group_grade_late"
+    """The group had no grade when its grader's deadline passed: a sibling had not ended, or the grader had not."""
     POISON = "poison"
     """Its worker died repeatedly, also when the rollout ran alone in a process."""
     QUARANTINED = "quarantined"

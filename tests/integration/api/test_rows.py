@@ -124,6 +124,7 @@ async def test_live_and_ended_rows(client: httpx.AsyncClient, worker: ScriptedWo
         "policy_versions": ["step-7"],
         "mean_logprob": -0.375,
         "response_lengths": [3],
+        "reward": None,
     }
     assert (failed["kind"], failed["category"], failed["message"]) == ("infra", "network_error", FAILURE.message[:300])
     assert (failed["samples"], failed["mean_logprob"]) == (0, None)

@@ -1,8 +1,9 @@
-"""Plug-ins: tools, agents, termination strategies and environments, found by name.
+"""Plug-ins: tools, agents, termination strategies, environments and graders, found by name.
 
 They come from two places: entry points of installed packages (`rolloutpool.tools`, `rolloutpool.agents`,
-`rolloutpool.termination`, `rolloutpool.environments`), and modules that ROLLOUTPOOL_PLUGINS names, which call
-`register` when they are imported. Two plug-ins of one name are an error: which of them runs would depend on the worker.
+`rolloutpool.termination`, `rolloutpool.environments`, `rolloutpool.graders`), and modules that ROLLOUTPOOL_PLUGINS
+names, which call `register` when they are imported. Two plug-ins of one name are an error: which of them runs would
+depend on the worker.
 """
 
 import importlib
@@ -37,7 +38,7 @@ class Registry(Generic[T]):
 
         Args:
             name: By which rollouts and policies choose it.
-            thing: A tool, an agent, a termination strategy or an environment.
+            thing: A tool, an agent, a termination strategy, an environment or a grader.
 
         Returns:
             The thing, so that a decorator can return it.

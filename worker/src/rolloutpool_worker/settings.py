@@ -53,6 +53,10 @@ class WorkerSettings(ActorSettings):
     """A tool that holds the event loop for longer is named in log, warnings and metrics."""
     tool_memory_growth_mb: int = Field(default=256, ge=1)
     """Tools during whose calls the process's memory grew by more are named likewise."""
+    grader_timeout: float = Field(default=60.0, gt=0)
+    """Longest wait for one answer of a grader, seconds; its rollout sets the deadline of all tries."""
+    grader_processes: int = Field(default=2, ge=1, le=256)
+    """Child processes at the most for each grader that is no `async` function; further rollouts wait."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
     engine_pause_seconds: float = Field(default=600.0, ge=0)
@@ -62,7 +66,7 @@ class WorkerSettings(ActorSettings):
     trainer_down_timeout: float = Field(default=600.0, ge=0)
     """Seconds that a rollout waits in all for a trainer whose port refuses connections (batch API only)."""
     plugins: Names = ()
-    """Modules that register tools, agents, termination strategies or environments when they are imported."""
+    """Modules that register tools, agents, termination strategies, environments or graders when they are imported."""
     environments_file: Path | None = None
     """The operator's environments, with their servers and secrets."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(

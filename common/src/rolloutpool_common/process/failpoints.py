@@ -7,6 +7,8 @@ api.commit_before_answer      a batch is committed, its 202 is not sent
 worker.reply_before_turn      the trainer has answered, the turn is not in the journal
 worker.turn_before_tools      the turn is in the journal, its tools have not run
 worker.obs_before_call        the observation is in the journal, the next turn is not asked for
+worker.kept_before_grade      a conversation is complete and kept, its grader is not asked
+worker.grades_before_delivery the grades of a group are kept, its other members are not delivered
 worker.finish_before_ack      the result is stored, the ticket is not acknowledged
 delivery.pushed_before_mark   the receiver has taken a result, the pool has not noted it
 """
@@ -24,6 +26,8 @@ NAMES = frozenset(
         "worker.reply_before_turn",
         "worker.turn_before_tools",
         "worker.obs_before_call",
+        "worker.kept_before_grade",
+        "worker.grades_before_delivery",
         "worker.finish_before_ack",
         "delivery.pushed_before_mark",
     }

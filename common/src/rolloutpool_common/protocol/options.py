@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
+from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
 
@@ -115,6 +116,8 @@ class RunOptions(EndpointOptions):
     of the environment alone."""
     environment: EnvironmentChoice | None = None
     """Where the policy acts, if tools without state are not enough."""
+    grader: GraderChoice | None = None
+    """What says what the rollout is worth, once its conversation is complete."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
     """The agent loop, by its registered name."""
     idempotent: bool = False

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
+from rolloutpool_common.protocol.grading import GradeReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.waiting import Waiting
@@ -161,6 +162,15 @@ class RolloutResult(BaseModel):
     """Fingerprint of tokenizer, template and transformers that made the ids."""
     environment: EnvironmentReport | None = None
     """Null where the rollout had no environment, or ended before its session was open."""
+    reward: float | None = None
+    """What the rollout is worth: what its grader says; without a grader, what its environment says. Null where neither
+    said anything, and always where the rollout did not complete."""
+    reward_parts: dict[str, float] = Field(default_factory=dict)
+    """What the reward is made of."""
+    token_rewards: list[list[float]] | None = None
+    """By the grader: a list for each sample, as long as its `response_ids`; null where it gave none."""
+    grade: GradeReport | None = None
+    """Null where the rollout had no grader, or was not graded because its conversation did not complete."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
 

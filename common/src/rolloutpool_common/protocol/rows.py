@@ -18,7 +18,7 @@ MAX_VERSIONS = 16
 ENDED_FIELDS = {
     "ended_ms": "when it ended, on Redis' clock, ms since 1970",
     "claimed_ms": "when its last attempt began, on the same clock",
-    "status": "`queued`, `running`, `completed`, `failed`, `cancelled`, `expired`",
+    "status": "`queued`, `running`, `grading`, `completed`, `failed`, `cancelled`, `expired`",
     "rollout_id": "the caller's name for it",
     "finish_reason": "why it ended",
     "kind": "of its failure: `request`, `policy`, `infra`",
@@ -44,6 +44,7 @@ ENDED_FIELDS = {
     "policy_versions": "list of the versions that sampled it, in order, at most 16",
     "mean_logprob": "mean of the sampling log-probabilities over the tokens with mask 1",
     "response_lengths": "list of the lengths of its samples' responses",
+    "reward": "what its grader, or its environment, says that it is worth",
 }
 """Name and meaning, in the order in which they are stored."""
 ROW_FIELDS = {
@@ -123,4 +124,5 @@ def row_values(result: RolloutResult) -> list[Any]:
         list(versions)[:MAX_VERSIONS],
         None if logprob is None else round(logprob, 5),
         [len(sample.response_ids) for sample in samples],
+        result.reward,
     ]

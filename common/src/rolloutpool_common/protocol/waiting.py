@@ -26,6 +26,8 @@ class WaitsFor(StrEnum):
     """Its run is paused, and nobody has resumed it: a model call that is in flight goes on, and no other is sent."""
     SLOT = "slot"
     """Each worker runs as many rollouts as it has slots."""
+    GRADER = "grader"
+    """Its conversation is complete; its grader has not ended, is asked again later, or needs the rest of its group."""
 
 
 class Waiting(Answer):

@@ -58,6 +58,8 @@ class Worker(Answer):
     termination_strategies: list[str]
     environments: list[str] = Field(default_factory=list)
     """Names of its environments."""
+    graders: list[str] = Field(default_factory=list)
+    """Names of its graders."""
     tokenizers: dict[str, dict[str, str]]
     """Tokenizers that it has loaded: name to fingerprint."""
     loading: list[str] = Field(default_factory=list)

@@ -13,10 +13,11 @@ from kombu import Queue
 
 from rolloutpool_common.protocol.batch import Priority
 
-__all__ = ["KEY_PREFIX", "PREFLIGHT_NAME", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
+__all__ = ["KEY_PREFIX", "PREFLIGHT_NAME", "REGRADE_NAME", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
 
 TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
+REGRADE_NAME = "rolloutpool.regrade"
 KEY_PREFIX = "rollouts:"
 """All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
 

@@ -29,7 +29,7 @@ from kombu.exceptions import KombuError, OperationalError
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, make_celery, queue_name
+from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, REGRADE_NAME, TASK_NAME, make_celery, queue_name
 from rolloutpool_common.queue.kombu_compat import batched, oldest_headers
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 
@@ -162,17 +162,25 @@ class Publisher:
         Raises:
             StoreUnavailable: Redis or the broker does not answer.
         """
-        now = await self._store.outbox.now_ms()
-        await asyncio.to_thread(self._send_preflight, request_id, list(urls), now)
+        about = f"preflight={request_id} endpoints={len(urls)}"
+        await self._ask(PREFLIGHT_NAME, (request_id, list(urls)), about, Priority.HIGH)
 
-    def _send_preflight(self, request_id: str, urls: list[str], now: float) -> None:
+    async def ask_regrade(self, regrade_id: str) -> None:
+        """Asks for a worker to do a regrade, which is in the store; raises `StoreUnavailable`."""
+        await self._ask(REGRADE_NAME, (regrade_id,), f"regrade={regrade_id}", Priority.DEFAULT)
+
+    async def _ask(self, task: str, args: tuple[Any, ...], about: str, priority: Priority) -> None:
+        now = await self._store.outbox.now_ms()
+        await asyncio.to_thread(self._send_request, task, args, about, priority, now)
+
+    def _send_request(self, task: str, args: tuple[Any, ...], about: str, priority: Priority, now: float) -> None:
         with self._wire:
             try:
                 self._celery.send_task(
-                    PREFLIGHT_NAME,
-                    args=(request_id, urls),
-                    queue=queue_name(Priority.HIGH),
-                    argsrepr=f"preflight={request_id} endpoints={len(urls)}",
+                    task,
+                    args=args,
+                    queue=queue_name(priority),
+                    argsrepr=about,
                     kwargsrepr="",
                     ignore_result=True,
                     headers={HEADER_PUBLISHED: now},

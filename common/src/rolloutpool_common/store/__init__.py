@@ -1,9 +1,9 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`, `runs`,
-`leases`, `annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `signals`, `totals`,
-`measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens whole or not
-at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
+`runs`, `leases`, `annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `regrades`, `signals`,
+`totals`, `measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens
+whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim and its fence keep a rollout with one worker.
@@ -34,6 +34,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.grading import Grading
 from rolloutpool_common.store.history import Histories
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.liveness import Liveness
@@ -57,6 +58,7 @@ from rolloutpool_common.store.records import (
     merge_spec,
 )
 from rolloutpool_common.store.redis_settings import find_warnings
+from rolloutpool_common.store.regrades import Regrades
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.rows import Rows
 from rolloutpool_common.store.runs import Runs
@@ -118,6 +120,7 @@ class Store:
         self.batch_lists = BatchLists(connection)
         self.batch_tokenizers = BatchTokenizers(connection)
         self.model_calls = ModelCalls(connection, self.rollouts)
+        self.grading = Grading(connection, self.rollouts)
         self.rows = Rows(connection)
         self.histories = Histories(connection)
         self.runs = Runs(connection)
@@ -129,12 +132,13 @@ class Store:
         self.trials = Trials(connection)
         self.pushes = Pushes(connection)
         self.preflights = Preflights(connection)
+        self.regrades = Regrades(connection)
         self.trainers = KnownTrainers(connection)
         self.waits = Waits(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)
         self.measures = PoolMeasures(connection)
-        self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
+        self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches, self.grading)
 
     @classmethod
     def open(cls, url: str, *, max_connections: int = 32, secrets: SecretStore | None = None) -> "Store":

@@ -93,7 +93,7 @@ def _summary(entry: list[bytes], now_s: float) -> BatchSummary:
 
     owner, run = fields["owner"].decode(), fields["run"].decode()
     counts = {status: n(status) for status in RolloutStatus if status.terminal}
-    total, running = n("total"), n("running")
+    total, running, grading = n("total"), n("running"), n("grading")
     created_s = n("created_ms") / 1000
     finished_s = n("finished_ms") / 1000 if "finished_ms" in fields else None
     return BatchSummary(
@@ -109,8 +109,9 @@ def _summary(entry: list[bytes], now_s: float) -> BatchSummary:
         v1="v1" in fields,
         total=total,
         counts={
-            RolloutStatus.QUEUED: total - running - sum(counts.values()),
+            RolloutStatus.QUEUED: total - running - grading - sum(counts.values()),
             RolloutStatus.RUNNING: running,
+            RolloutStatus.GRADING: grading,
             **counts,
         },
         turns=n("turns"),

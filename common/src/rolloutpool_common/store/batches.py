@@ -5,7 +5,7 @@
 3. Readers follow the batch's done-stream with a cursor, in the order in which rollouts end.
 4. Some time after its last rollout has ended, the batch is deleted with everything of its rollouts.
 
-Invariant: at every moment `total` = queued + running + ended, because only scripts move rollouts between states.
+Invariant: at every moment `total` = queued + running + grading + ended: only scripts move rollouts between states.
 """
 
 from contextlib import suppress
@@ -45,7 +45,7 @@ from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import paused_wait, run_key
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import stage
-from rolloutpool_common.store.waits import read_waits
+from rolloutpool_common.store.waits import grading_wait, read_waits
 
 __all__ = ["Batches"]
 
@@ -97,6 +97,8 @@ class Batches:
             fields += ["v1", 1]
         if (lease := new.polling_lease) is not None:
             fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
+        if new.graded:
+            fields += ["graded", 1]
         if new.weight != 1:
             fields += ["weight", new.weight]
         if new.max_staleness is not None:
@@ -139,6 +141,8 @@ class Batches:
     async def groups(self, batch_id: str) -> list[Group]:
         """Reads the state of each group of a batch with a group policy, in order of name; empty without a policy."""
         with store_errors():
+            if not await self._redis.hexists(keys.batch(batch_id), "min_usable"):
+                return []
             raw = await self._redis.hgetall(keys.batch(batch_id, "group_counts"))
         counts = {name.decode(): value.decode() for name, value in raw.items()}
         names = sorted(name.removeprefix("size:") for name in counts if name.startswith("size:"))
@@ -232,6 +236,7 @@ class Batches:
             rollouts=[NewRollout(rollout_id=spec.get("rollout_id"), overrides=orjson.dumps(spec))],
             priority=Priority(priority.decode()),
             labels={**orjson.loads(labels), "requeued_from": uid},
+            graded=spec.get("grader") is not None,
         )
 
     async def was_submitted(self, owner: str, idempotency_key: str) -> bool:
@@ -278,7 +283,7 @@ class Batches:
         def prefixed(prefix: str) -> dict[str, int]:
             return {k.removeprefix(prefix): int(v) for k, v in sorted(fields.items()) if k.startswith(prefix)}
 
-        total, running = int(fields["total"]), int(fields.get("running", 0))
+        total, running, grading = (int(fields.get(name, 0)) for name in ("total", "running", "grading"))
         counts = {status: int(fields.get(status, 0)) for status in _ENDED}
         ended = sum(counts.values())
         created_s = int(fields["created_ms"]) / 1000
@@ -286,7 +291,7 @@ class Batches:
         # A batch may end in the millisecond of its commit, where all of it was cancelled before.
         seconds = max((finished_s or now_s) - created_s, 1e-3)
         sampled = int(fields.get("sampled", 0))
-        queued = total - running - ended
+        queued = total - running - grading - ended
         needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
         lacking = (await self._pool.look()).waits(needed, queued) if queued else []
         if finished_s is None and (paused := await paused_wait(self._redis, fields["run"], total - ended)):
@@ -298,7 +303,12 @@ class Batches:
             cancel_cause=CancelCause(fields["cancel_cause"].decode()) if "cancel_cause" in fields else None,
             total=total,
             # What is queued has no counter of its own, so these numbers always add up to the total.
-            counts={RolloutStatus.QUEUED: queued, RolloutStatus.RUNNING: running, **counts},
+            counts={
+                RolloutStatus.QUEUED: queued,
+                RolloutStatus.RUNNING: running,
+                RolloutStatus.GRADING: grading,
+                **counts,
+            },
             progress=ended / total,
             rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
             alignment=prefixed("alignment:"),
@@ -306,7 +316,7 @@ class Batches:
             failures=prefixed("failure:"),
             warnings=prefixed("warning:"),
             stale=prefixed("stale:"),
-            waiting=[*read_waits(fields, now_s), *lacking] if finished_s is None else [],
+            waiting=[*read_waits(fields, now_s), *lacking, *grading_wait(grading)] if finished_s is None else [],
             sampled_tokens=sampled,
             total_tokens=int(fields.get("tokens", 0)),
             turns=int(fields.get("turns", 0)),

@@ -12,6 +12,7 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.waits import status_of
 
 __all__ = ["Histories"]
 
@@ -41,20 +42,20 @@ class Histories:
             pipe = self._redis.pipeline(transaction=True)
             pipe.hmget(keys.batch(batch_id), "owner", "created_ms")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "claimed", "ended")
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "claimed", "ended", "stage")
             pipe.lrange(keys.rollout(uid, "history"), 0, -1)
             pipe.zscore(keys.DELAYED, uid)
             (
                 (owned_by, created),
                 own,
-                (status, attempt, worker, turns, claimed, ended),
+                (status, attempt, worker, turns, claimed, ended, stage),
                 past,
                 delayed,
             ) = await pipe.execute()
             now = int(await now_ms(self._redis))
         if owned_by is None or owner not in (None, owned_by.decode()) or own is None:
             return None
-        state = RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
+        state = status_of(status, stage)
         attempts = [AttemptHistory(outcome="requeued", **orjson.loads(entry)) for entry in past]
         # An attempt that was queued again has its entry. A rollout that was ended in the queue has no further one.
         if state is not RolloutStatus.QUEUED and worker is not None:

@@ -9,7 +9,8 @@ rp:batch:{b}:items         hash    index -> what this rollout sets itself (JSON)
 rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
 rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
 rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn again is safe
-rp:batch:{b}:group_counts  hash    size:{group}, {status}:{group}, verdict:{group}; only with a group policy
+rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{group} and verdict:{group}, with graders
+                                   what `grading.lua`'s groups need; only with a group policy or graders
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
 rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations.py`)
@@ -28,6 +29,8 @@ rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this
 A rollout:
 rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncalled), counters; absent before its first
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
+rp:rollout:{uid}:ungraded  string  its result without its grade, while it is graded (`grading.py`)
+rp:rollout:{uid}:grades    string  of the rollout that leads its group: the group's grades, until all are delivered
 rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
 rp:rollout:{uid}:streams   list    records of annotations, one number for a token; deleted with its batch
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
@@ -37,6 +40,7 @@ rp:polling_leases          zset    uid -> ms until which somebody must poll it a
 rp:polled:{owner}          hash    the caller's name -> uid, of rollouts that have such a lease and have not ended
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
+rp:grading                 zset    uid -> ms of its grader's deadline, of rollouts that are graded or wait for that
 rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
 rp:trials                  zset    w -> ms until which the isolated worker is awaited that w starts for suspects
 rp:isolated                set     workers that try suspects
@@ -66,6 +70,7 @@ rp:worker:{w}:claims       set     uids that it has claimed
 rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them
 rp:life:{w}                (a channel, no key) the process is subscribed while it exists; `sup:{id}` for a supervisor
 rp:trainer:{digest}        string  whether a trainer keeps ids or renders again; expires by itself
+rp:regrade:{id}            hash    a regrade: job (JSON), done, counters, who does it (`regrades.py`); expires by itself
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
 Vocabularies of tokenizers (`pieces.py`); {sha} is the sha256 of a tokenizer:
@@ -101,6 +106,7 @@ FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
 POLLING_LEASES = f"{PREFIX}polling_leases"
 DELAYED = f"{PREFIX}delayed"
+GRADING = f"{PREFIX}grading"
 SUSPECTS = f"{PREFIX}suspects"
 ISOLATED = f"{PREFIX}isolated"
 OPEN = f"{PREFIX}open"
@@ -172,6 +178,11 @@ def steering(run: str) -> str:
 def preflight(request_id: str) -> str:
     """What a worker found out about callback endpoints."""
     return f"{PREFIX}preflight:{request_id}"
+
+
+def regrade(regrade_id: str) -> str:
+    """A regrade: what is to be done, and how far it is."""
+    return f"{PREFIX}regrade:{regrade_id}"
 
 
 def trainer(name: str) -> str:

@@ -13,11 +13,11 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
-from rolloutpool_common.store.records import merge_fields
+from rolloutpool_common.store.records import expand, merge_fields
 from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import is_queued, own_wait
+from rolloutpool_common.store.waits import grading_wait, is_queued, own_wait
 
-__all__ = ["outside_result", "unsampled_result", "wait_of"]
+__all__ = ["outside_result", "unsampled_result", "wait_of", "without_grade"]
 
 
 async def outside_result(
@@ -50,11 +50,15 @@ async def outside_result(
         pipe.hget(keys.batch(batch_id, "items"), str(index))
         pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "waits")
         pipe.hget(keys.batch(batch_id, "groups"), str(index))
-        (shared, run), overrides, (state, attempt, worker, note), group = await pipe.execute()
+        pipe.get(keys.rollout(uid, "ungraded"))
+        (shared, run), overrides, (state, attempt, worker, note), group, ungraded = await pipe.execute()
     if shared is None or overrides is None:
         return "gone"
     if state is not None and RolloutStatus(state.decode()).terminal:
         return str(state.decode())
+    if ungraded is not None and failure is not None:
+        # Its conversation is complete, and what was sampled is good: only its grade has failed.
+        return without_grade(RolloutResult.model_validate_json(expand(ungraded)), failure)
     fields = merge_fields(shared, overrides, uid=uid)
     waited = None
     if failure is None:
@@ -75,6 +79,24 @@ async def outside_result(
     )
 
 
+def without_grade(result: RolloutResult, failure: Failure, *, tries: int = 0, ms: float | None = None) -> RolloutResult:
+    """Makes the result of a rollout whose grade has failed: with all that was sampled, and without a reward.
+
+    Args:
+        result: Of its conversation.
+        failure: Why there is no grade.
+        tries: How often the grader was asked.
+        ms: Wall time of the last try.
+    """
+    report = None if result.grade is None else result.grade.model_copy(update={"tries": tries, "ms": ms})
+    return result.model_copy(
+        update={
+            **{"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failure},
+            **{"reward": None, "reward_parts": {}, "grade": report},
+        }
+    )
+
+
 def wait_of(
     fields: dict[str, Any],
     state: bytes | None,
@@ -83,6 +105,8 @@ def wait_of(
     pool: PoolState | None,
     now_s: float,
     paused: Waiting | None = None,
+    *,
+    stage: bytes | None = None,
 ) -> Waiting | None:
     """Says what a rollout that has not ended waits for.
 
@@ -94,11 +118,15 @@ def wait_of(
         pool: The workers; it is asked for queued rollouts alone.
         now_s: Unix time.
         paused: That its run is paused, if it is.
+        stage: Set while only its grade is missing.
 
     Returns:
         The first cause; None where it does not wait.
     """
-    noted = own_wait(note, attempt, now_s) or paused
+    noted = own_wait(note, attempt, now_s)
+    if stage is not None:
+        return noted or grading_wait(1)[0]
+    noted = noted or paused
     if noted is not None or pool is None or not is_queued(state):
         return noted
     name = fields.get("tokenizer_name")

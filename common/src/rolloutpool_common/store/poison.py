@@ -9,6 +9,7 @@ is what the rollout did when they died:
 | a turn with calls | it ran these tools |
 | a turn without calls | its agent decided how to go on |
 | an observation or an edit, or none | it asked its policy for a turn |
+| no journal: its conversation is complete | it was graded |
 
 Example: "2 isolated workers died (signal:11) while they ran tools ['native_crash'] of turn 3". Tools are named, their
 arguments are not: they may hold what a failure must not quote.
@@ -27,14 +28,14 @@ LONGEST_NAME = 64
 """Characters of a tool's name. The policy chose it, and it need not be the name of a tool."""
 
 
-def explain_poison(deaths: int, ends: Sequence[str], records: Sequence[JournalRecord]) -> PoisonRollout:
+def explain_poison(deaths: int, ends: Sequence[str], records: Sequence[JournalRecord] | None) -> PoisonRollout:
     """Makes the error of a rollout that killed its workers.
 
     Args:
         deaths: How many workers it is suspected of having killed.
         ends: How the isolated workers ended that ran nothing else, as `str(ProcessEnd)`; "unknown" where no parent saw
             it. Empty for a rollout that is condemned for all that ever died with it.
-        records: Its journal.
+        records: Its journal; None where its conversation is complete.
     """
     ways = sorted(set(ends) - {"unknown"})
     how = f" ({', '.join(ways)})" if ways else ""
@@ -44,7 +45,9 @@ def explain_poison(deaths: int, ends: Sequence[str], records: Sequence[JournalRe
     )
 
 
-def _doing(records: Sequence[JournalRecord]) -> str:
+def _doing(records: Sequence[JournalRecord] | None) -> str:
+    if records is None:
+        return "graded this rollout"
     turns = sum(isinstance(record, TurnRecord) for record in records)
     last = records[-1] if records else None
     if not isinstance(last, TurnRecord):

@@ -18,9 +18,9 @@ What happens when a worker dies:
    put on the dead-letter list.
 
 About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
-rollouts that are due, ends rollouts whose deadline has passed or that nobody polls (`polling_leases.py`),
-cancels batches that nobody reads (`leases.py`) and batches of runs that stay paused (`runs.py`), and deletes batches
-whose retention is over.
+rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed or that nobody polls
+(`polling_leases.py`), cancels batches that nobody reads (`leases.py`) and batches of runs that stay paused (`runs.py`),
+and deletes batches whose retention is over.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.grading import Grading
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.polling_leases import PollingLeases
@@ -82,6 +83,8 @@ class ReconciliationReport(NamedTuple):
     """Batches."""
     forsaken: int = 0
     """Rollouts that nobody polled any more."""
+    ungraded: int = 0
+    """Rollouts that are delivered without a grade, because their grader's deadline has passed."""
 
 
 class Removal(NamedTuple):
@@ -95,12 +98,15 @@ class Removal(NamedTuple):
 class Reconciliation:
     """One process's part in reconciling: it takes the lock when it is free, and then does the work."""
 
-    def __init__(self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches) -> None:
+    def __init__(
+        self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches, grading: Grading
+    ) -> None:
         self._connection = connection
         self._redis = connection.redis
         self._workers = workers
         self._rollouts = rollouts
         self._batches = batches
+        self._grading = grading
         self._leases = Leases(connection)
         self._runs = Runs(connection)
         self._unbroken = False
@@ -126,10 +132,11 @@ class Reconciliation:
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired = await self._resume(), await self._expire()
         leases, pauses = await self._end_overdue(serving=serving and unbroken)
-        deleted = await self._delete()
+        deleted, ungraded = await self._delete(), await self._grading.end_late()
         forsaken = await self._polling_leases.expire(redis["epoch"], serving=serving)
         self._unbroken = True
-        return ReconciliationReport(True, cancelled, resumed, expired, leases, pauses, deleted, forsaken)
+        ended = (leases, pauses, deleted, forsaken, ungraded)
+        return ReconciliationReport(True, cancelled, resumed, expired, *ended)
 
     async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
         """Cancels what nobody reads and what nobody resumes; returns how many batches, and how many paused runs."""
@@ -194,7 +201,9 @@ class Reconciliation:
 
     async def _explain(self, uid: str, deaths: int) -> PoisonRollout:
         with store_errors():
-            ends = await self._redis.hget(keys.rollout(uid), "ends")
+            ends, stage = await self._redis.hmget(keys.rollout(uid), "ends", "stage")
+        if stage is not None:
+            return explain_poison(deaths, (ends or b"").decode().split(), None)
         # The result takes the journal's place, so it is read before.
         with suppress(JournalUnreadable):
             return explain_poison(deaths, (ends or b"").decode().split(), await self._rollouts.read_journal(uid))

@@ -25,6 +25,7 @@ from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import WorkerRole
 
 __all__ = [
+    "LONG_RESULT",
     "Capacity",
     "Claim",
     "ClaimRefused",
@@ -106,6 +107,8 @@ class NewBatch:
     """Came one by one over `POST /rollout`: listed apart from batches, and its key is forgotten soon after its end."""
     polling_lease: "NewLease | None" = None
     """With a lease, its one rollout is cancelled when nobody has asked for the result in time (`polling_leases.py`)."""
+    graded: bool = False
+    """Whether any of its rollouts names a grader."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,14 @@ class Claim:
     on_stale: OnStale = OnStale.DROP
     restarts: int = 0
     """How often it has begun again because it was stale."""
+    grading: bool = False
+    """Whether its conversation is complete, and only its grade is missing (`grading.py`)."""
+    leads: bool = False
+    """Whether it stands for its whole group, which is to be graded."""
+    grade_tries: int = 0
+    """How often its grader was asked already, and failed."""
+    grade_due_in_s: float = 0.0
+    """While it is graded: seconds from the claim to its grader's deadline; below 0 where that has passed."""
     claimed_at: float = field(default_factory=time.perf_counter, compare=False)
     """When this process got it, on its `time.perf_counter`."""
 
@@ -310,6 +321,10 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
         deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
         queued_ms=float(now - int(answer["created_ms"])),
         spec=merge_spec(answer["shared"], answer["overrides"], uid=uid),
+        grading=bool(answer["grading"]),
+        leads=bool(answer["leads"]),
+        grade_tries=answer["grade_tries"],
+        grade_due_in_s=(float(due) - now) / 1000 if (due := answer["grade_due"]) else 0.0,
         more_waiting=bool(answer["more_waiting"]),
         priority=Priority(answer["priority"].decode()),
         # A batch without a run has its own id there.

@@ -49,7 +49,7 @@ from rolloutpool_common.store.records import (
 )
 from rolloutpool_common.store.rows import row_of
 from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import is_queued
+from rolloutpool_common.store.waits import is_queued, status_of
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -243,7 +243,7 @@ class Rollouts:
         claim: Claim,
         *,
         clean: bool,
-        counter: Literal["retries", "deferrals", "capacity", "stale", "pauses", "weights"],
+        counter: Literal["retries", "deferrals", "capacity", "grade_retries", "stale", "pauses", "weights"],
         delay_s: float,
         why: str = "",
     ) -> bool:
@@ -253,8 +253,8 @@ class Rollouts:
             claim: The claim to give up.
             clean: Whether no model call of it can be in flight.
             counter: `retries` after an infra failure, `deferrals` because its trainer's port is down, `capacity`
-                because its environment has no room, `stale` to begin again, `pauses` because its run is paused,
-                `weights` because its engine's are too old.
+                because its environment has no room, `grade_retries` because its grader failed, `stale` to begin again,
+                `pauses` because its run is paused, `weights` because its engine's are too old.
             delay_s: Seconds until it may run again; with 0 it is at the front of the queue.
             why: In words, for people who look at its history.
 
@@ -324,39 +324,33 @@ class Rollouts:
         Returns:
             None where this owner has no such rollout.
         """
-        split = keys.split_uid(uid)
-        if split is None:
+        if (split := keys.split_uid(uid)) is None:
             return None
         batch_id, index = split
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.hmget(keys.batch(batch_id), "owner", "shared", "run")
             pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits")
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits", "stage")
             pipe.hget(keys.batch(batch_id, "groups"), str(index))
             pipe.get(keys.rollout(uid, "result"))
-            (
-                (owned_by, shared, run),
-                overrides,
-                (state, attempt, worker, turns, note),
-                group,
-                result,
-            ) = await pipe.execute()
-        if owned_by is None or owner not in (None, owned_by.decode()) or overrides is None:
+            (owned_by, shared, run), own, states, group, result = await pipe.execute()
+        state, attempt, worker, turns, note, stage = states
+        if owned_by is None or owner not in (None, owned_by.decode()) or own is None:
             return None
         waiting = None
         if result is None:
-            fields = merge_fields(shared, overrides, uid=uid)
+            fields = merge_fields(shared, own, uid=uid)
             pool = await self._pool.look() if is_queued(state) else None
-            waiting = wait_of(fields, state, attempt, note, pool, time.time(), await paused_wait(self._redis, run))
+            paused = await paused_wait(self._redis, run)
+            waiting = wait_of(fields, state, attempt, note, pool, time.time(), paused, stage=stage)
         return RolloutView(
             uid=uid,
-            rollout_id=orjson.loads(overrides).get("rollout_id", uid),
+            rollout_id=orjson.loads(own).get("rollout_id", uid),
             batch_id=batch_id,
             index=index,
             group=group.decode() if group is not None else None,
-            # A rollout has no state in Redis before its first claim.
-            status=RolloutStatus(state.decode()) if state is not None else RolloutStatus.QUEUED,
+            status=status_of(state, stage),
             attempt=int(attempt or 0),
             worker=worker.decode() if worker is not None else None,
             turns=int(turns or 0),

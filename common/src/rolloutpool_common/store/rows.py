@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
 from rolloutpool_common.store import keys
@@ -21,6 +20,7 @@ from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import expand
+from rolloutpool_common.store.waits import status_of
 
 __all__ = ["Rows", "StoredTable", "row_of"]
 
@@ -125,13 +125,13 @@ class Rows:
             states = await self._connection.script("live_rows", batch_id, *some)
             with store_errors():
                 names = await self._redis.hmget(keys.batch(batch_id, "names"), [str(index) for index in some])
-            for index, (status, attempt, worker, turns, claimed), name in zip(some, states, names, strict=True):
-                state = RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
+            for index, (status, attempt, worker, turns, claimed, stage), name in zip(some, states, names, strict=True):
+                state = status_of(status, stage)
                 if state.terminal:
                     ended.append(len(rows))
                 rows.append(
                     _row(
-                        claimed_ms=int(claimed) if claimed and state is RolloutStatus.RUNNING else None,
+                        claimed_ms=int(claimed) if claimed and status == b"running" else None,
                         status=state,
                         rollout_id=name.decode() if name is not None else keys.uid_of(batch_id, index),
                         turns=int(turns or 0),

@@ -63,7 +63,8 @@ def _parts(secrets: SecretStore, new: NewBatch, start: int, encrypted: dict[str,
     """Makes the parts of the `CHUNK` rollouts from `start` on."""
     chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
     # The sizes of the groups are of the whole batch, so they go with the first chunk only.
-    groups = Counter(r.group for r in new.rollouts if r.group is not None) if new.group_policy and not start else {}
+    counted = (new.group_policy is not None or new.graded) and not start
+    groups = Counter(r.group for r in new.rollouts if r.group is not None) if counted else {}
     return {
         "items": {i: secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
         "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.waiting import Waiting
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["FIELD", "Waits", "is_queued", "own_wait", "read_waits"]
+__all__ = ["FIELD", "Waits", "grading_wait", "is_queued", "own_wait", "read_waits", "status_of"]
 
 FIELD = "waits:"
 """What these fields of a batch begin with; the endpoint follows."""
@@ -86,6 +86,24 @@ def own_wait(note: bytes | None, attempt: bytes | None, now_s: float) -> Waiting
 def is_queued(status: bytes | None) -> bool:
     """Whether the status of a rollout in Redis says that no worker has it; before its first claim it has none."""
     return status is None or status.decode() == RolloutStatus.QUEUED
+
+
+def status_of(status: bytes | None, stage: bytes | None) -> RolloutStatus:
+    """Says where a rollout stands.
+
+    Args:
+        status: As Redis has it; None before its first claim.
+        stage: The field `stage`: set while only its grade is missing, in the queue or with a worker.
+    """
+    if stage is not None:
+        return RolloutStatus.GRADING
+    return RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
+
+
+def grading_wait(rollouts: int) -> list[Waiting]:
+    """Says of a batch that some of its rollouts wait for their grades; nothing of a batch without such."""
+    message = "their conversations are complete; their graders have not ended, or wait for the rest of a group"
+    return [Waiting(waits_for=WaitsFor.GRADER, message=message, rollouts=rollouts)] if rollouts else []
 
 
 def _read(data: bytes, now_s: float) -> Waiting | None:

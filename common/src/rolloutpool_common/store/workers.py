@@ -70,6 +70,7 @@ class Workers:
         agents: list[str],
         termination_strategies: list[str],
         environments: Sequence[str] = (),
+        graders: Sequence[str] = (),
         tokenizers: dict[str, dict[str, str]],
         versions: dict[str, str],
     ) -> None:
@@ -88,6 +89,7 @@ class Workers:
             "agents": agents,
             "termination_strategies": termination_strategies,
             "environments": list(environments),
+            "graders": list(graders),
             "tokenizers": tokenizers,
             "versions": versions,
             "started_at": time.time(),
@@ -251,6 +253,7 @@ def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float, subscribed: 
         agents=about["agents"],
         termination_strategies=about["termination_strategies"],
         environments=about.get("environments", []),
+        graders=about.get("graders", []),
         tokenizers=warm,
         loading=orjson.loads(fields.get(b"loading", b"[]")),
         draining=fields.get(b"draining") == b"1",

@@ -69,6 +69,7 @@ CALLS: dict[str, tuple[list[str], int | None]] = {
     "preflight": (["http://h:1"], None),
     "dead-letters": ([], None),
     "requeue": ([f"{BATCH}-0"], None),
+    "regrade": ([BATCH, "--grader", "exact", "--options", '{"answer": 4}'], None),
     "make-key": (["ann"], None),
     "make-secrets-key": ([], None),
     "logs": ([], 2),

@@ -58,6 +58,7 @@ for command in (
     operations.preflight,
     operations.dead_letters,
     operations.requeue,
+    operations.regrade,
     tokenizers.check_tokenizer,
     tokenizers.conformance,
     actors.api,

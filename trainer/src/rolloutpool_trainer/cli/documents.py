@@ -12,6 +12,7 @@ from rolloutpool_common.protocol.batch import BatchPurged, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
+from rolloutpool_common.protocol.regrading import Regrade
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.workers import Worker
@@ -250,6 +251,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "preflight": PreflightDocument,
     "dead-letters": DeadLetters,
     "requeue": BatchDocument,
+    "regrade": Regrade,
     "conformance": ConformanceDocument,
     "up": UpDocument,
     "demo": DemoDocument,

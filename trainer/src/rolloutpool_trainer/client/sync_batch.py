@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
+from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.groups import Group
+from rolloutpool_common.protocol.regrading import Regrade, RegradeRequest, RegradeState
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
@@ -207,6 +209,44 @@ class Batch:
         """
         for items in views.annotation_items(scalars or {}, streams or {}):
             self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
+
+    def regrade(
+        self,
+        grader: str,
+        options: Any = None,
+        *,
+        rollouts: Sequence[int | str] | None = None,
+        annotation: str = "reward",
+        wait: bool = True,
+        **choice: Any,
+    ) -> Regrade:
+        """Has ended rollouts graded again, without sampling. Grades become annotations; delivered results stay.
+
+        Args:
+            grader: As workers announce it.
+            options: For the grader.
+            rollouts: Uids or indexes; None takes the whole batch.
+            annotation: The name under which rewards are kept.
+            wait: Return when all are done, and not at once.
+            **choice: `deadline_seconds` and `retries`, for each rollout.
+
+        Returns:
+            What became of it.
+
+        Raises:
+            BatchRejected: Something is wrong; `faults` lists all of it.
+        """
+        request = RegradeRequest(
+            grader=GraderChoice(name=grader, options=options, **choice),
+            rollouts=None if rollouts is None else list(rollouts),
+            annotation=annotation,
+        )
+        found = self._client.ask(views.regrade(self.batch_id, request, secrets.token_hex(8)))
+        delays = status_delays()
+        while wait and found.state is RegradeState.RUNNING:
+            time.sleep(next(delays))
+            found = self._client.ask(views.regrade_state(self.batch_id, found.regrade_id))
+        return found
 
     def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
         """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""

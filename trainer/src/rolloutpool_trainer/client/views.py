@@ -12,6 +12,7 @@ from rolloutpool_common.protocol.annotations import AnnotationsAccepted, GroupSt
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.protocol.history import RolloutHistory
+from rolloutpool_common.protocol.regrading import Regrade, RegradeRequest
 from rolloutpool_common.protocol.rows import RowPage, SummaryPage
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, resource
@@ -163,6 +164,25 @@ def annotate(batch_id: str, items: Sequence[bytes], salt: str) -> Call[Annotatio
 def annotations(uid: str) -> Call[RolloutAnnotations]:
     """`GET /v1/rollouts/{uid}/annotations`; takes the pool's uid only."""
     return Call(method="GET", path=f"{resource('rollouts', uid)}/annotations", read=read_model(RolloutAnnotations))
+
+
+def regrade(batch_id: str, request: RegradeRequest, salt: str) -> Call[Regrade]:
+    """`POST /v1/batches/{id}/regrades`; takes a salt as `annotate` does."""
+    body = request.model_dump_json(exclude_none=True).encode()
+    key = hashlib.blake2b(salt.encode() + body, digest_size=16).hexdigest()
+    return Call(
+        method="POST",
+        path=f"{resource('batches', batch_id)}/regrades",
+        headers={"Content-Type": "application/json", "Idempotency-Key": key},
+        body=body,
+        read=read_model(Regrade),
+    )
+
+
+def regrade_state(batch_id: str, regrade_id: str) -> Call[Regrade]:
+    """`GET /v1/batches/{id}/regrades/{regrade_id}`."""
+    path = f"{resource('batches', batch_id)}/regrades/{regrade_id}"
+    return Call(method="GET", path=path, read=read_model(Regrade))
 
 
 def group_statistics(batch_id: str, of: str) -> Call[GroupStatisticsList]:

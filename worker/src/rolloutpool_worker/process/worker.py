@@ -42,6 +42,7 @@ from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.host import close_environments
+from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.vocabularies import VocabularyWriter
 from rolloutpool_worker.process.webhooks import WebhookSender
@@ -205,6 +206,7 @@ class WorkerProcess:
             agents=AGENTS.names(),
             termination_strategies=TERMINATION.names(),
             environments=ENVIRONMENTS.names(),
+            graders=GRADERS.names(),
             tokenizers=self._warm_tokenizers(),
             versions={
                 "python": platform.python_version(),

@@ -23,16 +23,18 @@ from celery import Celery
 from celery.apps.worker import Worker
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 
-from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, make_celery
+from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, REGRADE_NAME, TASK_NAME, make_celery
 from rolloutpool_common.queue.publisher import most_per_message
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.operators_file import load_environments
+from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.plugins import import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
+from rolloutpool_worker.process.regrading import regrade
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals
 from rolloutpool_worker.queue.pace import Pace
@@ -88,6 +90,10 @@ class CeleryWorker:
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)
         def preflight(request_id: str, urls: list[str]) -> Future[None]:
             return self._loop.submit(try_endpoints(self._services, request_id, urls))
+
+        @app.task(name=REGRADE_NAME, ignore_result=True)
+        def regrade_batch(regrade_id: str) -> Future[None]:
+            return self._loop.submit(regrade(self._services, regrade_id))
 
         # Not weak: Celery would forget a bound method at once, because nothing else refers to it.
         worker_ready.connect(self._start, weak=False)
@@ -176,7 +182,7 @@ async def _prepared(settings: WorkerSettings, identity: WorkerIdentity | None) -
 
 
 def load_plugins(settings: WorkerSettings) -> None:
-    """Registers the tools, agents, termination strategies and environments of this process.
+    """Registers the tools, agents, termination strategies, environments and graders of this process.
 
     Args:
         settings: Name the plug-ins' modules and the operator's file of environments, and how long the calculator waits.
@@ -187,7 +193,7 @@ def load_plugins(settings: WorkerSettings) -> None:
         EnvironmentsFileInvalid: The file of environments cannot be used.
     """
     calculator.set_delay(*settings.calculator_delay_ms)
-    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION, ENVIRONMENTS):
+    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION, ENVIRONMENTS, GRADERS):
         registry.load_entry_points()
     import_plugins(settings.plugins)
     # After the plug-ins, whose names the file may not take.

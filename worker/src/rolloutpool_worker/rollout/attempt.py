@@ -10,9 +10,10 @@
 3. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
    (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation). A long result is made in a thread. The
    deadline does not bound that: a rollout whose agent has ended in time has completed.
-4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
+4. **Grade** (`grading`), where a completed rollout names a grader. An attempt at one that was kept for it begins here.
+5. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
    the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
-5. **Abandon.** If the claim is still this worker's after all that, because of a defect or an unexpected cancellation,
+6. **Abandon.** If the claim is still this worker's after all that, because of a defect or an unexpected cancellation,
    it is given up, so that the rollout is queued again. What even this misses, `process.worker` finds within seconds.
 """
 
@@ -20,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -49,10 +50,11 @@ from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
 from rolloutpool_worker.rollout.channels import open_channel
-from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, decide
+from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
+from rolloutpool_worker.rollout.grading import GradingStage
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
-from rolloutpool_worker.rollout.run_gate import RolloutStale, RunPaused, WeightsStale
+from rolloutpool_worker.rollout.run_gate import RolloutStale, WeightsStale
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import ToolRunner
 
@@ -162,9 +164,12 @@ class _Attempt:
             BaseException: A defect that the table does not name; `run_rollout` then abandons the claim.
         """
         services = self._services
-        ending = await self._run_to_ending()
-        # Before the rollout can go on elsewhere.
-        ending = await close_session(self._session, ending)
+        ended: RolloutResult | BaseException | None = None
+        if not self._claim.grading:
+            ended = await self._run_to_ending()
+            # Before the rollout can go on elsewhere.
+            ended = await close_session(self._session, ended)
+        ending = await GradingStage(services, self._claim).run(ended)
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
             decision = decide(
@@ -214,15 +219,10 @@ class _Attempt:
                 )
                 log_requeue(decision, why)
             case Action.DEFER, cause:
-                delay_s, why = decision.delay_s, str(cause)
-                counter: Literal["deferrals", "capacity", "pauses", "weights"] = "capacity"
-                if isinstance(cause, RunPaused):
-                    counter = "pauses"
-                elif isinstance(cause, WeightsStale):
-                    counter = "weights"
+                delay_s, why, counter = decision.delay_s, str(cause), counter_of(cause)
+                if isinstance(cause, WeightsStale):
                     await self._waits.failed(cause, 1, delay_s)
                 elif isinstance(cause, TrainerDown):
-                    counter = "deferrals"
                     await self._waits.failed(cause, claim.deferrals + 1, delay_s, port=True)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s, why=why)

@@ -6,6 +6,8 @@
 | a result, but it is a retryable infra failure with retries left   | requeue | retried               |
 | `TrainerDown`: the trainer's port refuses connections             | defer   | deferred              |
 | `EnvironmentFull`: its environment has no room for a session      | defer   | deferred              |
+| `GraderAgain`: its grader failed, and is asked again later        | defer   | retried               |
+| `HeldForGroup`: its grader needs the rest of its group            | drop    | grading               |
 | `Drained`: the process shuts down                                 | release | drained               |
 | cancelled while the process shuts down                            | release | drained               |
 | `RunPaused`: its run has been paused for long                    | defer   | deferred              |
@@ -22,17 +24,19 @@ What the actions do is documented at `Action`. `decide` is pure; `attempt` carri
 import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
-from rolloutpool_common.outcomes import Category, FailureKind
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.environments import EnvironmentFull
+from rolloutpool_worker.graders import GraderAgain, HeldForGroup
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.run_gate import RunPaused, StaleRestart, WeightsStale
 
-__all__ = ["Action", "AttemptState", "Decision", "TicketOutcome", "decide"]
+__all__ = ["Action", "AttemptState", "Decision", "TicketOutcome", "counter_of", "decide"]
 
 
 class TicketOutcome(StrEnum):
@@ -48,12 +52,14 @@ class TicketOutcome(StrEnum):
     """The rollout was dropped, because the weights that sampled it were too old; its result is stored."""
 
     RETRIED = "retried"
-    """It went back to the queue after an infra failure."""
+    """It went back to the queue after an infra failure, of its grader perhaps."""
     DEFERRED = "deferred"
     """It went back to the queue because its trainer's port is down, its environment is full, its run is
     paused, or its engine has old weights."""
     RESTARTED = "restarted"
     """It went back to the queue without its journal, because the weights that sampled it were too old."""
+    GRADING = "grading"
+    """Its conversation is complete; it waits without a worker until its group can be graded."""
     DRAINED = "drained"
     """It went back to the queue because this process shuts down."""
     CLEARED = "cleared"
@@ -150,6 +156,10 @@ def decide(
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean)
         case StaleRestart():
             return Decision(Action.RESTART, TicketOutcome.RESTARTED)
+        case GraderAgain():
+            return Decision(Action.DEFER, TicketOutcome.RETRIED, clean, delay_s=ending.delay_s)
+        case HeldForGroup():
+            return Decision(Action.DROP, TicketOutcome.GRADING)
         case Drained():
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
         # Cut off anywhere, perhaps in a call. The other exceptions that lead back to the queue are raised where no call
@@ -167,6 +177,24 @@ def decide(
     raise ending
 
 
+def counter_of(cause: object) -> Literal["deferrals", "capacity", "pauses", "weights", "grade_retries"]:
+    """Says as what a deferral counts (`Rollouts.give_back`).
+
+    Args:
+        cause: The exception that ended the attempt.
+    """
+    match cause:
+        case GraderAgain():
+            return "grade_retries"
+        case RunPaused():
+            return "pauses"
+        case WeightsStale():
+            return "weights"
+        case TrainerDown():
+            return "deferrals"
+    return "capacity"
+
+
 def _is_defect(result: RolloutResult) -> bool:
     """Whether the worker itself failed. Then the trainer may have sampled a turn whose reply was not journaled."""
     return result.failure is not None and result.failure.category is Category.INTERNAL_ERROR
@@ -180,5 +208,7 @@ def _is_retried(result: RolloutResult, claim: Claim, infra_retries: int) -> bool
         and failure.kind is FailureKind.INFRA
         and failure.retryable
         and not claim.spec.v1
+        # Its grader has retries of its own, and they are over.
+        and failure.boundary is not Boundary.GRADER
         and claim.retries < infra_retries
     )

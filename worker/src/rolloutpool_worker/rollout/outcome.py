@@ -70,6 +70,7 @@ def make_result(
             "max_context_tokens": measures.max_context,
             "trace": measures.trace if spec.metadata.get("debug_trace") else None,
             "environment": _report(talk),
+            **_reward(talk, outcome),
         }
     return RolloutResult(
         uid=claim.uid,
@@ -111,6 +112,13 @@ def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
     if any(turn.resampled for turn in talk.measures.turns):
         found.append("turn_resampled")
     return found
+
+
+def _reward(talk: Conversation, outcome: AgentEnd) -> dict[str, Any]:
+    """What the environment says that the rollout is worth; a grader, which is asked later, has the last word."""
+    if talk.score is None or outcome.status is not RolloutStatus.COMPLETED:
+        return {}
+    return {"reward": talk.score.reward, "reward_parts": dict(talk.score.parts)}
 
 
 def _report(talk: Conversation) -> EnvironmentReport | None:

@@ -31,6 +31,7 @@ from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
+from rolloutpool_worker.graders import GraderHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.run_gate import RunGates
@@ -199,6 +200,9 @@ class Services:
         self.environments = EnvironmentHost(
             seconds=settings.tool_timeout, result_bytes=settings.max_tool_result_kb * 1024
         )
+        self.graders = GraderHost(
+            self.tool_host.watch, seconds=settings.grader_timeout, places=settings.grader_processes
+        )
         self.drain = Drain()
         self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
@@ -215,10 +219,11 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Closes the sessions of environments, ends the tools' processes, sends the last spans, closes connections."""
+        """Closes sessions of environments, ends processes of tools and graders, sends the last spans, disconnects."""
         await self.environments.close()
         await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
+        await self.graders.close()
         await self.transport.aclose()
         await self.store.close()
 

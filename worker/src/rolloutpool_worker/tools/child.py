@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rolloutpool_worker.tools.base import Tool, ToolContext, answer_call
+from rolloutpool_worker.tools.base import ToolContext, answer_call
 from rolloutpool_worker.tools.limits import cut_result
 
 __all__ = ["EXIT_MEMORY", "ToolAddress", "ToolCallRequest", "ToolReply", "serve_calls"]
@@ -52,7 +52,9 @@ class ToolAddress:
     def load(self) -> Callable[..., Awaitable[object]]:
         """Imports the module; returns the function."""
         found: Any = functools.reduce(getattr, self.name.split("."), importlib.import_module(self.module))
-        return found.run if isinstance(found, Tool) else found
+        # What a decorator has made of the function: a tool, or a grader.
+        run: Callable[..., Awaitable[object]] = getattr(found, "run", found)
+        return run
 
 
 @dataclass(frozen=True)

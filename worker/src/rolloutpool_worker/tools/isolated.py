@@ -30,11 +30,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolContext, timed_out
 from rolloutpool_worker.tools.child import EXIT_MEMORY, ToolAddress, ToolCallRequest, ToolReply, serve_calls
 
-__all__ = ["IDLE_SECONDS", "IsolatedTools"]
+__all__ = ["IDLE_SECONDS", "IsolatedEnd", "IsolatedTools"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -44,6 +45,15 @@ START_SECONDS = 60.0
 """For a child's start, with all that the tool's module imports; it is no part of a call's time."""
 IDLE_SECONDS = 300.0
 """After so long without a call a child gives its memory back."""
+
+
+class IsolatedEnd(RolloutPoolError):
+    """A call in a child process got no answer."""
+
+    def __init__(self, message: str, why: str | None = None) -> None:
+        """`message` is what a policy reads of it, and `why` what happened, where that is not for the policy."""
+        super().__init__(message)
+        self.why = message.removeprefix("Error: ") if why is None else why
 
 
 class _Child:
@@ -134,6 +144,25 @@ class IsolatedTools:
         Returns:
             What the policy reads.
         """
+        try:
+            reply = await self.reply(tool, context, arguments, seconds=seconds, result_bytes=result_bytes)
+        except IsolatedEnd as end:
+            return end.message
+        if reply.raised is not None:
+            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=reply.raised)
+        return FAILED if reply.raised is not None else reply.text
+
+    async def reply(
+        self, tool: Tool, context: ToolContext, arguments: Any, *, seconds: float, result_bytes: int
+    ) -> ToolReply:
+        """As `call`, for those who must tell a result from a failure.
+
+        Returns:
+            What the child says.
+
+        Raises:
+            IsolatedEnd: It says nothing: it could not start, took too long, or has ended.
+        """
         isolated = tool.isolated
         assert isolated is not None
         seconds = min(seconds, isolated.seconds or seconds)
@@ -146,25 +175,23 @@ class IsolatedTools:
                     refused = await self._wait(START_SECONDS, lambda: child.exchange(None))
                     if refused.text:
                         _log.error("isolated tool %s: %s", tool.name, refused.text)
-                        return FAILED
+                        raise IsolatedEnd(FAILED, refused.text)
                     child.ready = True
                 reply = await self._wait(seconds, lambda: child.exchange(request))
+                return reply
             except TimeoutError:
                 limit = seconds if child.ready else START_SECONDS
                 log_event(
                     _log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s"
                 )
-                return timed_out(limit)
+                raise IsolatedEnd(timed_out(limit)) from None
             except (EOFError, OSError):
-                return _end_of(child, await self._end(child), context)
+                raise IsolatedEnd(_end_of(child, await self._end(child), context)) from None
             finally:
                 if reply is None or reply.worn or child.ending is not None:
                     await self._end(child)
                 else:
                     self._rest(child)
-        if reply.raised is not None:
-            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=reply.raised)
-        return FAILED if reply.raised is not None else reply.text
 
     async def close(self) -> None:
         """Ends all children, and returns when the system has forgotten them."""

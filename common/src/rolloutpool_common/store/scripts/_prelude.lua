@@ -193,6 +193,60 @@ local function to_outbox(batch, index, priority)
   end
 end
 
+-- Count a claimed rollout in its batch, or take it out: among those that run, unless it is only graded (grade.lua).
+local function count_claimed(batch, uid, n)
+  if redis.call('HEXISTS', k_rollout(uid), 'stage') == 0 then redis.call('HINCRBY', k_batch(batch), 'running', n) end
+end
+
+-- The members of a group that wait for its grade, as a list of indexes.
+local function held_members(batch, group)
+  local members = {}
+  for index in string.gmatch(redis.call('HGET', k_batch(batch, 'group_counts'), 'held:' .. group) or '', '%d+') do
+    members[#members + 1] = index
+  end
+  return members
+end
+
+-- Queue a group to be graded, once each of its rollouts waits for that or has ended. Its first member leads: a worker that
+-- claims that one grades all of them.
+local function ripen(batch, group)
+  local counts, members = k_batch(batch, 'group_counts'), held_members(batch, group)
+  local size, gone, leader = unpack(redis.call('HMGET', counts, 'size:' .. group, 'gone:' .. group, 'leader:' .. group))
+  if leader or #members == 0 or #members + tonumber(gone or '0') < tonumber(size or '0') then return end
+  redis.call('HSET', counts, 'leader:' .. group, members[1])
+  redis.call('HSET', k_rollout(batch .. '-' .. members[1]), 'leads', '1')
+  to_outbox(batch, members[1], redis.call('HGET', k_batch(batch), 'priority'))
+end
+
+-- Take a rollout that ends out of those that are graded, and out of its group's: it may have been the last one that the
+-- others waited for.
+local function leave_grading(batch, index, status)
+  local uid, counts = batch .. '-' .. index, k_batch(batch, 'group_counts')
+  local grades = redis.call('GET', k_rollout(uid, 'grades'))
+  redis.call('ZREM', P .. 'grading', uid)
+  redis.call('UNLINK', k_rollout(uid, 'ungraded'), k_rollout(uid, 'grades'))
+  if redis.call('HDEL', k_rollout(uid), 'stage', 'leads', 'held') > 0 then redis.call('HINCRBY', k_batch(batch), 'grading', -1) end
+  local group = redis.call('HGET', k_batch(batch, 'groups'), index)
+  if not group then return end
+  local members = held_members(batch, group)
+  for place, member in ipairs(members) do
+    if member == index then
+      table.remove(members, place)
+      redis.call('HSET', counts, 'held:' .. group, table.concat(members, ' '))
+      break
+    end
+  end
+  redis.call('HINCRBY', counts, 'gone:' .. group, 1)
+  -- Cancelled while it led its group: another member leads, with the grades if there are some. One that failed is not
+  -- replaced: it killed its workers, and the next one would too. The others are delivered when the deadline passes.
+  local led = status == 'cancelled' and redis.call('HGET', counts, 'leader:' .. group) == index
+  if led then
+    redis.call('HDEL', counts, 'leader:' .. group)
+    if grades and members[1] then redis.call('SET', k_rollout(batch .. '-' .. members[1], 'grades'), grades) end
+  end
+  ripen(batch, group)
+end
+
 -- Count an ended rollout in its group. The first time that a group has enough usable rollouts, or can no longer get
 -- enough, it gets its verdict, which never changes.
 local function count_in_group(batch, index, status, min_usable, late)
@@ -223,13 +277,15 @@ local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '1
 local function end_rollout(batch, index, status, result, row, counts)
   local uid = batch .. '-' .. index
   local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
-  local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms, polled, owner = unpack(redis.call(
+  local found = redis.call(
     'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms',
-    'polled_name', 'owner'
-  ))
+    'polled_name', 'owner', 'graded'
+  )
+  local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms, polled, owner, graded = unpack(found, 1, 12)
   local now = now_ms()
   -- 1. It is no worker's any more, and waits nowhere.
-  if was_status == 'running' then redis.call('HINCRBY', k_batch(batch), 'running', -1) end
+  if was_status == 'running' then count_claimed(batch, uid, -1) end
+  if graded then leave_grading(batch, str(index), status) end
   detach(uid, worker, priority)
   redis.call('ZREM', P .. 'deadlines', uid)
   redis.call('SREM', P .. 'precancelled', uid)

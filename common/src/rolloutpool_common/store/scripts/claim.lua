@@ -2,9 +2,10 @@
 -- ARGV: batch, index, worker, role of the worker (shared | isolated), token of the claim.
 -- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
 -- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
--- may be unanswered), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and
--- overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish),
--- run, max_staleness ('' without one), on_stale, restarts (because it was stale).
+-- may be unanswered), grading (1: only its grade is missing), leads (1: and that of its whole group), grade_tries, grade_due
+-- (ms of its grader's deadline, '' without one), group ('' without one), deadline_ms ('' without one), now_ms, created_ms
+-- (of the batch), shared and overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority
+-- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
 local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled = unpack(redis.call(
@@ -15,10 +16,12 @@ local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
-local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(redis.call(
+local known = redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
-  'stale'
-))
+  'stale', 'stage', 'leads', 'held', 'grade_retries'
+)
+local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(known, 1, 10)
+local stage, leads, held, tries = unpack(known, 11, 14)
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
 local again = status == 'running' and holder_token == token
@@ -26,6 +29,8 @@ local again = status == 'running' and holder_token == token
 -- rollout back makes a new one.
 redis.call('ZREM', k_published(priority), uid)
 if status == 'running' and not again then return { 'outcome', 'taken' } end
+-- It waits for its group, and needs no worker until it leads it.
+if held and not leads then return { 'outcome', 'taken' } end
 -- This worker was declared dead. Until it has noticed that and announced itself again, what it claimed could not be told
 -- from what it had before. The rollout is queued again in a second.
 if not again and redis.call('ZSCORE', P .. 'condemned', worker) then
@@ -34,7 +39,8 @@ if not again and redis.call('ZSCORE', P .. 'condemned', worker) then
 end
 local now = now_ms()
 local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
-if deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
+-- What is only graded has the deadline of its grader, and its worker ends it.
+if not stage and deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
 if suspicion(crashes, strikes, deaths) >= 2 then
   -- Its ticket is older than the suspicion, or its deferral is over. It waits among the suspects, and needs no ticket.
   if role ~= 'isolated' then
@@ -54,7 +60,7 @@ redis.call('ZREM', P .. 'delayed', uid)
 local attempt = tonumber(attempts or '0')
 if not again then
   attempt = attempt + 1
-  redis.call('HINCRBY', k_batch(batch), 'running', 1)
+  count_claimed(batch, uid, 1)
   hold(uid, attempt, token, worker, epoch())
   -- The holder of a polling lease waits for each change of the status, and not for the end alone.
   if polled then wake(batch) end
@@ -67,6 +73,10 @@ return {
   'retries', tonumber(retries or '0'),
   'deferrals', tonumber(deferrals or '0'),
   'clean', tonumber(clean or '1'),
+  'grading', stage and 1 or 0,
+  'leads', leads and 1 or 0,
+  'grade_tries', tonumber(tries or '0'),
+  'grade_due', stage and redis.call('ZSCORE', P .. 'grading', uid) or '',
   'group', redis.call('HGET', k_batch(batch, 'groups'), index) or '',
   'deadline_ms', deadline_ms,
   'now_ms', str(now),

@@ -3,7 +3,7 @@
 -- then, where it is known, why in words (for its history).
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
--- `counter` is `retries`, `deferrals`, `capacity`, `losses`, `stale` (it begins again with newer weights, and its journal is
+-- `counter` is `retries`, `deferrals`, `capacity`, `grade_retries`, `losses`, `stale` (it begins again with newer weights, and its journal is
 -- gone already), `pauses` (its run is paused), `weights` (its engine's are too old), `crashes`, `deaths`, or '' for a drain. `crashes` and `deaths` are deaths of a
 -- worker: `crashes` where a rollout may be the cause, which counts as both; `deaths` where the cause is known and came from
 -- outside, which only counts towards the limit of a rollout's whole life. `clean` is 0 where a model call may be
@@ -73,7 +73,7 @@ redis.call('LTRIM', k_rollout(uid, 'history'), -50, -1)
 -- If the worker lives after all, its next beat tells it to stop.
 if token == '' then redis.call('SADD', k_worker(holder, 'stop'), holder_token) end
 redis.call('HDEL', k_rollout(uid), 'token', 'worker', 'uncalled')
-redis.call('HINCRBY', k_batch(batch), 'running', -1)
+count_claimed(batch, uid, -1)
 detach(uid, holder, priority)
 local suspected = suspicion(unpack(redis.call('HMGET', k_rollout(uid), 'crashes', 'strikes', 'deaths')))
 if delay_ms > 0 then

@@ -16,7 +16,7 @@ if status == 'running' then
   -- Redis still has the claim before this one; it forgot that one's end as well.
   redis.call('SADD', k_worker(holder, 'stop'), holder_token)
 else
-  redis.call('HINCRBY', k_batch(batch), 'running', 1)
+  count_claimed(batch, uid, 1)
 end
 detach(uid, holder, priority)
 redis.call('ZREM', P .. 'delayed', uid)

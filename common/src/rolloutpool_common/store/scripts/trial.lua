@@ -32,7 +32,9 @@ for _, uid in ipairs(redis.call('ZRANGE', P .. 'suspects', 0, 999)) do
   local batch, index = string.match(uid, '^(.*)%-(%d+)$')
   local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index)
   -- Those whose batch is being cancelled, or whose deadline has passed, are ended soon. They must not start meanwhile.
-  if redis.call('HEXISTS', k_batch(batch), 'cancelled_ms') == 0 and not (deadline_ms and tonumber(deadline_ms) <= now) then
+  -- One that is only graded has no such deadline any more.
+  local late = deadline_ms and tonumber(deadline_ms) <= now and redis.call('HEXISTS', k_rollout(uid), 'stage') == 0
+  if redis.call('HEXISTS', k_batch(batch), 'cancelled_ms') == 0 and not late then
     waiting[#waiting + 1] = uid
     -- Of all of them before any is taken: with each cohort that is taken, fewer would be left to divide.
     companies[uid] = company_of(uid, most)
@@ -52,7 +54,7 @@ local function take(uid)
   local token = ARGV[5 + #cohort]
   -- For one that is suspected for all that ever died with it: its company stands nowhere else.
   redis.call('HSET', k_rollout(uid), 'company', companies[uid])
-  redis.call('HINCRBY', k_batch(batch), 'running', 1)
+  count_claimed(batch, uid, 1)
   hold(uid, tonumber(redis.call('HGET', k_rollout(uid), 'attempt') or '0') + 1, token, worker, epoch())
   cohort[#cohort + 1] = { uid, token }
 end

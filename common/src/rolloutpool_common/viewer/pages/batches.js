@@ -5,8 +5,8 @@ import { ask, useAnswer } from "./api.js";
 import { Failure } from "./parts.js";
 import { duration, figure, state, visible } from "./text.js";
 
-/** @type {("queued" | "running")[]} */
-const OPEN = ["queued", "running"];
+/** @type {("queued" | "running" | "grading")[]} */
+const OPEN = ["queued", "running", "grading"];
 /** @type {("expired" | "cancelled")[]} */
 const LOST = ["expired", "cancelled"];
 

@@ -35,7 +35,7 @@ const laneOf = (of, created, now) => {
   const status = of("status");
   const ended = of("ended_ms");
   if (status === "queued") return { start_ms: null, end_ms: null, other_ms: null, longest: "queued", parts: [{ kind: "queued", from: 0, to: now - created }] };
-  if (status === "running") {
+  if (status === "running" || status === "grading") {
     const start = (of("claimed_ms") ?? created) - created;
     return { start_ms: start, end_ms: null, other_ms: null, longest: null, parts: [{ kind: "queued", from: 0, to: start }, { kind: "running", from: start, to: now - created }] };
   }

@@ -115,6 +115,7 @@ const Facts = ({ result, scalars }) => {
     <dl><dt>time</dt><dd>queued ${duration(spans.queued_ms)}, then ran ${duration(spans.total_ms)}: model ${duration(spans.llm_ms)}, tools ${duration(spans.tools_ms)}, tokenizer ${duration(spans.tokenizer_ms)}</dd>
       <dt>calls</dt><dd>${figure(result.num_llm_calls)} of the model, ${figure(result.num_tool_calls)} of tools</dd>
       <dt>tokens</dt><dd>${figure(result.response_tokens)} sampled, longest context ${figure(result.max_context_tokens)}</dd>
+      ${result.reward != null && html`<dt>reward</dt><dd>${figure(result.reward)}${Object.entries(result.reward_parts ?? {}).map(([name, value]) => html`, ${visible(name)} ${figure(value)}`)}${result.grade && html`, by ${visible(result.grade.grader)}`}</dd>`}
       <dt>worker</dt><dd>${visible(result.worker ?? "none")}, attempt ${figure(result.attempt)}</dd></dl></div>`;
 };
 

@@ -50,7 +50,7 @@ export const percent = (share) => `${Math.round(100 * share)} %`;
 export const counted = (count, noun) => `${figure(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 /** @type {{ [state: string]: string }} */
-const MARKS = { completed: "✓", failed: "✕", expired: "◷", cancelled: "⊘", running: "▶", queued: "…", complete: "✓" };
+const MARKS = { completed: "✓", failed: "✕", expired: "◷", cancelled: "⊘", running: "▶", grading: "◔", queued: "…", complete: "✓" };
 
 /**
  * A state with its mark, so that it can be told without colour.

@@ -1,0 +1,135 @@
+"""How graders are asked: whatever one does is an answer or a fault, in time, and nothing else notices."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import graders
+from tests.support.graders import ANSWERS, INVALID, rollout_of
+from tests.support.processes import runs
+from tests.support.waiting import until
+
+from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault
+from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_worker.graders import Grade, Grader, GraderHost
+from rolloutpool_worker.tools import ToolWatch
+
+ONE = rollout_of("abc", "de")
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Which graders were asked."""
+    path = tmp_path / "graders"
+    path.touch()
+    monkeypatch.setenv("GRADER_LOG", str(path))
+    return path
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[GraderHost]:
+    """One that waits for a second."""
+    made = GraderHost(ToolWatch(blocked_seconds=0.5, memory_bytes=2**30), seconds=1.0, places=1)
+    yield made
+    await made.close()
+
+
+async def ask(host: GraderHost, grader: Grader, options: Any = None, *, left_s: float = 30.0) -> list[Grade]:
+    return await host.ask(grader, [ONE], options, left_s=left_s, warnings=set())
+
+
+@pytest.mark.parametrize("grader", [graders.returns, graders.isolated_returns], ids=lambda grader: grader.name)
+async def test_answers_are_the_same_from_the_loop_and_from_a_child(host: GraderHost, grader: Grader) -> None:
+    for name, answer in ANSWERS.items():
+        value = answer(ONE)
+        (grade,) = await ask(host, grader, name)
+        assert grade == (value if isinstance(value, Grade) else Grade(float(value)))  # type: ignore[arg-type]
+    for name in ("nan", "10 MB", "a token too many"):
+        with pytest.raises(GradeInvalid):
+            await ask(host, grader, name)
+    assert set(INVALID) > {"nan", "10 MB", "a token too many"}
+
+
+@pytest.mark.parametrize("options", ["system", "keyboard", "cancelled"])
+async def test_what_would_end_the_event_loop_is_a_fault(host: GraderHost, options: str) -> None:
+    with pytest.raises(GraderFault, match="failed with") as caught:
+        await ask(host, graders.exits, options)
+    assert (caught.value.kind, caught.value.retryable) == (FailureKind.INFRA, True)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_an_errors_text_stays_in_the_log(host: GraderHost, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(GraderFault, match="RuntimeError") as caught:
+        await ask(host, graders.fails, 1)
+    assert "secret detail" not in caught.value.message
+    assert "secret detail" in caplog.text
+
+
+async def test_wrong_options_are_the_requests_fault(host: GraderHost) -> None:
+    with pytest.raises(RequestFault, match="name an answer"):
+        await ask(host, graders.refuses)
+
+
+@pytest.mark.parametrize("grader", [graders.hangs, graders.disobeys], ids=lambda grader: grader.name)
+async def test_one_that_hangs_is_left_alone_when_its_time_is_over(host: GraderHost, grader: Grader) -> None:
+    start = time.monotonic()
+    with pytest.raises(GraderFault, match="within 1 s"):
+        await ask(host, grader)
+    with pytest.raises(GradeLate):
+        await ask(host, grader, left_s=0.05)
+    assert time.monotonic() - start < 5
+
+
+async def test_a_rollout_that_is_cancelled_does_not_wait_for_it(host: GraderHost) -> None:
+    asked = asyncio.create_task(ask(host, graders.disobeys))
+    await asyncio.sleep(0.05)
+    asked.cancel()
+    done, _ = await asyncio.wait({asked}, timeout=0.5)
+    assert done
+    assert asked.cancelled()
+
+
+async def test_a_child_that_dies_or_spins_costs_its_own_call_and_no_other(host: GraderHost, log: Path) -> None:
+    with pytest.raises(GraderFault, match="SIGSEGV"):
+        await ask(host, graders.dies)
+    late = asyncio.create_task(ask(host, graders.spins, 600))
+    # While one spins, the loop goes on, and so do other graders: each has places of its own.
+    slowest = 0.0
+    for _ in range(20):
+        before = time.perf_counter()
+        await asyncio.sleep(0.01)
+        slowest = max(slowest, time.perf_counter() - before)
+    assert await ask(host, graders.isolated_returns, "a number") == [Grade(0.5)]
+    with pytest.raises(GraderFault, match="timed out"):
+        await late
+    assert slowest < 0.5
+    # It was killed, and its place is free again.
+    assert await ask(host, graders.spins, 0) == [Grade(0.5)]
+
+
+async def test_who_waits_for_a_place_fails_when_its_deadline_passes(host: GraderHost) -> None:
+    first = asyncio.create_task(ask(host, graders.spins, 600))
+    await asyncio.sleep(0.01)
+    with pytest.raises(GradeLate):
+        await ask(host, graders.spins, 0, left_s=0.1)
+    with pytest.raises(GraderFault):
+        await first
+
+
+async def test_closing_ends_all_children(host: GraderHost) -> None:
+    await ask(host, graders.isolated_returns, "a number")
+    (child,) = (one for one in multiprocessing.active_children() if one.name == "tool grader isolated_returns")
+    pid = child.pid
+    assert pid is not None
+    await host.close()
+
+    async def gone() -> bool:
+        return not runs(pid)
+
+    await until(gone, 10.0)

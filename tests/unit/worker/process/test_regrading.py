@@ -1,0 +1,176 @@
+"""Rollouts that have ended are graded again: annotations are added, once, and no result changes."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
+from tests.support.graders import asked
+from tests.support.inside_worker import InsideWorker, inside_worker
+
+from rolloutpool_common.errors import GraderFault
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.grading import GraderChoice, GradeReport
+from rolloutpool_common.protocol.regrading import Regrade, RegradeState
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.store import Store
+from rolloutpool_common.store.outside_ends import without_grade
+from rolloutpool_common.store.regrades import RegradeJob
+from rolloutpool_worker.process.regrading import AT_ONCE, regrade
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Which graders were asked."""
+    path = tmp_path / "graders"
+    path.touch()
+    monkeypatch.setenv("GRADER_LOG", str(path))
+    return path
+
+
+async def ended(store: Store, count: int, groups: Sequence[str | None] | None = None) -> list[str]:
+    """A batch of completed rollouts."""
+    batch = new_batch(count, groups=groups)
+    await store.batches.submit(batch)
+    uids = uids_of(batch)
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    return uids
+
+
+def job(uids: Sequence[str], grader: str, options: Any = None, *, max_bytes: int = 10**6, **choice: Any) -> RegradeJob:
+    return RegradeJob(
+        regrade_id="r1",
+        batch_id=uids[0].rpartition("-")[0],
+        grader=GraderChoice(name=grader, options=options, **choice),
+        annotation="again",
+        indexes=list(range(len(uids))),
+        max_bytes=max_bytes,
+    )
+
+
+async def done(store: Store, worker: InsideWorker, wanted: RegradeJob) -> Regrade:
+    """Creates and does a regrade."""
+    await store.regrades.create(wanted)
+    await regrade(worker.services, wanted.regrade_id)
+    found = await store.regrades.read(wanted.regrade_id)
+    assert found is not None
+    return found
+
+
+async def test_grades_become_annotations_and_no_result_changes(inside: InsideWorker, store: Store, log: Path) -> None:
+    uids = await ended(store, 2 * AT_ONCE + 1)
+    before = [await store.rollouts.result(uid) for uid in uids]
+    found = await done(store, inside, job(uids, "returns", "a grade"))
+    assert (found.state, found.total, found.graded, found.left_out) == (RegradeState.COMPLETE, len(uids), len(uids), 0)
+    assert found.failures == {}
+    batch_id = uids[0].rpartition("-")[0]
+    assert await store.annotations.scalars(batch_id) == {
+        "again": dict.fromkeys(range(len(uids)), 0.25),
+        "again.style": dict.fromkeys(range(len(uids)), 0.75),
+        "again.length": dict.fromkeys(range(len(uids)), -0.5),
+    }
+    assert [await store.rollouts.result(uid) for uid in uids] == before
+    assert sorted(asked(log)) == sorted(f"returns {uid}" for uid in uids)
+    # A second message about the same regrade finds nothing to do.
+    await regrade(inside.services, "r1")
+    await regrade(inside.services, "unknown")
+    assert len(asked(log)) == len(uids)
+
+
+async def test_rewards_per_token_become_streams(inside: InsideWorker, store: Store) -> None:
+    uids = await ended(store, 1)
+    await done(store, inside, job(uids, "returns", "rewards per token"))
+    assert await store.annotations.streams(uids[0].rpartition("-")[0], 0) == {"again": [[0.0, 1.0]]}
+
+
+async def test_only_complete_conversations_are_graded_those_without_a_grade_too(
+    inside: InsideWorker, store: Store
+) -> None:
+    batch = new_batch(3)
+    await store.batches.submit(batch)
+    uids = uids_of(batch)
+    first, second = [await claim(store, uid) for uid in uids[:2]]
+    failed = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR}
+    await store.rollouts.finish(first, result_of(first, **failed))
+    report = GradeReport(grader="returns", finish_reason=FinishReason.LENGTH)
+    await store.rollouts.finish(second, without_grade(result_of(second, grade=report), GraderFault().failure()))
+    found = await done(store, inside, job(uids, "returns", "a number"))
+    assert (found.graded, found.left_out) == (1, 2)
+    assert await store.annotations.scalars(batch.batch_id) == {"again": {1: 0.5}}
+
+
+async def test_failures_are_counted_and_are_no_reward(inside: InsideWorker, store: Store) -> None:
+    uids = await ended(store, 3)
+    found = await done(store, inside, job(uids, "returns", "nan"))
+    assert (found.graded, found.failures) == (0, {"grade_invalid": 3})
+    other = job(uids, "nobody", retries=0)
+    await store.regrades.create(RegradeJob(**{**vars(other), "regrade_id": "r2"}))
+    await regrade(inside.services, "r2")
+    unknown = await store.regrades.read("r2")
+    assert unknown is not None
+    assert unknown.failures == {"grader_error": 3}
+    assert await store.annotations.scalars(uids[0].rpartition("-")[0]) == {}
+
+
+async def test_annotations_that_take_too_much_are_refused(inside: InsideWorker, store: Store) -> None:
+    uids = await ended(store, 2)
+    found = await done(store, inside, job(uids, "returns", "a number", max_bytes=10))
+    assert (found.state, found.graded, found.failures) == (RegradeState.COMPLETE, 0, {"annotations_full": 2})
+
+
+async def test_a_group_is_graded_together(inside: InsideWorker, store: Store, log: Path) -> None:
+    uids = await ended(store, 5, groups=["b", "a", None, "b", "a"])
+    await done(store, inside, job(uids, "ranks"))
+    assert await store.annotations.scalars(uids[0].rpartition("-")[0]) == {
+        "again": {1: 0.0, 4: 1.0, 0: 0.0, 3: 1.0, 2: 0.0},
+        "again.members": {1: 2.0, 4: 2.0, 0: 2.0, 3: 2.0, 2: 1.0},
+    }
+    assert asked(log) == [f"ranks {uids[1]} {uids[4]}", f"ranks {uids[0]} {uids[3]}", f"ranks {uids[2]}"]
+
+
+async def test_another_worker_goes_on_where_one_has_ended(
+    fake_redis: str, tokenizers: TokenizerCache, store: Store, log: Path
+) -> None:
+    uids = await ended(store, 2 * AT_ONCE)
+    wanted = job(uids, "returns", "a number")
+    async with inside_worker(fake_redis, tokenizers) as first, inside_worker(fake_redis, tokenizers) as second:
+        regrades = first.services.store.regrades
+        note = regrades.note
+
+        async def dies(*args: Any, **kwargs: Any) -> bool:
+            if args[2] == 0:
+                return await note(*args, **kwargs)
+            # Killed between the annotations of its second slice and the note of it.
+            raise asyncio.CancelledError
+
+        regrades.note = dies  # type: ignore[method-assign]
+        await store.regrades.create(wanted)
+        assert await store.regrades.ask("r1")
+        assert not await store.regrades.ask("r1")
+        with pytest.raises(asyncio.CancelledError):
+            await regrade(first.services, "r1")
+        # As long as its lease holds, no other worker takes it.
+        await regrade(second.services, "r1")
+        assert len(asked(log)) == 2 * AT_ONCE
+        assert await store.regrades.take("r1", first.services.worker_id, lease_ms=0) == AT_ONCE
+        assert await store.regrades.ask("r1")
+        await regrade(second.services, "r1")
+    found = await store.regrades.read("r1")
+    assert found is not None
+    assert (found.state, found.graded) == (RegradeState.COMPLETE, 2 * AT_ONCE)
+    assert len(asked(log)) == 3 * AT_ONCE
+    scalars = await store.annotations.scalars(uids[0].rpartition("-")[0])
+    assert scalars == {"again": dict.fromkeys(range(len(uids)), 0.5)}
+    assert OWNER
+
+
+async def test_a_worker_that_shuts_down_leaves_the_rest(inside: InsideWorker, store: Store) -> None:
+    uids = await ended(store, 2)
+    inside.services.drain.begin()
+    found = await done(store, inside, job(uids, "returns", "a number"))
+    assert (found.state, found.graded) == (RegradeState.RUNNING, 0)
+    assert await store.regrades.ask("r1")

@@ -1,0 +1,136 @@
+"""Asks graders, so that none of them harms the worker or the rollouts beside it.
+
+1. A grader that is declared isolated, or is no `async` function, is asked in a child process, by the same machinery as
+   isolated tools. Each grader has `places` children of its own, so one that hangs keeps no other one waiting.
+2. Another one is a task on the event loop, watched as tools are (`tools.watch`). When its time is over the task is
+   cancelled and left alone, so that nothing waits for one that does not obey.
+3. Whatever goes wrong is a `GraderFault`. What a plug-in's error says stays in the log: it could quote the rollout.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault
+from rolloutpool_common.protocol.grading import Grade
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_worker.graders.base import Grader
+from rolloutpool_worker.graders.grades import answer_bytes, read_answer
+from rolloutpool_worker.tools import IsolatedTools, ToolContext, ToolWatch
+from rolloutpool_worker.tools.isolated import IsolatedEnd
+
+__all__ = ["GraderHost"]
+
+_log = logging.getLogger(__name__)
+
+
+class GraderHost:
+    """What one worker process gives its graders."""
+
+    def __init__(self, watch: ToolWatch, *, seconds: float, places: int) -> None:
+        """Starts nothing yet.
+
+        Args:
+            watch: Names graders that block the event loop.
+            seconds: Longest wait for one answer.
+            places: Child processes of one grader at the most.
+        """
+        self._watch = watch
+        self._seconds = seconds
+        self._places = places
+        self._isolated: dict[str, IsolatedTools] = {}
+        self._tasks: set[asyncio.Task[list[Grade]]] = set()
+
+    async def ask(
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, *, left_s: float, warnings: set[str]
+    ) -> list[Grade]:
+        """Asks a grader once.
+
+        Args:
+            grader: The grader.
+            rollouts: One, or those of a group.
+            options: As the rollout gives them.
+            left_s: Seconds until its deadline.
+            warnings: Gets what is to be said in the result: that it blocked the event loop, for instance.
+
+        Returns:
+            A grade for each rollout.
+
+        Raises:
+            GradeLate: Its deadline has passed meanwhile.
+            RolloutError: It failed otherwise.
+        """
+        try:
+            async with asyncio.timeout(left_s) as deadline:
+                if grader.isolated is not None:
+                    return await self._in_child(grader, rollouts, options)
+                return await self._on_loop(grader, rollouts, options, warnings)
+        except TimeoutError:
+            if deadline.expired():
+                raise GradeLate(group=grader.of_groups) from None
+            raise GraderFault(f"grader {grader.name} did not answer in time") from None
+
+    async def close(self) -> None:
+        """Ends all children, and cancels what still runs."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(isolated.close() for isolated in self._isolated.values()))
+
+    async def _in_child(self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any) -> list[Grade]:
+        isolated = self._isolated.get(grader.name)
+        if isolated is None:
+            isolated = self._isolated[grader.name] = IsolatedTools(self._places)
+        first = rollouts[0]
+        context = ToolContext(first.uid, first.rollout_id, first.num_llm_calls, "grade", {})
+        try:
+            reply = await isolated.reply(
+                grader.tool,
+                context,
+                {"rollouts": rollouts, "options": options},
+                seconds=self._seconds,
+                result_bytes=answer_bytes(rollouts),
+            )
+        except IsolatedEnd as end:
+            raise GraderFault(f"grader {grader.name}: {end.why}") from None
+        except OSError as error:
+            # The system has no process, or no memory, for a child.
+            raise self._failed(grader, type(error).__name__) from None
+        if reply.raised is not None:
+            raise self._failed(grader, reply.raised)
+        return read_answer(reply.text)
+
+    async def _on_loop(
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, warnings: set[str]
+    ) -> list[Grade]:
+        # A task of its own: one that cancels the task in which it runs must not look like a cancelled rollout.
+        task = asyncio.create_task(self._guarded(grader, rollouts, options, warnings))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not done:
+            task.cancel()
+            raise GraderFault(f"grader {grader.name} did not answer within {self._seconds:g} s")
+        if task.cancelled():
+            raise self._failed(grader, "CancelledError")
+        return task.result()
+
+    async def _guarded(
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, warnings: set[str]
+    ) -> list[Grade]:
+        """Asks it; makes faults of what would end the event loop if it left a task."""
+        try:
+            asked = grader.ask(rollouts, options)
+            return await self._watch.watched(f"grader {grader.name}", asked, warnings)
+        except (GradeInvalid, RequestFault):
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            _log.warning("grader %s failed for rollout %s", grader.name, rollouts[0].uid, exc_info=error)
+            raise self._failed(grader, type(error).__name__) from None
+
+    def _failed(self, grader: Grader, raised: str) -> GraderFault:
+        return GraderFault(f"grader {grader.name} failed with {raised}; the worker's log says more")
