@@ -282,5 +282,9 @@ async def test_every_route_with_a_body_is_known(api: Api) -> None:
     takes = {
         (m.upper(), path) for path, methods in described.items() for m, it in methods.items() if "requestBody" in it
     }
-    small = {("POST", "/v1/preflight"), ("POST", "/v1/batches/{batch_id}/annotations")}
+    small = {
+        ("POST", "/v1/preflight"),
+        ("POST", "/v1/batches/{batch_id}/annotations"),
+        ("PUT", "/v1/runs/{run}/policy_version"),
+    }
     assert takes - small == body.TAKES_LARGE

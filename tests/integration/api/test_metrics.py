@@ -21,6 +21,7 @@ ROLLOUT_HISTOGRAMS = (
     "rollout_turns",
     "rollout_context_tokens",
     "policy_version_lag",
+    "rollout_staleness",
     "render_seconds",
 )
 MEASURED = (
@@ -82,6 +83,11 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "rollout_alignments_total",
         "rollouts_requeued_total",
         "pushes_total",
+        "rollouts_stale_total",
+        "batches_cancelled_total",
+        "run_pauses_total",
+        "runs_paused",
+        "running_version_lag",
         "rollouts_open",
         "rollouts_queued",
         "oldest_ticket_seconds",
