@@ -73,13 +73,13 @@ def test_no_text_of_a_row_runs_loads_or_becomes_an_element(browser: Browser) -> 
 def test_why_rollouts_failed_is_said_above_the_table(browser: Browser) -> None:
     status = ["failed"] * 5 + ["expired"] * 2 + ["cancelled", "completed", "running"] + ["failed"] * 3
     category = ["network_error"] * 5 + [None] * 5 + ["tool_error", "mask_refused", "drift"]
-    message = ["no route"] * 5 + [f"503 {EVIL}"] * 3 + [None] * 2 + ["one", "two", None]
+    message = ["no route"] * 3 + ["reset", "no answer"] + [f"503 {EVIL}"] * 3 + [None] * 2 + ["one", "two", None]
     with viewed(browser) as pool:
         pool.answers = answers(13, status=status, category=category, message=message)
         page = pool.open(f"#/batch/{BATCH}")
         page.locator("#row-0").wait_for()
         shown = [" ".join(line.split()) for line in page.locator(".reasons p").all_inner_texts()]
-        assert shown[0] == "5 rollouts: network_error: no route show"
+        assert shown[0] == "5 rollouts: network_error: no route (and 2 other messages) show"
         assert shown[1].startswith("2 rollouts: expired: 503 <script>")
         assert shown[2:] == ["1 rollout: tool_error: one show", "2 rollouts for other reasons"]
         page.get_by_role("link", name="show").nth(1).click()

@@ -146,18 +146,21 @@ def test_status_says_why_rollouts_did_not_complete(pool: StubPool) -> None:
     columns = {
         "status": ["failed", "expired", "failed", "failed"],
         "category": ["network_error", None, "network_error", "tool_error"],
-        "message": ["no route", f"the trainer answered 503: {EVIL}", "no route", None],
+        "message": ["no route", f"the trainer answered 503: {EVIL}", "no answer", None],
     }
     rows = {"batch_id": BATCH, "total": 5, "matched": 4, "created_ms": 0, "now_ms": 1, "next_cursor": None}
     pool.on("GET", f"/v1/batches/{BATCH}/rollouts", Answer(body={**rows, "columns": columns}))
     done = run("status", BATCH)
     assert done.exit_code == 0, done.stderr
-    assert re.search(r"because +network_error: no route \(2 rollouts\); expired: the trainer answered 503", done.stdout)
+    assert re.search(
+        r"because +network_error: no route \(and 1 other messages\) \(2 rollouts\); expired: the trainer answered 503",
+        done.stdout,
+    )
     assert "tool_error (1 rollouts)" in done.stdout
     assert "\x1b" not in done.stdout
     assert "where=status%3Dfailed%2Cexpired" in pool.requests[-1].path
     told = json.loads(run("status", BATCH, "--json").stdout)
-    assert told["reasons"]["network_error: no route"] == 2
+    assert told["reasons"]["network_error: no route (and 1 other messages)"] == 2
     assert told["counts"]["failed"] == 3
 
 

@@ -261,17 +261,25 @@ def _wait(wait: "Waiting") -> str:
 
 
 def _reasons(batch: "Batch", state: "BatchStatus") -> Counter[str]:
-    """Counts why rollouts failed or expired; nothing is asked where none did."""
+    """Counts why rollouts failed or expired, by category; nothing is asked where none did."""
     from rolloutpool_common.outcomes import RolloutStatus
 
     ends = [end for end in (RolloutStatus.FAILED, RolloutStatus.EXPIRED) if state.counts.get(end)]
     if not ends:
         return Counter()
     rows = batch.table(["status", "category", "message"], where=[f"status={','.join(ends)}"])
-    return Counter(
-        ": ".join(part for part in (category or status, message) if part)
-        for status, category, message in zip(rows["status"], rows["category"], rows["message"], strict=True)
-    )
+    # Messages of one cause may differ in turns and lengths, so rollouts are counted by category.
+    messages: dict[str, Counter[str]] = {}
+    for status, category, message in zip(rows["status"], rows["category"], rows["message"], strict=True):
+        messages.setdefault(category or status, Counter())[message or ""] += 1
+    return Counter({_reason(name, said): said.total() for name, said in messages.items()})
+
+
+def _reason(name: str, said: Counter[str]) -> str:
+    """Names a category with its commonest message."""
+    ((message, _),) = said.most_common(1)
+    others = f" (and {len(said) - 1:,} other messages)" if len(said) > 1 else ""
+    return (f"{name}: {message}" if message else name) + others
 
 
 def _status_table(state: "BatchStatus", reasons: Counter[str] | None = None) -> "Text":

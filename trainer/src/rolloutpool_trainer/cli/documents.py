@@ -64,7 +64,7 @@ class StatusDocument(BatchStatus):
     """`status`: the batch's state."""
 
     reasons: dict[str, int] = Field(default_factory=dict)
-    """Why rollouts failed or expired, each with a number, the commonest first."""
+    """Why rollouts failed or expired: each category with its commonest message, and how many; the commonest first."""
 
 
 class BatchesDocument(BaseModel):
