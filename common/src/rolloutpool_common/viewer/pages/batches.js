@@ -46,7 +46,7 @@ export const Batches = ({ params }) => {
     ${first.data && !shown.size && html`<p>There are none${query.size > 1 ? " that pass this filter" : " yet"}.</p>`}
     ${shown.size > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="list of batches"><table class="list">
       <thead><tr><th>batch</th><th>state</th><th class="number">ended</th><th>not completed</th><th>run</th><th>labels</th><th>owner</th>
-        <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled tokens</th></tr></thead>
+        <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled</th></tr></thead>
       <tbody>${[...shown.values()].map((batch) => html`<${Line} key=${batch.batch_id} batch=${batch} />`)}</tbody></table></div>`}
     ${cursor && html`<p><button onClick=${more}>older ones</button></p>`}</div>`;
 };
