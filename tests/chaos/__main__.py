@@ -1,7 +1,8 @@
 """`python -m tests.chaos --rollouts 5000 --kills 100 --load 8 --seed 1 [--clocks] [--folder DIR]` runs a campaign.
 
 It prints a table. Exit code 1 when anything was lost, delivered twice, sampled twice or wrong, or a living worker was
-declared dead. With a folder, its logs stay there, with `verdict.json`; `--judge` judges such logs once more.
+declared dead. With a folder, its logs stay there, with `verdict.json`; `--judge` judges such logs once more. With
+`--replay`, each completed rollout is run again from its result, and must come out alike.
 """
 
 import argparse
@@ -28,9 +29,10 @@ def main() -> int:
     parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
     parser.add_argument("--folder", type=Path, help="a new one, where logs and verdict.json stay")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="run nothing, judge the logs of an earlier campaign")
+    parser.add_argument("--replay", action="store_true", help="run each completed rollout again from its result, too")
     arguments = parser.parse_args()
     if arguments.judge is not None:
-        return _report(arguments.judge)
+        return _report(arguments.judge, replay=arguments.replay)
     if arguments.folder is not None and arguments.folder.exists() and any(arguments.folder.iterdir()):
         parser.error(f"{arguments.folder} is not empty: an earlier campaign's Redis and logs would mix with this one's")
     if not prefer():
@@ -50,11 +52,16 @@ def main() -> int:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         asyncio.run(run(campaign, folder))
-        return _report(folder)
+        return _report(folder, replay=arguments.replay)
 
 
-def _report(folder: Path) -> int:
+def _report(folder: Path, *, replay: bool) -> int:
     verdict = judge(folder)
+    if replay:
+        # It imports transformers, which a campaign does not need.
+        from tests.chaos.replays import replay_completed
+
+        replay_completed(folder, verdict)
     (folder / "verdict.json").write_bytes(orjson.dumps(verdict.document(), option=orjson.OPT_INDENT_2))
     print(show(verdict))
     return 0 if verdict.clean else 1

@@ -41,6 +41,10 @@ def show(verdict: Verdict) -> str:
         ("calls of replaced workers, none of which counted", verdict.asked_by_replaced),
         ("turns sampled again by trainers that forgot them", verdict.sampled_after_loss),
         ("pushed again under the same webhook-id", verdict.pushed_again),
+        *(
+            [("replayed and **not the same**", f"{verdict.replayed} / {len(verdict.not_reproduced)}")]
+            * bool(verdict.replayed)
+        ),
         ("seconds", f"{verdict.seconds:.0f}"),
     ]
     lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
@@ -54,7 +58,10 @@ def show(verdict: Verdict) -> str:
     lines += _counts("failure, by trainer", verdict.failures)
     lines += [f"left out: {why}" for why in verdict.skipped]
     lines += [f"false death: {what}" for what in verdict.deaths.false[:20]]
-    for name in ("lost", "delivered_twice", "sampled_twice", "wrong_masks", "wrong_grades", "written_by_replaced"):
+    for name in (
+        *("lost", "delivered_twice", "sampled_twice", "wrong_masks", "wrong_grades"),
+        *("written_by_replaced", "not_reproduced"),
+    ):
         lines += [f"{name}: {what}" for what in getattr(verdict, name)[:20]]
     return "\n".join(lines)
 

@@ -68,6 +68,10 @@ class Verdict:
     """Rollouts whose result is that of an attempt which a later one had replaced."""
     asked_by_replaced: int = 0
     """Calls of attempts that a later one had replaced, as a worker makes that was stopped and goes on."""
+    replayed: int = 0
+    """Completed rollouts that were run again from their results; only where that was asked for."""
+    not_reproduced: list[str] = field(default_factory=list)
+    """Of these, those that came out otherwise."""
     skipped: list[str] = field(default_factory=list)
     """Faults that this machine can't have, each with why."""
     seconds: float = 0.0
@@ -83,6 +87,7 @@ class Verdict:
             or self.wrong_grades
             or self.written_by_replaced
             or self.deaths.false
+            or self.not_reproduced
         )
 
     def document(self) -> dict[str, Any]:

@@ -103,5 +103,5 @@ def answer_all(pool: StubPool) -> None:
         pool.on(method, path, Answer(body=body))
     pool.on("POST", f"{URL}/regrades", Answer(202, {**REGRADE, "state": "running"}))
     pool.on("GET", f"{URL}/regrades/r1", Answer(body=REGRADE))
-    for path in ("/v1/batches", f"/v1/dead-letters/{BATCH}-0/requeue"):
+    for path in ("/v1/batches", f"/v1/dead-letters/{BATCH}-0/requeue", f"/v1/rollouts/{BATCH}-0/fork"):
         pool.on("POST", path, Answer(202, accepted()))

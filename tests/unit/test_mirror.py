@@ -30,6 +30,7 @@ PARTS = {
     "common/rendering/turn_end": "unit/common/rendering/test_delta",
     "common/rendering/vocabulary": "unit/common/rendering/test_codec",
     "common/rendering/written": "unit/common/rendering/test_delta",
+    "common/protocol/fork": "unit/api/test_forks",
     "rl/arrays": "unit/rl/test_losses",
     "rl/openai_choices": "unit/rl/test_choice_conversation",
     "rl/formats": "unit/rl/test_export",
@@ -56,6 +57,13 @@ PARTS = {
     "trainer/endpoint/errors": "unit/trainer/endpoint/test_request",
     "trainer/endpoint/prompts": "unit/trainer/endpoint/test_app_tokens",
     "trainer/errors": "unit/trainer/client/test_sync",
+    "worker/conversation/fork_point": "unit/worker/rollout/test_fork",
+    "worker/recorded/channels": "unit/worker/replay/test_run",
+    "worker/recorded/script": "unit/worker/replay/test_run",
+    "worker/recorded/session": "unit/worker/replay/test_run",
+    "worker/recorded/tools": "unit/worker/replay/test_run",
+    "worker/replay/assumed": "unit/worker/replay/test_run",
+    "worker/replay/differences": "unit/worker/replay/test_run",
 }
 """Parts of a mechanism that is tested as a whole."""
 NEEDS_REDIS = {
@@ -95,6 +103,7 @@ PROCESSES_AND_SOCKETS = {
     "api/annotations": "integration/api/test_annotations",
     "api/routes/annotations": "integration/api/test_annotations",
     "api/routes/docs": "integration/api/test_docs_page",
+    "api/routes/forks": "integration/api/test_forks",
     "api/routes/history": "integration/api/test_history",
     "api/osmosis": "integration/api/test_osmosis",
     "api/routes/osmosis": "integration/api/test_osmosis",
@@ -109,6 +118,7 @@ PROCESSES_AND_SOCKETS = {
     "common/process/launch": "acceptance/test_local_pool",
     "worker/process/parent": "integration/worker/test_parent",
     "worker/__main__": "integration/worker/test_tools",
+    "worker/replay/__main__": "unit/trainer/cli/test_replay",
     "worker/policy/transport": "integration/worker/test_transport",
     "worker/queue/app": "integration/worker/test_drain",
     "worker/queue/flower": "acceptance/test_security",

@@ -30,6 +30,7 @@ from rolloutpool_api.routes import (
     batch_list,
     batches,
     docs,
+    forks,
     health,
     history,
     metrics,
@@ -117,7 +118,7 @@ def _application(
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (
         *(batch_list, batches, rows, annotations, regrades, history, runs),
-        *(operations, rollouts, osmosis, tokenizers, tools, metrics),
+        *(operations, forks, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)
     app.include_router(health.router)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
+from tests.support.replays import reproduced
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import reply
 from tests.tokenizers.real import real_directory, real_tokenizer
@@ -22,6 +23,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering.checks.conformance import tokenizer_name
 from rolloutpool_worker.plugins import Registry
+from rolloutpool_worker.replay import run as replay_run
 from rolloutpool_worker.rollout import channels, environment
 from rolloutpool_worker.tools import Tool, ToolContext
 
@@ -69,7 +71,7 @@ async def run(
 ) -> RolloutResult:
     appended = [{**message, "content": text(message["content"])} for message in case["appended_messages"]]
     between = {"edit": case["replayed_messages"]} if edit else {"say": appended}
-    return await inside.run_one(
+    result = await inside.run_one(
         server_url=trainer.url,
         messages=case["initial_messages"],
         tokenizer_name=str(real_directory(tokenizer_name(case))),
@@ -78,6 +80,9 @@ async def run(
         agent=REPLAY,
         metadata={"steps": [{"sample": {}}, between, {"sample": {}}]},
     )
+    # However it has ended: its record gives the same rollout again.
+    await reproduced(result, inside.services.tokenizers)
+    return result
 
 
 def second_prompt(case: Case, *, keeps_ids: bool, edit: bool = False) -> list[int]:
@@ -258,7 +263,7 @@ async def test_an_edit_that_the_agent_makes_itself_is_exact(
     tools: Registry[Tool] = Registry("tests.golden")
     for definition in case["tools"] or ():
         tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
-    for module in (channels, environment):
+    for module in (channels, environment, replay_run):
         monkeypatch.setattr(module, "TOOLS", tools)
     async with golden_trainer(case, keeps_ids=False, edit=True) as trainer:
         result = await run(inside, trainer, case, mode, edit=True)
@@ -320,5 +325,6 @@ async def test_a_conversation_of_many_turns_is_one_exact_sample(
             metadata={"steps": steps},
         )
         assert_kept(result, case)
+        await reproduced(result, inside.services.tokenizers)
         # One refusal teaches which kind it is.
         assert len(trainer.exchanges) == len(turns) + (mode is MaskMode.AUTO)

@@ -27,7 +27,7 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.security.api_keys import GUEST
 
-__all__ = ["router"]
+__all__ = ["RolloutName", "find_uid", "router", "unknown_rollout"]
 
 # v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
 _posted = APIRouter(route_class=RouteByWire, strict_content_type=False)
@@ -81,9 +81,9 @@ router.include_router(_posted)
 )
 async def view_rollout(rollout_id: RolloutName, services: ServicesDep, caller: Reader) -> RolloutView:
     """`result` is the whole record: samples with ids and masks, transcript, failure, timings."""
-    view = await services.store.rollouts.view(await _uid(services, rollout_id, caller), caller.sees)
+    view = await services.store.rollouts.view(await find_uid(services, rollout_id, caller), caller.sees)
     if view is None:
-        raise _unknown(rollout_id)
+        raise unknown_rollout(rollout_id)
     await services.note_read(view.batch_id, caller.name)
     return view
 
@@ -109,7 +109,7 @@ async def cancel_rollout(
     rollout that is submitted under it ends `cancelled` at once and never runs.
     """
     try:
-        uid = await _uid(services, rollout_id, caller)
+        uid = await find_uid(services, rollout_id, caller)
     except ResourceUnknown:
         if not _may_come(rollout_id):
             raise
@@ -120,11 +120,11 @@ async def cancel_rollout(
         uid = submitted
     status = await services.store.rollouts.cancel(uid)
     if status is None:
-        raise _unknown(rollout_id)
+        raise unknown_rollout(rollout_id)
     return RolloutCancelled(uid=uid, status=status)
 
 
-async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
+async def find_uid(services: ApiServices, name: str, caller: Principal) -> str:
     """Finds a rollout's uid by its name, or raises `ResourceUnknown`. A uid wins over an equal rollout_id."""
     batch_id, _, _ = name.rpartition("-")
     if batch_id and await services.store.batches.total(batch_id, caller.sees) is not None:
@@ -134,7 +134,7 @@ async def _uid(services: ApiServices, name: str, caller: Principal) -> str:
         uid = await services.store.rollouts.find(name, owner)
         if uid is not None:
             return uid
-    raise _unknown(name)
+    raise unknown_rollout(name)
 
 
 def _may_come(name: str) -> bool:
@@ -150,5 +150,6 @@ def _fault(text: str, *at: str) -> dict[str, Any]:
     return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
 
 
-def _unknown(name: str) -> ResourceUnknown:
+def unknown_rollout(name: str) -> ResourceUnknown:
+    """Makes the answer for a rollout that this caller does not have."""
     return ResourceUnknown(f"rollout {name[:300]!r} is unknown, or its data was deleted")

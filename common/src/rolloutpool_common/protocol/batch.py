@@ -31,6 +31,7 @@ __all__ = [
     "BatchStatus",
     "CancelCause",
     "Delivery",
+    "Labels",
     "Priority",
     "Rates",
     "RolloutItem",

@@ -15,6 +15,7 @@ from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
 
 __all__ = [
@@ -136,6 +137,8 @@ class RunOptions(EndpointOptions):
     """Truncate or summarise at a token limit; null lets the context grow."""
     declared_tokenizer: DeclaredTokenizer | None = None
     """Refuse to run with another tokenizer, template or transformers than the trainer's."""
+    replay_record: bool = True
+    """Whether the result carries what a replay and a fork need (`protocol/replay.py`)."""
 
 
 class RolloutOptions(RunOptions):
@@ -176,6 +179,8 @@ class RolloutSpec(RunOptions):
     messages_only: bool = False
     """Came over the Osmosis wire: `server_url` is the base URL of OpenAI's chat completions, which answers without ids.
     So the result has messages and no samples."""
+    fork: ForkOrigin | None = None
+    """Where it leaves its parent, whose result is kept with the batch; null unless it is a fork."""
     v1: bool = False
     """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 

@@ -17,6 +17,7 @@ from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.grading import GradeReport
 from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
 from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
@@ -173,6 +174,11 @@ class RolloutResult(BaseModel):
     """Null where the rollout had no grader, or was not graded because its conversation did not complete."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
+    forked_from: ForkOrigin | None = None
+    """The rollout whose first turns it has; null unless it is a fork."""
+    replay: ReplayRecord | None = None
+    """What a replay and a fork need. Null where `replay_record` is false, where nothing was sampled, and in results of
+    older versions."""
 
 
 def encode_result(result: RolloutResult) -> bytes:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["RESERVED_CALLBACK_KEYS", "BatchSamplingParams", "SamplingParams"]
 
-RESERVED_CALLBACK_KEYS = frozenset({"model", "messages", "rollout_id", "response_mask"})
+RESERVED_CALLBACK_KEYS = frozenset({"model", "messages", "rollout_id", "response_mask", "prompt_token_ids"})
 
 
 class SamplingParams(BaseModel):

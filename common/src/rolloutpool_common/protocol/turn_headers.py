@@ -14,6 +14,9 @@ Example of turn 3 of a rollout's second attempt:
     Idempotency-Key: b0c1…-0/3
     X-Rollout-Attempt: 2
     X-Request-Digest: 5d41402abc4b2a76b9719d911017c592
+
+A fork's first own turn also says which turn of which rollout it is sampled again in place of (`X-Forked-From`), and its
+body has the prompt's ids in `prompt_token_ids`: to this trainer the rollout begins there.
 """
 
 from collections.abc import Mapping
@@ -28,6 +31,7 @@ __all__ = [
     "HEADER_ECHO_PREFIX",
     "HEADER_EDITED",
     "HEADER_FINGERPRINT",
+    "HEADER_FORKED_FROM",
     "HEADER_IDEMPOTENCY",
     "HEADER_IDEMPOTENT",
     "HEADER_KEEPS_IDS",
@@ -53,6 +57,9 @@ HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
 leaves them out only if the two are equal."""
 HEADER_EDITED = "X-History-Edited"
 """`1`: the agent edited the history. The trainer renders it whole, and the mask has a zero for each id."""
+HEADER_FORKED_FROM = "X-Forked-From"
+"""`<uid of the parent>/<turn>`: this request begins a fork at that turn. The turns before it are not asked of this
+trainer; the body has the prompt in `prompt_token_ids`."""
 HEADER_POLICY_VERSION = "X-Policy-Version"
 """On the reply: which version of the policy sampled this turn."""
 HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
@@ -111,6 +118,8 @@ class TurnHeaders:
     digest: str | None
     edited: bool = False
     echo: Echo | None = None
+    forked_from: TurnKey | None = None
+    """The turn of the parent in whose place a fork's first turn is sampled."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> "TurnHeaders":
@@ -132,12 +141,14 @@ class TurnHeaders:
             if not _is_number(prefix):
                 raise ValueError(f"{HEADER_ECHO_PREFIX} must be a number of ids")
             echo = Echo(int(prefix), digest)
+        forked = headers.get(HEADER_FORKED_FROM)
         return cls(
             key=None if key is None else TurnKey.parse(key),
             attempt=None if attempt is None else int(attempt),
             digest=headers.get(HEADER_DIGEST) or None,
             edited=headers.get(HEADER_EDITED) == "1",
             echo=echo,
+            forked_from=None if forked is None else TurnKey.parse(forked),
         )
 
     def write(self) -> dict[str, str]:
@@ -154,6 +165,8 @@ class TurnHeaders:
         if self.echo is not None:
             headers[HEADER_ECHO_PREFIX] = str(self.echo.prefix)
             headers[HEADER_ECHO_DIGEST] = self.echo.digest
+        if self.forked_from is not None:
+            headers[HEADER_FORKED_FROM] = str(self.forked_from)
         return headers
 
 

@@ -237,6 +237,7 @@ class Batches:
             priority=Priority(priority.decode()),
             labels={**orjson.loads(labels), "requeued_from": uid},
             graded=spec.get("grader") is not None,
+            trunk=await self._rollouts.trunk(batch_id),
         )
 
     async def was_submitted(self, owner: str, idempotency_key: str) -> bool:

@@ -31,6 +31,7 @@ BATCH_PARTS = (
     "idempotent",
     "names",
     "rows",
+    "trunk",
     "outbox",
     "done",
 )

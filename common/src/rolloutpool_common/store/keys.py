@@ -15,6 +15,7 @@ rp:batch:{b}:names         hash    index -> the caller's name for it; only rollo
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
 rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations.py`)
 rp:batch:{b}:annotated     set     the requests that brought annotations
+rp:batch:{b}:trunk         hash    0 -> the result of the rollout that its rollouts are forks of (JSON, compressed)
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
 rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself

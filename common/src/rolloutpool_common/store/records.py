@@ -101,6 +101,8 @@ class NewBatch:
     """Seconds without a read after which it is cancelled."""
     group_policy: GroupPolicy | None = None
     idempotency_key: str | None = None
+    trunk: bytes | None = field(default=None, repr=False)
+    """The result of the rollout that these are forks of, as JSON; None where they are no forks."""
     digest: str = ""
     """Digest of the request. The same idempotency key with another digest is refused."""
     v1: bool = False

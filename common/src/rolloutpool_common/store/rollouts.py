@@ -364,6 +364,12 @@ class Rollouts:
         data = await self._connection.command("GET", keys.rollout(uid, "result"))
         return None if data is None else expand(data)
 
+    async def trunk(self, batch_id: str) -> bytes | None:
+        """Reads the result, as JSON, of the rollout that a batch's rollouts are forks of; None where they are none."""
+        with store_errors():
+            data = await self._redis.hget(keys.batch(batch_id, "trunk"), "0")
+        return None if data is None else expand(data)
+
     async def find(self, rollout_id: str, owner: str) -> str | None:
         """Finds a rollout by the name that its caller gave it.
 

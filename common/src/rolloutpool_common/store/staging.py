@@ -6,7 +6,7 @@
    round trip, with keys that are written only to be renamed.
 
 A part is a hash with one field per rollout, named by its index: `items`, `names`, `groups`, `deadlines`. The part
-`group_counts` has a field per group.
+`group_counts` has a field per group, and `trunk` has one for the whole batch.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from typing import Any
 
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.records import NewBatch
+from rolloutpool_common.store.records import NewBatch, compress
 from rolloutpool_common.store.secrets import SecretStore
 
 __all__ = ["STAGE_SECONDS", "stage"]
@@ -44,7 +44,8 @@ async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict
         SecretsUnkept: If there are secrets, and no key to encrypt them with.
         StoreUnavailable: Redis does not answer, or takes no writes.
     """
-    if len(new.rollouts) <= DIRECT_ROLLOUTS and sum(len(r.overrides) for r in new.rollouts) <= DIRECT_BYTES:
+    small = new.trunk is None and len(new.rollouts) <= DIRECT_ROLLOUTS
+    if small and sum(len(r.overrides) for r in new.rollouts) <= DIRECT_BYTES:
         parts = _parts(secrets, new, 0, encrypted)
         return [one for part, values in parts.items() for item in values.items() for one in (part, *item)]
     with store_errors():
@@ -55,6 +56,11 @@ async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict
                 if values:
                     pipe.hset(keys.staged(new.batch_id, part), mapping=values)
                     pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
+            await pipe.execute()
+        if new.trunk is not None:
+            pipe = redis.pipeline(transaction=False)
+            pipe.hset(keys.staged(new.batch_id, "trunk"), "0", compress(new.trunk))
+            pipe.expire(keys.staged(new.batch_id, "trunk"), STAGE_SECONDS)
             await pipe.execute()
     return []
 

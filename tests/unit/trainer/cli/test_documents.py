@@ -20,7 +20,7 @@ from rolloutpool_trainer.cli.documents import DOCUMENTS, LOG_LINES, json_schemas
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ACTORS = ("api", "worker", "flower")
 """They become the actor, and print nothing but its log."""
-ELSEWHERE = {"check-tokenizer", "conformance", "up", "demo", "mock-trainer", "view"}
+ELSEWHERE = {"check-tokenizer", "conformance", "up", "demo", "mock-trainer", "replay", "view"}
 """Their documents are checked where these commands are tested with what they need."""
 
 
@@ -62,6 +62,7 @@ CALLS: dict[str, tuple[list[str], int | None]] = {
     "groups": ([BATCH], None),
     "purge": ([BATCH, "--yes"], None),
     "show": ([f"{BATCH}-0"], None),
+    "fork": ([f"{BATCH}-0", "--turn", "1", "--trainer", "http://h:1"], None),
     "cancel": ([BATCH], None),
     "open": ([BATCH, "--print"], None),
     "doctor": ([], None),

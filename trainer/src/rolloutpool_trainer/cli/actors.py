@@ -16,7 +16,7 @@ from rolloutpool_trainer.cli import options
 if TYPE_CHECKING:
     from rolloutpool_trainer.endpoint.app import CallbackApp
 
-__all__ = ["api", "flower", "mock_trainer", "worker"]
+__all__ = ["api", "check_installed", "flower", "mock_trainer", "worker"]
 
 DEFAULT_PORTS = "8081-8084"
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log JSON on standard error, also on a terminal.")]
@@ -141,7 +141,7 @@ def _ports(text: str) -> list[int]:
 
 def _become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
     """Replaces this process by the actor, which then gets the signals and gives the exit code."""
-    _check_installed(module.partition(".")[0])
+    check_installed(module.partition(".")[0])
     os.environ.update(settings)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
@@ -151,7 +151,8 @@ def _log_format(*, as_json: bool) -> dict[str, str]:
     return {"ROLLOUTPOOL_LOG_FORMAT": "json"} if as_json else {}
 
 
-def _check_installed(package: str) -> None:
+def check_installed(package: str) -> None:
+    """Raises `MissingExtra` where a package of the pool is not installed."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:

@@ -13,6 +13,7 @@ from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.regrading import Regrade
+from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.workers import Worker
@@ -36,6 +37,7 @@ __all__ = [
     "MockTrainerDocument",
     "OpenDocument",
     "PreflightDocument",
+    "ReplayDocument",
     "SecretsKeyDocument",
     "StatusDocument",
     "SubmitDocument",
@@ -119,6 +121,15 @@ class BatchDocument(BaseModel):
     """`requeue`: the new batch."""
 
     batch_id: str
+
+
+class ReplayDocument(BaseModel):
+    """`replay`."""
+
+    same: bool
+    """Whether everything came out as it was recorded."""
+    reports: list[ReplayReport]
+    """In the order of the file."""
 
 
 class OpenDocument(BaseModel):
@@ -238,6 +249,8 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "groups": GroupsDocument,
     "purge": BatchPurged,
     "show": RolloutView,
+    "replay": ReplayDocument,
+    "fork": SubmitDocument,
     "cancel": CancelDocument,
     "run": RunState,
     "announce": RunState,

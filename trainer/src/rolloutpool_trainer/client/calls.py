@@ -183,14 +183,10 @@ def submit(
     Returns:
         The call; its answer has the batch's id and the uids of its rollouts.
     """
-    if isinstance(trainer, str):
-        trainer = [trainer]
-    if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
-        trainer = {"server_urls": list(trainer)}
     document: dict[str, Any] = {
         "rollouts": [_document(item) for item in rollouts],
         "defaults": _document(defaults or {}),
-        "trainer": None if trainer is None else _document(trainer),
+        "trainer": _trainer([trainer] if isinstance(trainer, str) else trainer),
         "priority": priority,
         "labels": dict(labels or {}),
         "delivery": None if delivery is None else _document(delivery),
@@ -271,6 +267,37 @@ def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutRespo
     )
 
 
+def fork(
+    rollout_id: str,
+    turn: int,
+    *,
+    n: int,
+    trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None,
+    idempotency_key: str,
+    **options: Any,
+) -> Call[BatchAccepted]:
+    """`POST /v1/rollouts/{id}/fork`; the answer is the batch of the forks.
+
+    Args:
+        rollout_id: Of the parent: its uid, or the caller's own id.
+        turn: The first turn that is sampled anew.
+        n: How many forks.
+        trainer: Where the policy is called, as for `submit`.
+        idempotency_key: The same key with the same request gives the same batch.
+        options: Other fields of a `ForkRequest`; None stands for those that are not set.
+    """
+    # One URL is asked in the parent's protocol.
+    place = {"server_url": trainer} if isinstance(trainer, str) else {"trainer": _trainer(trainer)}
+    fields = {"turn": turn, "n": n, **place, **options}
+    return Call(
+        method="POST",
+        path=f"{resource('rollouts', rollout_id)}/fork",
+        headers={**_JSON, "Idempotency-Key": idempotency_key},
+        body=_json({name: value for name, value in fields.items() if value is not None}),
+        read=read_model(BatchAccepted),
+    )
+
+
 def tools() -> Call[list[ToolDefinition]]:
     """`GET /tools`; the answer lists the tools of all live workers."""
     return Call(
@@ -340,6 +367,12 @@ def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     return dict(value)
+
+
+def _trainer(trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any] | None:
+    if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
+        trainer = {"server_urls": list(trainer)}
+    return None if trainer is None else _document(trainer)
 
 
 def _nothing(response: httpx.Response) -> None:

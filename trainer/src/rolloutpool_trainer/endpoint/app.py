@@ -250,7 +250,9 @@ class CallbackApp:
         key = session_key(request)
         session = self.sessions.find(key)
         if session is None or session.restarts_with(request):
-            session = Session(*key)
+            # A fork begins here at the turn at which it left its parent.
+            begins = 1 if request.forked_from is None or request.turn is None else request.turn
+            session = Session(*key, before=begins - 1)
         turn = session.admit(request)
         if isinstance(turn, Turn):
             return turn_reply(turn.head, session.tokens_of(turn), turn.policy_version, request)
@@ -288,6 +290,10 @@ class CallbackApp:
         tools: list[dict[str, Any]] | None,
     ) -> Prompt:
         appended = _appended(session, request)
+        if request.prompt_ids is not None and request.forked_from is not None and not session.begun:
+            self._check_ids(session, request.prompt_ids)
+            if self._prompter.keeps_ids:
+                return Prompt(request.prompt_ids, None)
         try:
             if request.size <= INLINE_BYTES:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
@@ -301,11 +307,21 @@ class CallbackApp:
                 rollout_id=session.rollout_id,
             ) from error
 
+    def _check_ids(self, session: Session, prompt_ids: list[int]) -> None:
+        size = self._prompter.tokenizer.vocab_size
+        if max(prompt_ids) >= size:
+            raise EndpointError(
+                422,
+                "bad_request",
+                f"prompt_token_ids has id {max(prompt_ids)}, and this tokenizer has {size} ids",
+                rollout_id=session.rollout_id,
+            )
+
     def _check_mask(self, session: Session, request: TurnRequest, number: int, prompt: Prompt) -> None:
         # After an edit the mask covers the whole prompt; otherwise what the prompt adds to the ledger.
         covered_before = 0 if request.edited else len(session.ledger)
-        expected = len(prompt.ids) - covered_before if session.turns else 0
-        cut = bool(session.turns) and not request.edited and _appended(session, request) is None
+        expected = len(prompt.ids) - covered_before if session.begun else 0
+        cut = session.begun and not request.edited and _appended(session, request) is None
         try:
             check_mask(request.mask, expected, rollout_id=session.rollout_id, turn=number, cut=cut)
         except MaskMismatch:
@@ -357,7 +373,7 @@ class CallbackApp:
 def _appended(session: Session, request: TurnRequest) -> int | None:
     """How many messages are new since the last turn's reply; None on turn 1, or where the history was edited."""
     known = len(session.history)
-    if not session.turns or request.edited or request.history[:known] != session.history:
+    if not session.begun or request.edited or request.history[:known] != session.history:
         return None
     new = request.body.messages[known:]
     # An assistant message that this endpoint did not sample is an edit too.

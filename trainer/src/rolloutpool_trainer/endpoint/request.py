@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import GenerateParams
 
@@ -47,6 +47,10 @@ class TurnRequest:
     """Whether the agent says that it edited the history. The mask then covers the whole prompt."""
     echo: Echo | None
     """The ids that need not be sent back."""
+    forked_from: TurnKey | None = None
+    """The turn of another rollout in whose place this one is sampled; the rollout begins with it here."""
+    prompt_ids: list[int] | None = None
+    """What that turn is to be sampled after, [P]; None where the sender does not say."""
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
@@ -97,6 +101,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         raise EndpointError(400, "bad_json", f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise EndpointError(400, "bad_json", "the body must be a JSON object")
+    prompt_ids = _prompt_ids(document.pop("prompt_token_ids", None))
     # Taken out before the model sees it, because `mask_check` looks at each value itself and says which one is wrong.
     mask = document.pop("response_mask", None)
     try:
@@ -127,7 +132,17 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         size=len(body),
         edited=turn_headers.edited,
         echo=turn_headers.echo,
+        forked_from=turn_headers.forked_from,
+        prompt_ids=prompt_ids,
     )
+
+
+def _prompt_ids(value: Any) -> list[int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(type(token) is int and token >= 0 for token in value):
+        raise EndpointError(422, "bad_request", "prompt_token_ids must be a list of ids that is not empty")
+    return value
 
 
 def message_digest(message: Message) -> bytes:

@@ -71,9 +71,17 @@ class Session:
     or was re-rendered with drift; `samples` has them all.
     """
 
-    def __init__(self, rollout_id: str, uid: str | None) -> None:
+    def __init__(self, rollout_id: str, uid: str | None, *, before: int = 0) -> None:
+        """A session without turns.
+
+        Args:
+            rollout_id: The caller's name of the rollout.
+            uid: The pool's name of it.
+            before: Turns that a fork has of its parent. They were not sampled here, so the first one here follows them.
+        """
         self.rollout_id = rollout_id
         self.uid = uid
+        self._before = before
         self.ledger = TokenLedger()
         self.attempt = 0
         """The highest attempt that a request named; 0 if none did."""
@@ -88,8 +96,13 @@ class Session:
 
     @property
     def turns(self) -> int:
-        """How many turns were sampled."""
-        return len(self._turns)
+        """How many turns the rollout has; those that a fork has of its parent count."""
+        return self._before + len(self._turns)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any of them was sampled here."""
+        return bool(self._turns)
 
     @property
     def samples(self) -> list[Sample]:
@@ -183,7 +196,7 @@ class Session:
             The turn, from which its answer can be made again.
         """
         # What the policy saw goes into the ledger before what it sampled: the ledger only grows at its end.
-        if not self.turns:
+        if not self.begun:
             self.ledger.seed(prompt.ids)
             self._opening = request.history
         elif prompt.delta is not None:
@@ -238,7 +251,9 @@ class Session:
         )
 
     def _repeat(self, number: int, request: TurnRequest) -> Turn:
-        turn = self._turns[number - 1]
+        if number <= self._before:
+            raise self._conflict(f"turn {number} was sampled for the parent of this fork, not for it", received=number)
+        turn = self._turns[number - 1 - self._before]
         if request.digest == turn.digest:
             return turn
         raise self._conflict(

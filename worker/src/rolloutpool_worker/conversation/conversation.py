@@ -18,9 +18,10 @@ from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, P
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
 from rolloutpool_worker.conversation.journal import Journal
-from rolloutpool_worker.conversation.measures import Measures
+from rolloutpool_worker.conversation.measures import Measures, PastRecord
 from rolloutpool_worker.conversation.recorder import Recorder
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
@@ -69,11 +70,13 @@ class Conversation:
         stop: RolloutStop,
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
+        fork: ForkPoint | None = None,
     ) -> None:
         self.claim = claim
         self.spec = claim.spec
         self.tokens = tokens
-        self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")))
+        past = PastRecord() if claim.spec.replay_record else None
+        self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")), past=past)
         self.session = session
         """Of the rollout's environment; None where it has none."""
         self.score: SessionScore | None = None
@@ -90,6 +93,7 @@ class Conversation:
             stop=stop,
             trace=trace,
             session=session,
+            fork=fork,
         )
         self._planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
@@ -237,6 +241,8 @@ class Conversation:
             if not self.turns:
                 raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
             record = await self._recorder.edit(normal_form(messages), self.turns)
+        if self.measures.past is not None:
+            self.measures.past.add_edit(self.turns, self.messages, len(record.messages))
         self._planned = record.planned
         self._history.replace(record.messages)
 

@@ -92,20 +92,23 @@ class EngineTokens(TokenTrack):
             self._text, self._written = b"", 0
         text = _joined(self._text, ledger.ids_from(self._written))
         if self._first_version is None:
-            sampled = (entry for entry in ledger.entries if isinstance(entry, SampledEntry) and entry.ids)
+            # What a fork's parent has sampled may be of older weights than those that this rollout begins with.
+            begun = 1 if self._spec.fork is None else self._spec.fork.turn
+            entries = (entry for entry in ledger.entries if isinstance(entry, SampledEntry))
+            sampled = (entry for entry in entries if entry.ids and entry.turn >= begun)
             self._first_version = next((entry.policy_version for entry in sampled), None)
         return LedgerPrompt(text, len(ledger), self._first_version)
 
-    def parse(self, reply_ids: Sequence[int], *, whole: bool) -> ParsedTurn:
+    def parse(self, reply_ids: Sequence[int], *, whole: bool, call_ids: Sequence[str] = ()) -> ParsedTurn:
         """Parses a sampled turn that follows the ledger.
 
         Args:
             reply_ids: What was sampled.
             whole: Whether the policy has ended the turn itself.
+            call_ids: Ids of its calls, where it was parsed before.
         """
-        return self._parser.parse(
-            reply_ids, after=self.ledger.ids_from(max(0, len(self.ledger) - PROMPT_TAIL)), whole=whole
-        )
+        after = self.ledger.ids_from(max(0, len(self.ledger) - PROMPT_TAIL))
+        return self._parser.parse(reply_ids, after=after, whole=whole, call_ids=call_ids)
 
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool

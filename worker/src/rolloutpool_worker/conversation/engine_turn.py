@@ -11,6 +11,7 @@ from rolloutpool_common.errors import RequestChanged
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.policy import EngineChannel, MessageBytes, Reply
 from rolloutpool_worker.policy.engine_reply import Finish
@@ -24,9 +25,10 @@ PARSING = 4
 class EngineAsker:
     """Plans and asks the turns of one rollout."""
 
-    def __init__(self, channel: EngineChannel, tokens: EngineTokens) -> None:
+    def __init__(self, channel: EngineChannel, tokens: EngineTokens, fork: ForkPoint | None = None) -> None:
         self._channel = channel
         self._tokens = tokens
+        self._fork = fork
 
     async def plan(
         self, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int, *, edited: bool = False
@@ -54,10 +56,12 @@ class EngineAsker:
         await tokens.open(messages)
         if planned is not None and planned.digest != tokens.ledger.digest.hex():
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
+        if self._fork is not None and turn == self._fork.turn:
+            self._fork.check(tokens)
         sampled = await self._channel.sample(turn, tokens.prompt())
-        ids = sampled.ids
+        ids, call_ids = sampled.ids, sampled.call_ids
         whole = sampled.finish is Finish.STOP
-        parsed = await off_loop(PARSING * len(ids), lambda: tokens.parse(ids, whole=whole))
+        parsed = await off_loop(PARSING * len(ids), lambda: tokens.parse(ids, whole=whole, call_ids=call_ids))
         reply = Reply(
             message=parsed.message,
             finish_reason=sampled.finish.value,

@@ -45,7 +45,7 @@ class Journal:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         claim: Claim,
         records: Sequence[JournalRecord],
         drain: Drain,
@@ -55,7 +55,7 @@ class Journal:
         """A journal that continues `records`, which earlier attempts wrote.
 
         Args:
-            store: Where the records are made durable.
+            store: Where the records are made durable; None for a replay, which writes nothing.
             claim: The claim under which they are written.
             records: What was read from the store when the attempt began; may be empty.
             drain: Ends the wait for a store that does not answer.
@@ -127,11 +127,12 @@ class Journal:
         self._turns = turns
         self._at += 1
         self._entries += len(record.entries)
-        await retry_store(
-            self._drain,
-            self._claim.uid,
-            lambda: self._store.rollouts.journal(self._claim, self._records, turns=turns),
-        )
+        if (store := self._store) is not None:
+            await retry_store(
+                self._drain,
+                self._claim.uid,
+                lambda: store.rollouts.journal(self._claim, self._records, turns=turns),
+            )
         # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:
             self._after_write()
@@ -145,8 +146,8 @@ class Journal:
             ClaimLost: The rollout is no longer this worker's.
             StoreError: The store does not answer, and this process shuts down.
         """
-        if not self._called:
-            await retry_store(self._drain, self._claim.uid, lambda: self._store.model_calls.note(self._claim))
+        if not self._called and (store := self._store) is not None:
+            await retry_store(self._drain, self._claim.uid, lambda: store.model_calls.note(self._claim))
             self._called = True
 
     async def take_back_calling(self, *, certain: bool) -> None:
@@ -158,27 +159,30 @@ class Journal:
         Raises:
             StoreError: The store does not answer, and this process shuts down.
         """
-        if self._called:
+        if self._called and (store := self._store) is not None:
             await retry_store(
                 self._drain,
                 self._claim.uid,
-                lambda: self._store.model_calls.take_back(self._claim, certain=certain),
+                lambda: store.model_calls.take_back(self._claim, certain=certain),
             )
             self._called = False
 
     async def is_idempotent(self) -> bool:
         """Whether the rollout's trainer has promised in this batch that asking a turn again is safe."""
-        return await retry_store(
-            self._drain, self._claim.uid, lambda: self._store.model_calls.is_idempotent(self._claim)
-        )
+        if (store := self._store) is None:
+            return False
+        return await retry_store(self._drain, self._claim.uid, lambda: store.model_calls.is_idempotent(self._claim))
 
     async def note_idempotent(self) -> None:
         """Notes that promise with the batch. An error is ignored: the trainer is asked when it matters."""
-        with suppress(StoreError):
-            await self._store.model_calls.note_idempotent(self._claim)
+        if self._store is not None:
+            with suppress(StoreError):
+                await self._store.model_calls.note_idempotent(self._claim)
 
     async def resend(self) -> None:
         """Makes sure that Redis has all records and the claim, and raises `ClaimLost` when another worker has it."""
+        if self._store is None:
+            return
         rollouts = self._store.rollouts
         if self._records:
             await rollouts.journal(self._claim, self._records, turns=self._turns)

@@ -1,16 +1,61 @@
 """What a result reports about a conversation besides its tokens: turns, drift, times, warnings."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutpool_common.protocol.drift import NO_DRIFT, DriftLabel
-from rolloutpool_common.protocol.environments import EnvironmentStep
+from rolloutpool_common.protocol.environments import EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.replay import RecordedEdit, RecordedStep, turn_digest
 from rolloutpool_common.protocol.result import Alignment, StopToken, TurnSummary
-from rolloutpool_common.tokens.entries import ForkEntry
+from rolloutpool_common.tokens.entries import ForkEntry, SampledEntry
 
-__all__ = ["Measures"]
+__all__ = ["Measures", "PastRecord"]
+
+
+MOST_SNAPSHOTS = 256 * 1024
+"""Characters of an environment's snapshots, over all turns of a rollout."""
+
+
+@dataclass
+class PastRecord:
+    """What a replay needs of a rollout and its result has nowhere else (`protocol/replay.py`)."""
+
+    turns: list[str] = field(default_factory=list)
+    """A digest for each turn."""
+    edits: list[tuple[int, list[dict[str, Any]], int]] = field(default_factory=list)
+    """Of each edit: the last turn before it, the transcript before it, how many messages it left."""
+    steps: list[RecordedStep] = field(default_factory=list)
+    snapshots: dict[int, str] = field(default_factory=dict)
+    """By turn; the oldest are dropped where all would be too long."""
+
+    def add_turn(self, record: TurnRecord) -> None:
+        """Notes the digest of a turn, from the texts that its journal record has anyway."""
+        sampled = (entry for entry in record.entries if isinstance(entry, SampledEntry) and entry.ids)
+        parts = [(entry.ids, entry.logprobs if entry.train else "") for entry in sampled]
+        self.turns.append(turn_digest(record.message, parts))
+
+    def add_steps(self, turn: int, facts: EnvironmentFacts) -> None:
+        """Notes what an environment said after a turn."""
+        self.steps += (RecordedStep(turn=turn, place=s.place, reward=s.reward, done=s.done) for s in facts.steps)
+        if facts.snapshot is not None:
+            self.snapshots[turn] = facts.snapshot
+            while sum(map(len, self.snapshots.values())) > MOST_SNAPSHOTS:
+                del self.snapshots[next(iter(self.snapshots))]
+
+    def add_edit(self, turn: int, before: Sequence[dict[str, Any]], kept: int) -> None:
+        """Notes an edit of the history, before it is made."""
+        self.edits.append((turn, list(before), kept))
+
+    def recorded_edits(self) -> list[RecordedEdit]:
+        """Returns the edits as a result has them."""
+        return [
+            RecordedEdit(turn=turn, before=[Message.model_validate(message) for message in before], kept=kept)
+            for turn, before, kept in self.edits
+        ]
 
 
 @dataclass
@@ -37,6 +82,8 @@ class Measures:
     """What the rollout's environment said to each call or message."""
     zero_logprobs: bool = True
     """Whether every log-probability so far was 0.0, which no real policy reports."""
+    past: PastRecord | None = None
+    """What only a replay needs; None where the result carries no record for one."""
 
     def add_turn(self, record: TurnRecord) -> None:
         """Counts a turn: its tokens, time, drift, and what later warnings need.
@@ -54,6 +101,8 @@ class Measures:
         if summary.drift not in NO_DRIFT:
             self.drift[summary.drift] += 1
         self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)
+        if self.past is not None:
+            self.past.add_turn(record)
         if self.traced:
             self.trace.append(
                 {
@@ -77,6 +126,8 @@ class Measures:
         self.tool_warnings.update(record.warnings)
         if record.environment is not None:
             self.steps += record.environment.steps
+            if self.past is not None:
+                self.past.add_steps(len(self.turns), record.environment)
         if record.times:
             self.turns[-1].tools = [*record.times]
         # Messages that an agent appends without tools are no results.

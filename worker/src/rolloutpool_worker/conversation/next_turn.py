@@ -7,7 +7,8 @@
 3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next. After the last one,
    all are counted anew (`TokenTrack.replan`), and those not yet tried are asked.
 
-The first turn has no plan: its body follows from the rollout's own messages, and it has no mask.
+The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. A fork's first own
+turn is a first turn to its trainer, too (`fork_point`).
 """
 
 import logging
@@ -16,8 +17,10 @@ from typing import Any
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_common.protocol.journal import PlannedTurn, zeros
+from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, zeros
+from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.mask_plan import impossible
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
@@ -27,14 +30,20 @@ __all__ = ["TurnAsker"]
 _log = logging.getLogger(__name__)
 
 MASK_REFUSED = 422
+KEY_REFUSED = frozenset({400, MASK_REFUSED})
+"""Statuses by which trainers refuse a key of the body that they do not know."""
+
+
+_NO_MASK = MaskPlan((0,), 0, None)
 
 
 class TurnAsker:
     """Plans and asks the turns of one rollout."""
 
-    def __init__(self, channel: CallbackChannel, tokens: TokenTrack) -> None:
+    def __init__(self, channel: CallbackChannel, tokens: TokenTrack, fork: ForkPoint | None = None) -> None:
         self._channel = channel
         self._tokens = tokens
+        self._fork = fork
         # The body of the planned turn, where this attempt has planned it itself: writing and hashing it twice would
         # take milliseconds where the history is long.
         self._body: TurnBody | None = None
@@ -50,6 +59,9 @@ class TurnAsker:
             turn: The number of the turn.
             edited: Whether the history was edited since the last turn.
         """
+        if self._fork is not None and turn == self._fork.turn:
+            body = self._channel.body(wire, None, self._fork.prompt(self._tokens))
+            return PlannedTurn(_NO_MASK, body.digest, edited)
         plan = await self._tokens.plan_mask(messages, turn, edited=edited)
         self._body = self._channel.body(wire, plan.first_mask)
         return PlannedTurn(plan, self._body.digest, edited)
@@ -73,6 +85,8 @@ class TurnAsker:
             MaskImpossible: The trainer refuses `exact`, and `rerender` is negative.
             RolloutError: What the channel raises for a failed call.
         """
+        if self._fork is not None and turn == self._fork.turn:
+            return await self._ask_fork(self._fork, planned, wire)
         if planned is None:
             return await self._channel.sample(TurnCall(turn, self._channel.body(wire, None))), AskedTurn(turn)
         plan, tried, replanned = planned.plan, 0, False
@@ -101,6 +115,26 @@ class TurnAsker:
                 log_event(_log, logging.INFO, "mask refused", length=length, next_length=lengths[tried])
                 continue
             return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
+
+    async def _ask_fork(
+        self, fork: ForkPoint, planned: PlannedTurn | None, wire: MessageBytes
+    ) -> tuple[Reply, AskedTurn]:
+        """Asks the first turn of a fork: with the ids that the parent's turn was sampled after, or else without."""
+        turn, prompt = fork.turn, fork.prompt(self._tokens)
+        body = self._channel.body(wire, None, prompt)
+        if planned is not None and body.digest != planned.digest:
+            raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
+        fork.reach(self._tokens)
+        asked = AskedTurn(turn, edited=planned is not None and planned.edited)
+        origin = TurnKey(fork.origin.uid, turn)
+        try:
+            return await self._channel.sample(TurnCall(turn, body, forked_from=origin)), asked
+        except TrainerStatusError as error:
+            if error.http_status not in KEY_REFUSED or prompt is None:
+                raise
+            log_event(_log, logging.INFO, "prompt ids refused", status=error.http_status)
+        plain = TurnCall(turn, self._channel.body(wire, None), mask=2, forked_from=origin)
+        return await self._channel.sample(plain), asked
 
     def _planned_body(self, planned: PlannedTurn, wire: MessageBytes, turn: int) -> TurnBody:
         # Forgotten once it is used: it is as long as the history, and no second call needs it.

@@ -19,6 +19,7 @@ from rolloutpool_common.tokens.entries import Entry
 from rolloutpool_worker.conversation.chat_turn import ChatAsker
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.engine_turn import EngineAsker
+from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.next_turn import TurnAsker
@@ -51,6 +52,7 @@ class Recorder:
         stop: RolloutStop,
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
+        fork: ForkPoint | None = None,
     ) -> None:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
@@ -61,7 +63,8 @@ class Recorder:
         self._history = history
         self._tokens = tokens
         self._channel = channel
-        self._asker = _asker(channel, tokens)
+        self._asker = _asker(channel, tokens, fork)
+        self._fork = fork
         self._tools = tools
         self._stop = stop
         self._trace = trace
@@ -87,19 +90,23 @@ class Recorder:
         """
         # A border: nothing is in flight, and the journal has everything up to here.
         self._stop.check()
-        if not self.certain and not await self._may_ask_again():
+        # A turn that a fork has of its parent is asked of nobody.
+        asks = self._fork is None or turn >= self._fork.turn
+        if asks and not self.certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
-        await self._journal.note_calling()
+        if asks:
+            await self._journal.note_calling()
         start = time.perf_counter()
         # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
         # with it, and then the turn is in doubt.
-        self.calling = True
-        resampled = not self.certain
+        self.calling = asks
+        resampled = asks and not self.certain
         try:
             reply, asked = await self._asker.ask(planned, self._history.messages, self._history.wire, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
+            train = train and (self._fork is None or self._fork.trains(turn))
             echo = await self._tokens.ingest_reply(reply, self._history.messages, asked, train=train)
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)
@@ -175,6 +182,8 @@ class Recorder:
             for place, call in enumerate(calls)
         ]
         self.running_tools = True
+        if self._session is not None:
+            self._session.turn = turn
         with IN_TOOLS:
             results = await self._tools.run(calls, contexts, faults=faults)
         self.running_tools = False
@@ -207,6 +216,7 @@ class Recorder:
         failpoints.hit("worker.turn_before_tools")
         start = time.perf_counter()
         self.running_tools = True
+        session.turn = turn
         answer = await session.step(text)
         facts = await session.take_facts()
         self.running_tools = False
@@ -281,8 +291,10 @@ class Recorder:
         return self._tokens.ledger.entries_since(self._journal.entries)
 
 
-def _asker(channel: CallbackChannel | EngineChannel, tokens: TokenTrack) -> TurnAsker | EngineAsker | ChatAsker:
+def _asker(
+    channel: CallbackChannel | EngineChannel, tokens: TokenTrack, fork: ForkPoint | None
+) -> TurnAsker | EngineAsker | ChatAsker:
     if isinstance(channel, EngineChannel):
         assert isinstance(tokens, EngineTokens)
-        return EngineAsker(channel, tokens)
-    return ChatAsker(channel) if isinstance(channel, ChatChannel) else TurnAsker(channel, tokens)
+        return EngineAsker(channel, tokens, fork)
+    return ChatAsker(channel) if isinstance(channel, ChatChannel) else TurnAsker(channel, tokens, fork)

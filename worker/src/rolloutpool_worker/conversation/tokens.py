@@ -78,6 +78,11 @@ class TokenTrack:
         self._echoed: tuple[EchoText, bytes] | None = None
         """The text of the last echo that was read, and the digest of its ids."""
 
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The definitions that the first prompt may show."""
+        return self._tools
+
     # --- before a call ------------------------------------------------------------------------------------------
 
     async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int, *, edited: bool = False) -> MaskPlan:

@@ -71,6 +71,8 @@ class SessionLife:
         """What the policy reads before its first turn."""
         self.tools: dict[str, Tool] = {}
         """What it may call, by name."""
+        self.turn = 0
+        """Whose calls are answered now; 0 before the agent's first."""
         self._uid, self._attempt, self._host = uid, attempt, host
         self._ticket: SessionTicket | None = None
         self._session: Any = None

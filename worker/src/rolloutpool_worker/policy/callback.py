@@ -78,6 +78,8 @@ class TurnCall:
     echo: Echo | None = None
     known: EchoText | None = None
     """Text of prompt ids that the ledger has; the reply is read from there on."""
+    forked_from: TurnKey | None = None
+    """The turn of its parent in whose place a fork's first turn is sampled."""
 
 
 class CallbackChannel:
@@ -142,16 +144,20 @@ class CallbackChannel:
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
-    def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
+    def body(
+        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
+    ) -> TurnBody:
         """Writes a request: the protocol's nine keys, then the extra sampling parameters.
 
         Args:
             messages: the history.
             response_mask: zeros for the tokens since the last sampled one; None where there are none.
+            prompt_ids: what a fork's first turn is to be sampled after; None for all other turns.
         """
         # Zeros alone, and as orjson writes them, in a hundredth of the time: a long tool result has 80,000.
         mask = b"null" if response_mask is None else b"[%b]" % (b"0," * len(response_mask))[:-1]
-        return messages.body(b"".join((b"],", self._frame, b',"response_mask":', mask, self._extra, b"}")))
+        ids = b"" if prompt_ids is None else b',"prompt_token_ids":' + orjson.dumps(prompt_ids)
+        return messages.body(b"".join((b"],", self._frame, b',"response_mask":', mask, self._extra, ids, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
@@ -219,6 +225,7 @@ class CallbackChannel:
             digest=call.body.digest,
             edited=call.edited,
             echo=call.echo,
+            forked_from=call.forked_from,
         )
         parent = self._trace.traceparent(call.turn)
         traced = {} if parent is None else {HEADER_TRACEPARENT: parent}

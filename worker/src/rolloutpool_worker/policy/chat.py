@@ -40,9 +40,11 @@ class ChatChannel(CallbackChannel):
     shown: Sequence[Mapping[str, Any]] = ()
     """The definitions of the tools that the policy may call."""
 
-    def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
-        """Writes a request; there is no mask on this wire."""
-        del response_mask
+    def body(
+        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
+    ) -> TurnBody:
+        """Writes a request; there is no mask on this wire, and there are no ids."""
+        del response_mask, prompt_ids
         request: dict[str, Any] = {"model": MODEL, "messages": [_plain(part) for part in messages.parts]}
         # OpenAI refuses an empty list.
         if self.shown:

@@ -90,6 +90,8 @@ class EngineTurn:
     """Never ABORT."""
     aborts: int = 0
     """How often the engine has stopped in the middle."""
+    call_ids: tuple[str, ...] = ()
+    """Of a turn that was parsed before: the ids that its calls got then. A parser makes them up."""
 
     @property
     def ids(self) -> list[int]:

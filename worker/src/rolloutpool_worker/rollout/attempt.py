@@ -52,11 +52,11 @@ from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_sta
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
+from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.grading import GradingStage
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.run_gate import RolloutStale, WeightsStale
 from rolloutpool_worker.rollout.services import Services
-from rolloutpool_worker.tools import ToolRunner
 
 __all__ = ["run_rollout"]
 
@@ -318,17 +318,16 @@ class _Attempt:
         records = await self._read_journal() if claim.journal_length else []
         # With its first record a suspect has made progress: it goes back to the queue from its next border. But a
         # rollout that is isolated for its lifetime crash count (then `crashes` is 0) stays isolated after one turn.
-        suspect = services.role is WorkerRole.ISOLATED and claim.crashes > 0
-        after_write = self._stop.clear_suspect if suspect else None
+        after_write = self._stop.clear_suspect if services.role is WorkerRole.ISOLATED and claim.crashes > 0 else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
-        session = self._session = session_of(claim, services.environments)
-        if session is not None:
-            claim = await begin_session(session, claim, journal, self._stop)
-            spec = claim.spec
+        trunk = await self._retry_store(lambda: services.trunks.of(claim.batch_id, spec.fork))
+        session = self._session = session_of(claim, services.environments, trunk)
+        claim = claim if session is None else await begin_session(session, claim, journal, self._stop, trunk)
+        spec = claim.spec
         tools = tools_of(spec, session)
         channel, tokens = await self._retry_store(
             lambda: open_channel(
-                *(services, claim, self._waits, tokenizer, tools, self.trace),
+                *(services, claim, self._waits, tokenizer, tools, self.trace, None if trunk is None else trunk.script),
                 pause=self._stop.pause,
                 before_call=self.gate.before_call,
             )
@@ -338,10 +337,11 @@ class _Attempt:
             journal=journal,
             channel=channel,
             tokens=tokens,
-            tools=ToolRunner(tools, lenient=spec.v1, host=services.tool_host),
+            tools=runner_of(trunk, tools, lenient=spec.v1, host=services.tool_host),
             stop=self._stop,
             trace=self.trace,
             session=session,
+            fork=None if trunk is None else trunk.fork_point(tokens.kind),
         )
         self.gate.guard(self._conversation, journal)
         try:

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.store import Claim
@@ -16,6 +17,7 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel
 from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.waits import RolloutWaits
+from rolloutpool_worker.recorded import RecordedCallback, RecordedEngine, Script
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
@@ -30,6 +32,7 @@ async def open_channel(
     tokenizer: ChatTokenizer | None,
     tools: Mapping[str, Tool],
     trace: RolloutTrace = NO_TRACE,
+    script: Script | None = None,
     *,
     pause: Callable[[float], Awaitable[None]] | None = None,
     before_call: BeforeCall = ungated,
@@ -43,6 +46,7 @@ async def open_channel(
         tokenizer: The rollout's; None where it needs none.
         tools: What the policy may call.
         trace: Which trace the calls belong to.
+        script: Has the turns of its parent, if the rollout is a fork.
         pause: Waits between two calls of a turn; None stops there for a drain.
         before_call: Is awaited before each model call, the first of a turn and all others.
 
@@ -57,7 +61,8 @@ async def open_channel(
     if spec.token_in and tokenizer is not None:
         shown = [tool.shown for tool in tools.values()]
         parser = TurnParser.of(tokenizer, shown, spec.response_template)
-        engine = EngineChannel(
+        engine_of: Callable[..., EngineChannel] = EngineChannel if script is None else partial(RecordedEngine, script)
+        engine = engine_of(
             services.transport,
             opened,
             uid=claim.uid,
@@ -75,8 +80,10 @@ async def open_channel(
             before_call=before_call,
         )
         return engine, EngineTokens(spec, tokenizer, shown, parser)
-    make = CallbackChannel if tokenizer is not None else ChatChannel
-    callback = make(
+    callback_of: Callable[..., CallbackChannel] = CallbackChannel if tokenizer is not None else ChatChannel
+    if script is not None:
+        callback_of = partial(RecordedCallback, script)
+    callback = callback_of(
         services.transport,
         opened,
         uid=claim.uid,

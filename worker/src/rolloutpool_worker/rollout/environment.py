@@ -21,17 +21,20 @@ from rolloutpool_worker.environments.base import ENVIRONMENTS
 from rolloutpool_worker.environments.host import EnvironmentHost
 from rolloutpool_worker.environments.resume import open_session
 from rolloutpool_worker.environments.session import SessionLife
+from rolloutpool_worker.recorded import RecordedSession
+from rolloutpool_worker.rollout.fork import Trunk
 from rolloutpool_worker.tools import TOOLS, Tool
 
 __all__ = ["begin_session", "close_session", "session_of", "tools_of"]
 
 
-def session_of(claim: Claim, host: EnvironmentHost) -> SessionLife | None:
+def session_of(claim: Claim, host: EnvironmentHost, trunk: Trunk | None = None) -> SessionLife | None:
     """Makes the attempt's session, not opened yet; None where the rollout names no environment.
 
     Args:
         claim: Under which it runs.
         host: Of the process.
+        trunk: What a fork has of its parent; None for all other rollouts.
 
     Raises:
         RequestFault: This worker has no such environment.
@@ -42,10 +45,14 @@ def session_of(claim: Claim, host: EnvironmentHost) -> SessionLife | None:
     environment = ENVIRONMENTS.get(choice.name)
     if environment is None:
         raise RequestFault(f"no environment {choice.name!r} on this worker; it has {ENVIRONMENTS.names()}")
+    if trunk is not None:
+        return RecordedSession(trunk.script, environment, choice, claim.uid, claim.attempt, host)
     return SessionLife(environment, choice, claim.uid, claim.attempt, host)
 
 
-async def begin_session(life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop) -> Claim:
+async def begin_session(
+    life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop, trunk: Trunk | None = None
+) -> Claim:
     """Opens the session, and journals that it was opened.
 
     Args:
@@ -53,6 +60,7 @@ async def begin_session(life: SessionLife, claim: Claim, journal: Journal, stop:
         claim: Under which it runs.
         journal: Its first record is the session's.
         stop: Is told where the session would be lost at a border.
+        trunk: What a fork has of its parent; None for all other rollouts.
 
     Returns:
         The claim with the rollout as it is asked: with the session's messages and tools.
@@ -62,10 +70,14 @@ async def begin_session(life: SessionLife, claim: Claim, journal: Journal, stop:
         EnvironmentFull: There is no room for a session now.
         ClaimLost: The rollout is no longer this worker's.
     """
-    record = await open_session(life, journal.inherited)
-    if record is None:
+    inherited = journal.inherited
+    before = inherited if trunk is None else trunk.session_records(inherited)
+    record = await open_session(life, before)
+    if inherited:
         journal.replay(EnvironmentRecord)
     else:
+        # A fork's session was opened as its parent's was, and is noted in a journal of its own.
+        record = record or next(one for one in before if isinstance(one, EnvironmentRecord))
         life.messages = record.messages
         await journal.write(record, turns=0)
     if life.environment.crash is CrashEffect.NONE:

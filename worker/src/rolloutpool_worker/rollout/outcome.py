@@ -9,6 +9,7 @@ from rolloutpool_common.protocol.result import RolloutResult, Sample, Spans
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.rollout.record import replay_record
 
 __all__ = ["AgentEnd", "failed", "make_result"]
 
@@ -56,9 +57,10 @@ def make_result(
     if talk is not None:
         measures = talk.measures
         spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
+        samples = _samples(talk)
         known = {
             "messages": talk.messages,
-            "samples": _samples(talk),
+            "samples": samples,
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
             "warnings": [*measures.warnings(), *talk.tokens.warnings, *_engine_warnings(claim, talk)],
@@ -71,6 +73,7 @@ def make_result(
             "trace": measures.trace if spec.metadata.get("debug_trace") else None,
             "environment": _report(talk),
             **_reward(talk, outcome),
+            "replay": replay_record(claim, talk, samples),
         }
     return RolloutResult(
         uid=claim.uid,
@@ -88,6 +91,7 @@ def make_result(
         attempt=claim.attempt,
         worker=claim.worker_id,
         tokenizer=tokenizer,
+        forked_from=spec.fork,
         **known,
     )
 

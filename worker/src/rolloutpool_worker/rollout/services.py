@@ -34,6 +34,7 @@ from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.graders import GraderHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
+from rolloutpool_worker.rollout.fork import Trunks
 from rolloutpool_worker.rollout.run_gate import RunGates
 from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
@@ -197,6 +198,7 @@ class Services:
         self.tracing = Tracing.to(settings.otel_endpoint, settings.otel_sample)
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
+        self.trunks = Trunks(self.store)
         self.environments = EnvironmentHost(
             seconds=settings.tool_timeout, result_bytes=settings.max_tool_result_kb * 1024
         )

@@ -102,19 +102,22 @@ class TurnParser:
             raise ParserMissing(f"{tokenizer.name!r}: {ParserMissing.__doc__}")
         return cls(tokenizer, _SyntaxParser(syntax, _thinks(tokenizer)), tools)
 
-    def parse(self, ids: Sequence[int], *, after: Sequence[int], whole: bool) -> ParsedTurn:
+    def parse(
+        self, ids: Sequence[int], *, after: Sequence[int], whole: bool, call_ids: Sequence[str] = ()
+    ) -> ParsedTurn:
         """Makes a message of a sampled turn.
 
         Args:
             ids: What was sampled, with the id that ended it.
             after: The last ids of the prompt.
             whole: Whether the policy has ended the turn itself.
+            call_ids: Ids that its first calls had when it was parsed before; further ones get new ids.
         """
         tokenizer = self._tokenizer
         spoken = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
         text = tokenizer.decode(spoken)
         found = self._parser.find(text, before=tokenizer.decode(after), tools=self._tools)
-        return _turn(found, text, whole=whole)
+        return _turn(found, text, whole=whole, call_ids=call_ids)
 
 
 class _SyntaxParser:
@@ -136,7 +139,7 @@ class _SyntaxParser:
         return Found(_outside(rest, calls, marks), moved, reasoning)
 
 
-def _turn(found: Found, text: str, *, whole: bool) -> ParsedTurn:
+def _turn(found: Found, text: str, *, whole: bool, call_ids: Sequence[str]) -> ParsedTurn:
     calls = [call for call in found.calls if whole or call.status is not CallStatus.UNCLOSED]
     # What could not be closed stays in the text. It is the end of it, or all of it.
     cut = found.calls[len(calls) :]
@@ -144,8 +147,11 @@ def _turn(found: Found, text: str, *, whole: bool) -> ParsedTurn:
     if cut and cut[0].start == 0:
         content = text
     made = [
-        ToolCall(id=uuid.uuid4().hex[:_ID_LENGTH], function=FunctionCall(name=call.name, arguments=call.arguments))
-        for call in calls
+        ToolCall(
+            id=call_ids[place] if place < len(call_ids) else uuid.uuid4().hex[:_ID_LENGTH],
+            function=FunctionCall(name=call.name, arguments=call.arguments),
+        )
+        for place, call in enumerate(calls)
     ]
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if made:

@@ -10,7 +10,7 @@ local batch, idempotency, digest, total, priority, run = ARGV[1], ARGV[2], ARGV[
 if redis.call('EXISTS', k_batch(batch)) == 1 then
   return { 'outcome', 'created', 'batch', batch, 'digest', digest, 'precancelled', {} }
 end
-local parts = { 'items', 'groups', 'deadlines', 'group_counts' }
+local parts = { 'items', 'groups', 'deadlines', 'group_counts', 'trunk' }
 local staged_names = P .. 'stage:' .. batch .. ':names'
 local first_field = 9 + tonumber(ARGV[8])
 local is_staged = first_field == 9

@@ -1,0 +1,182 @@
+"""From a finished rollout to the batch of its forks.
+
+1. The parent's result is read. What cannot be continued is refused, with the reason: a result without a record, an
+   environment whose session cannot be made again, a turn before the first or past the end.
+2. A document of `POST /v1/batches` is written, with the parent's options and messages and what the request gives, and
+   validated like any other: hosts, secrets, names, sizes.
+3. The batch gets the parent's result, which its workers read (`store/staging.py`), so the parent may be deleted.
+"""
+
+import hashlib
+import re
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from rolloutpool_api.checks import Catalog, expanded_ids
+from rolloutpool_api.errors import Conflict, Rejected
+from rolloutpool_api.fault_list import FaultList
+from rolloutpool_api.restrictions import Restrictions
+from rolloutpool_api.submission import plan_batch
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.endpoint import EndpointOptions, EndpointProtocol
+from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.errors import Fault
+from rolloutpool_common.protocol.fork import ForkRequest
+from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.store import NewBatch
+
+__all__ = ["plan_fork"]
+
+_LAST = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.ENVIRONMENT, FinishReason.STRATEGY})
+"""Ends after which an agent does not go on, whatever its limits are."""
+_ITEM = re.compile(r"^rollouts\[\d+\]\.")
+_ENDPOINTS_OWN = frozenset({"idempotent", "restartable", "on_ambiguous_turn"})
+"""What a trainer has promised or allowed for its own endpoint."""
+
+
+def plan_fork(
+    data: bytes,
+    request: ForkRequest,
+    catalog: Catalog | None,
+    restrictions: Restrictions,
+    *,
+    owner: str,
+    idempotency_key: str | None,
+) -> NewBatch:
+    """Makes the batch of a rollout's forks.
+
+    Args:
+        data: The rollout's result, as JSON.
+        request: Validated.
+        catalog: What the live workers can run; None checks no names.
+        restrictions: Of this pool.
+        owner: The name of the key that asks for the forks.
+        idempotency_key: As the request has it.
+
+    Raises:
+        Conflict: The rollout cannot be continued at this turn.
+        Rejected: Something in the request is wrong; the error lists all of it.
+    """
+    result = RolloutResult.model_validate_json(data)
+    record = result.replay
+    if record is None or not result.samples:
+        raise Conflict(
+            f"rollout {result.uid} carries no record or no tokens, so it cannot be continued: its batch wanted none "
+            "(replay_record), nothing was sampled, what was is not delivered (stale, quarantined), or an older version "
+            "made it"
+        )
+    _check_turn(result, request)
+    _check_environment(record, request.turn)
+    document = _document(result, record, request)
+    try:
+        new = plan_batch(document, catalog, restrictions, owner=owner, idempotency_key=idempotency_key)
+    except Rejected as rejected:
+        raise _renamed(rejected) from None
+    origin = ForkOrigin(uid=result.uid, turn=request.turn, train_trunk=request.train_trunk)
+    shared = {**orjson.loads(new.shared), "fork": origin.model_dump()}
+    digest = hashlib.sha256(new.digest.encode() + origin.model_dump_json().encode()).hexdigest()
+    return replace(new, shared=orjson.dumps(shared), trunk=data, digest=digest)
+
+
+def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
+    faults, turns = FaultList(), len(result.turns)
+    ended = result.status is RolloutStatus.COMPLETED and result.finish_reason in _LAST
+    last = turns if ended else turns + 1
+    if request.turn > last:
+        why = f"it ended with {result.finish_reason}, so " if ended else ""
+        faults.add("turn", f"rollout {result.uid} has {turns} turns; {why}{last} is the last that can be sampled")
+    options = {} if result.replay is None else result.replay.options
+    max_turns = request.max_turns or options.get("max_turns", RolloutOptions.model_fields["max_turns"].default)
+    if request.turn > max_turns:
+        faults.add("max_turns", f"is {max_turns}, so that turn {request.turn} is never sampled; give a higher one")
+    total = RolloutOptions.model_fields["max_tokens_total"].default
+    most = request.max_tokens_total or options.get("max_tokens_total", total)
+    kept = sum(turn.sampled_tokens for turn in result.turns[: request.turn - 1])
+    if kept >= most:
+        faults.add(
+            "max_tokens_total", f"is {most}, and the turns before {request.turn} have {kept} sampled tokens already"
+        )
+    if faults.total:
+        raise Rejected(faults.listed, faults.total)
+
+
+def _check_environment(record: ReplayRecord, turn: int) -> None:
+    asked = [step.turn for step in record.steps if step.turn < turn]
+    name = (record.options.get("environment") or {}).get("name")
+    if turn > 1 and record.crash is CrashEffect.NONE:
+        raise Conflict(
+            f"environment {name} declares that its sessions cannot be made again (crash: none), so only turn 1 can be "
+            "forked"
+        )
+    if record.crash is CrashEffect.SNAPSHOT and asked and max(asked) not in record.snapshots:
+        raise Conflict(
+            f"the snapshot of environment {name} after turn {max(asked)} is not in the result: all snapshots of a "
+            "rollout together were too long, and the oldest were left out"
+        )
+
+
+def _document(result: RolloutResult, record: ReplayRecord, request: ForkRequest) -> dict[str, Any]:
+    """Writes the forks as a document of `POST /v1/batches`."""
+    before = record.options.get("protocol", EndpointProtocol.CALLBACK)
+    dropped = {*_ENDPOINTS_OWN, "v1"} | (set() if request.trainer is None else EndpointOptions.model_fields.keys())
+    options = {key: value for key, value in record.options.items() if key not in dropped}
+    if request.trainer is not None:
+        # What the parent's endpoint was holds for another one only as far as nothing else is said of that.
+        known = {key: record.options[key] for key in EndpointOptions.model_fields if key in record.options}
+        options |= known | request.trainer.endpoint_fields()
+        after = options.get("protocol", EndpointProtocol.CALLBACK)
+        if (before == EndpointProtocol.CALLBACK) != (after == EndpointProtocol.CALLBACK):
+            raise Conflict(
+                f"rollout {result.uid} was asked by {before}, and {after} is another kind of endpoint: a callback says "
+                "what the policy wrote, an engine's ids are parsed here; fork it in the parent's kind"
+            )
+    transcript = record.edits[0].before if record.edits else result.messages
+    given = ("callback_api_key", "max_turns", "max_tokens_total", "deadline_seconds", "server_url")
+    item = {
+        **options,
+        **{name: value for name in given if (value := getattr(request, name)) is not None},
+        "messages": [message.wire() for message in transcript[: record.given]],
+        "metadata": {**result.metadata, **request.metadata},
+        "sampling_params": {**options.get("sampling_params", {}), **request.sampling_params},
+        "labels": {**result.labels, **request.labels},
+    }
+    if request.group is not None or request.n > 1:
+        item["group"] = request.group or f"{result.uid}/{request.turn}"
+    trainer = None if request.trainer is None else request.trainer.model_dump(mode="json", exclude_unset=True)
+    return {
+        "rollouts": _items(item, request),
+        "trainer": trainer,
+        "priority": request.priority.value,
+        "run": request.run,
+        "labels": {**request.labels, "forked_from": result.uid},
+    }
+
+
+def _items(item: dict[str, Any], request: ForkRequest) -> list[dict[str, Any]]:
+    named = {} if request.rollout_id is None else {"rollout_id": request.rollout_id}
+    if request.seed is None:
+        return [{**item, **named, "n": request.n}]
+    # SGLang has another name for it.
+    seed = "sampling_seed" if item.get("protocol") == EndpointProtocol.SGLANG else "seed"
+    ids = [None] * request.n if request.rollout_id is None else expanded_ids(request.rollout_id, request.n)
+    return [
+        {
+            **item,
+            **({} if name is None else {"rollout_id": name}),
+            "sampling_params": {**item["sampling_params"], seed: request.seed + place},
+        }
+        for place, name in enumerate(ids)
+    ]
+
+
+def _renamed(rejected: Rejected) -> Rejected:
+    """Names the places of faults in the request, not in the document that was made of it."""
+    faults: dict[tuple[str, str], Fault] = {}
+    for fault in rejected.faults:
+        place = _ITEM.sub("", fault.path)
+        faults[place, fault.message] = Fault(path=place, message=fault.message)
+    return Rejected(list(faults.values()), len(faults))

@@ -1,0 +1,44 @@
+"""Runs each completed rollout of a campaign again from its result: it must come out alike, after kills too."""
+
+import asyncio
+from pathlib import Path
+
+from tests.chaos.record import entries
+from tests.chaos.verdict import Verdict
+
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_worker.agents.termination import TERMINATION
+from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.replay.run import Replayer
+from rolloutpool_worker.tools import TOOLS
+
+__all__ = ["replay_completed"]
+
+TOKENIZER = "rolloutpool/tiny"
+"""Of all rollouts of a campaign; results of older versions do not say it."""
+
+
+def replay_completed(folder: Path, verdict: Verdict) -> None:
+    """Adds to a verdict what replays have shown.
+
+    Args:
+        folder: With the campaign's logs.
+        verdict: Of the same logs.
+    """
+    for registry in (TOOLS, AGENTS, TERMINATION):
+        registry.load_entry_points()
+    asyncio.run(_replay(folder, verdict))
+
+
+async def _replay(folder: Path, verdict: Verdict) -> None:
+    replayer = Replayer(TokenizerCache(4))
+    for entry in entries(folder / "client.jsonl"):
+        if entry["event"] != "result" or entry["result"]["status"] != "completed":
+            continue
+        result = RolloutResult.model_validate(entry["result"])
+        report = await replayer.run(result, None if result.replay else TOKENIZER)
+        verdict.replayed += 1
+        if not report.same:
+            why = report.lacks or "; ".join(f"{d.what} at turn {d.turn}" for d in report.differences[:3])
+            verdict.not_reproduced.append(f"{result.uid} ({why})")

@@ -1,0 +1,130 @@
+"""`POST /v1/rollouts/{id}/fork` over HTTP: who may, what is answered, and what the batch keeps."""
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.api_callers import auth, shared_api
+from tests.support.api_requests import batch
+from tests.support.finished_rollouts import sample, turn
+from tests.support.scripted_worker import ScriptedWorker
+
+from rolloutpool_common.protocol.replay import ReplayRecord
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.store import Store
+
+URL = "http://127.0.0.1:8081"
+
+
+async def submit(client: httpx.AsyncClient, **headers: str) -> str:
+    response = await client.post("/v1/batches", json=batch(1), headers=headers)
+    assert response.status_code == 202, response.text
+    return str(response.json()["rollouts"][0])
+
+
+async def ended(client: httpx.AsyncClient, worker: ScriptedWorker, **headers: str) -> RolloutResult:
+    uid = await submit(client, **headers)
+    options = {"tokenizer_name": "rolloutpool/tiny"}
+    return await worker.end(
+        uid,
+        samples=[sample("ask", ("sampled", "ab", 1), ("glue", "-", 1), ("sampled", "cd", 2))],
+        turns=[turn(1), turn(2)],
+        replay=ReplayRecord(options=options, given=1),
+    )
+
+
+async def fork(client: httpx.AsyncClient, name: str, document: dict[str, Any], **headers: str) -> httpx.Response:
+    return await client.post(f"/v1/rollouts/{name}/fork", json=document, headers=headers)
+
+
+async def test_forks_are_a_batch_that_keeps_the_parent_s_result(
+    client: httpx.AsyncClient, store: Store, worker: ScriptedWorker
+) -> None:
+    parent = await ended(client, worker)
+    answer = await fork(client, parent.uid, {"turn": 2, "n": 3, "server_url": URL, "labels": {"tree": "1"}})
+    assert answer.status_code == 202, answer.text
+    accepted = answer.json()
+    assert answer.headers["location"] == f"/v1/batches/{accepted['batch_id']}"
+    assert (accepted["total"], len(accepted["rollouts"])) == (3, 3)
+    kept = await store.rollouts.trunk(accepted["batch_id"])
+    assert kept is not None
+    assert RolloutResult.model_validate_json(kept).uid == parent.uid
+    claim = await worker.claim(accepted["rollouts"][2])
+    assert claim.spec.fork is not None
+    assert (claim.spec.fork.uid, claim.spec.fork.turn, claim.spec.server_url) == (parent.uid, 2, URL)
+    status = (await client.get(f"/v1/batches/{accepted['batch_id']}")).json()
+    assert status["labels"] == {"tree": "1", "forked_from": parent.uid}
+
+
+async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    parent = await ended(client, worker)
+    document = {"turn": 1, "server_url": URL, "rollout_id": "tree/0"}
+    first = await fork(client, parent.uid, document, **{"Idempotency-Key": "k"})
+    again = await fork(client, parent.uid, document, **{"Idempotency-Key": "k"})
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert first.json()["batch_id"] == again.json()["batch_id"]
+    other = await fork(client, parent.uid, {**document, "turn": 2}, **{"Idempotency-Key": "k"})
+    assert other.status_code == 409
+    assert other.json()["error"]["batch_id"] == first.json()["batch_id"]
+    # The name has a slash, and the fork itself has not ended.
+    named = await fork(client, "tree/0", document)
+    assert named.status_code == 409
+    assert "has not ended" in named.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "said"),
+    [
+        ({"turn": 0, "server_url": URL}, 422, "turn"),
+        ({"turn": 3, "server_url": URL}, 422, "last that can be sampled"),
+        ({"turn": 1}, 422, "no endpoint"),
+        ({"turn": 1, "server_url": "http://169.254.169.254"}, 422, "server_url"),
+        ({"turn": 1, "server_url": URL, "nonsense": 1}, 422, "nonsense"),
+        ({"turn": 1, "server_url": URL, "seed": 2**80}, 422, "seed"),
+        ([], 422, ""),
+    ],
+)
+async def test_what_is_refused(
+    client: httpx.AsyncClient, worker: ScriptedWorker, document: Any, status: int, said: str
+) -> None:
+    parent = await ended(client, worker)
+    answer = await fork(client, parent.uid, document)
+    assert answer.status_code == status, answer.text
+    assert said in answer.text
+
+
+async def test_a_rollout_whose_data_was_deleted_or_never_was(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    parent = await ended(client, worker)
+    purged = await client.delete(f"/v1/batches/{parent.batch_id}", params={"purge": True})
+    assert purged.status_code == 200, purged.text
+    for name in (parent.uid, f"{parent.batch_id}-7", "b" + "0" * 32 + "-0", "nobody", "%20", "x" * 5000):
+        answer = await fork(client, name, {"turn": 1, "server_url": URL})
+        assert answer.status_code == 404, (name, answer.text)
+
+
+async def test_a_thousand_forks_are_one_batch(client: httpx.AsyncClient, store: Store, worker: ScriptedWorker) -> None:
+    parent = await ended(client, worker)
+    answer = await fork(client, parent.uid, {"turn": 2, "n": 1000, "seed": 1, "server_url": URL})
+    assert answer.status_code == 202, answer.text
+    seeds = {(await worker.claim(uid)).spec.sampling_params.extra()["seed"] for uid in answer.json()["rollouts"][::250]}
+    assert seeds == {1, 251, 501, 751}
+
+
+async def test_of_another_owner_s_rollout_nothing_is_known(redis_url: str, store: Store) -> None:
+    worker = ScriptedWorker(store)
+    await worker.announce()
+    async with shared_api(redis_url) as client:
+        parent = await ended(client, worker, **auth("ann"))
+        document = {"turn": 2, "server_url": URL}
+        answers = {name: await fork(client, parent.uid, document, **auth(name)) for name in ("ann", "bob", "ann-read")}
+        assert {name: answer.status_code for name, answer in answers.items()} == {
+            "ann": 202,
+            "bob": 404,
+            "ann-read": 403,
+        }
+        assert parent.batch_id not in answers["bob"].text.replace(parent.uid, "")
+        assert (await fork(client, parent.uid, document)).status_code == 401
+        # The fork is its owner's too.
+        uid = answers["ann"].json()["rollouts"][0]
+        assert (await client.get(f"/v1/rollouts/{uid}", headers=auth("bob"))).status_code == 404
+        assert (await client.get(f"/v1/rollouts/{uid}", headers=auth("ann"))).status_code == 200

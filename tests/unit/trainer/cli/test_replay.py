@@ -1,0 +1,147 @@
+"""`rolloutpool replay` of files and of a pool, in a process of the worker's package; `rolloutpool fork`."""
+
+import asyncio
+import io
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.answered_pool import VIEW
+from tests.support.api_documents import BATCH, accepted
+from tests.support.finished_rollouts import rollout, sample, turn
+from tests.support.stub_pool import Answer, StubPool, stub_pool
+from typer.testing import CliRunner, Result
+
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.replay import ReplayReport
+from rolloutpool_common.protocol.result import RolloutResult, encode_result
+from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_trainer.cli import app
+from rolloutpool_worker.replay.__main__ import replay_lines
+
+UID = f"b{'0' * 32}-0"
+
+
+@pytest.fixture(scope="module")
+def calculated() -> RolloutResult:
+    """A rollout of one turn, with real ids and no digests."""
+    tokenizer = TokenizerCache(1).load("rolloutpool/tiny")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 15 + 23"}]
+    ids = [*tokenizer.encode("38"), tokenizer.close_id or 0]
+    made = sample("", ("sampled", "x" * len(ids), 1))
+    filled = made.model_copy(update={"prompt_ids": list(tokenizer.render_prompt(messages)), "response_ids": ids})
+    return rollout(
+        filled,
+        uid=UID,
+        messages=[Message.model_validate(m) for m in (*messages, {"role": "assistant", "content": "38"})],
+        turns=[turn(1, prompt_tokens=len(filled.prompt_ids), sampled_tokens=len(ids), tool_calls=0)],
+        alignment="exact",
+        num_llm_calls=1,
+    )
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's command runs in this process, which has imported transformers already."""
+
+    def run(command_line: list[str], *, input: str, **_: Any) -> Any:
+        assert command_line[1:3] == ["-m", "rolloutpool_worker.replay"]
+        output = io.StringIO()
+        lines = input.splitlines(keepends=True)
+        asyncio.run(replay_lines(lines, output, TokenizerCache(1), next(iter(command_line[3:]), None)))
+        return type("Ended", (), {"stdout": output.getvalue(), "returncode": 0})
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
+    with stub_pool() as served:
+        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
+        yield served
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["replay", *arguments, "--tokenizer", "rolloutpool/tiny"])
+
+
+def changed(result: RolloutResult) -> RolloutResult:
+    other = result.model_copy(deep=True)
+    other.samples[0].response_mask[1] = 0
+    return other
+
+
+@pytest.mark.usefixtures("ran")
+def test_a_file_of_results(calculated: RolloutResult, tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    line = encode_result(calculated).decode()
+    file.write_text(f"{line}\n\n{line}\n")
+    done = run(str(file))
+    assert (done.exit_code, done.stdout.count("the same: 1 turns")) == (0, 2), done.output
+    file.write_text(f"{line}\n{encode_result(changed(calculated)).decode()}\n")
+    done = run(str(file))
+    assert done.exit_code == 1
+    assert "differs at turn 1, sample 0, position 1: response_mask: recorded 0, now 1" in done.stdout
+
+
+@pytest.mark.usefixtures("ran")
+def test_each_form_of_a_file(calculated: RolloutResult, tmp_path: Path) -> None:
+    result = json.loads(encode_result(calculated))
+    for place, document in enumerate(
+        (result, [result], {"items": [{"cursor": "1", "result": result}]}, {"uid": UID, "result": result})
+    ):
+        file = tmp_path / f"{place}.json"
+        file.write_text(json.dumps(document, indent=2))
+        done = run(str(file), "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["same"] is True
+
+
+@pytest.mark.usefixtures("ran")
+def test_lines_that_are_no_results(calculated: RolloutResult, tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    line = encode_result(calculated).decode()
+    file.write_text(f'{line}\n{line[:100]}\n{{"a": 1}}\n7\n')
+    done = run(str(file), "--json")
+    assert done.exit_code == 1
+    reports = [ReplayReport.model_validate(one) for one in json.loads(done.stdout)["reports"]]
+    assert [report.same for report in reports] == [True, False, False, False]
+    assert all("no result" in (report.lacks or "") for report in reports[1:])
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    assert "holds no results" in run(str(empty)).stderr
+
+
+@pytest.mark.usefixtures("ran")
+def test_a_rollout_of_the_pool(calculated: RolloutResult, pool: StubPool) -> None:
+    view = VIEW | {"uid": UID, "status": "completed", "result": json.loads(encode_result(calculated))}
+    pool.on("GET", f"/v1/rollouts/{UID}", Answer(body=view), Answer(body=view | {"status": "running", "result": None}))
+    assert run(UID).exit_code == 0
+    running = run(UID)
+    assert running.exit_code == 1
+    assert "once it has ended" in running.stderr
+
+
+def test_fork_sends_what_was_given(pool: StubPool) -> None:
+    pool.on("POST", "/v1/rollouts/r%2F1/fork", Answer(202, accepted()))
+    options = ["--options", '{"max_turns": 9}', "-n", "2", "--seed", "5", "--callback-key", "secret"]
+    done = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", "--trainer", "http://h:1", *options])
+    assert (done.exit_code, done.stdout) == (0, f"{BATCH}\n"), done.output
+    assert pool.requests[0].body == {
+        "turn": 3,
+        "n": 2,
+        "server_url": "http://h:1",
+        "seed": 5,
+        "max_turns": 9,
+        "callback_api_key": "secret",
+    }
+    assert pool.requests[0].headers["Idempotency-Key"]
+    several = ["--trainer", "http://h:1", "--trainer", "http://h:2", "--json"]
+    done = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", *several])
+    assert json.loads(done.stdout)["batch_id"] == BATCH
+    assert pool.requests[1].body["trainer"] == {"server_urls": ["http://h:1", "http://h:2"]}
+    wrong = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", "--trainer", "http://h:1", "--options", "7"])
+    assert wrong.exit_code == 2

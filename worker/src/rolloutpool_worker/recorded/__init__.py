@@ -1,0 +1,23 @@
+"""A rollout that is run from its record: neither model, tools nor environment are asked for what is in it.
+
+- `script` reads a result: for each turn, what was sampled after which prompt, and what the tools and the environment
+  answered.
+- `channels`, `tools` and `session` take the places of the real ones, and answer from a script. Where it has nothing,
+  they go on to the real ones (a fork), or end the replay.
+"""
+
+from rolloutpool_worker.recorded.channels import RecordedCallback, RecordedEngine
+from rolloutpool_worker.recorded.script import RecordEnds, RecordLacks, RecordMismatch, Script
+from rolloutpool_worker.recorded.session import RecordedSession
+from rolloutpool_worker.recorded.tools import RecordedTools
+
+__all__ = [
+    "RecordEnds",
+    "RecordLacks",
+    "RecordMismatch",
+    "RecordedCallback",
+    "RecordedEngine",
+    "RecordedSession",
+    "RecordedTools",
+    "Script",
+]

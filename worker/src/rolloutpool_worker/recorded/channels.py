@@ -1,0 +1,108 @@
+"""Channels that answer turns from a script, and ask the policy for turns that the script does not have.
+
+- A recorded **callback** answers as a trainer did: with its prompt, so that the ledger compares it again. It takes a
+  mask only where its length is the recorded one, and refuses others with 422, as a trainer does that checks masks.
+- A recorded **engine** answers with ids; the text is parsed again. Its prompts are compared in a fork: they were
+  rendered by another process, and a turn may be continued only after the very ids that it was sampled after.
+"""
+
+from typing import Any
+
+from rolloutpool_common.errors import RequestFault, TrainerStatusError
+from rolloutpool_worker.policy import (
+    CallbackChannel,
+    EngineChannel,
+    LedgerPrompt,
+    MessageBytes,
+    Reply,
+    TurnBody,
+    TurnCall,
+)
+from rolloutpool_worker.policy.engine_reply import EngineTurn, Finish
+from rolloutpool_worker.recorded.script import RecordedTurn, Script, joined
+
+__all__ = ["RecordedCallback", "RecordedEngine"]
+
+_MASK_REFUSED = 422
+
+
+class RecordedCallback(CallbackChannel):
+    """A trainer of which some turns are recorded."""
+
+    def __init__(self, script: Script, *arguments: Any, **options: Any) -> None:
+        """Takes what `CallbackChannel` takes, after the script."""
+        super().__init__(*arguments, **options)
+        self._script = script
+        self._masks: dict[str, int] = {}
+
+    def body(
+        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
+    ) -> TurnBody:
+        """Writes a request as the real channel does, and notes how long its mask is."""
+        body = super().body(messages, response_mask, prompt_ids)
+        self._masks[body.digest] = len(response_mask or ())
+        return body
+
+    async def sample(self, call: TurnCall) -> Reply:
+        """Answers a turn from the record, or asks the trainer where the record does not have it."""
+        turn, sent = self._script.turn(call.turn), self._masks.get(call.body.digest, 0)
+        self._masks.clear()
+        if turn is None:
+            return await super().sample(call)
+        length = turn.summary.mask_sent or 0
+        if length != sent:
+            raise TrainerStatusError(
+                f"turn {call.turn}: recorded with a mask of {length}, not {sent}", status=_MASK_REFUSED
+            )
+        return _reply(turn)
+
+
+def _reply(turn: RecordedTurn) -> Reply:
+    prompt, summary = turn.prompt_ids if turn.echoed else None, turn.summary
+    # A turn without ids is in no sample. Then its prompt is taken to be what the ledger expects, at the same length.
+    repeated = summary.prompt_tokens if turn.echoed and prompt is None else 0
+    return Reply(
+        message=turn.message,
+        finish_reason=summary.finish_reason,
+        token_ids=[token for part in turn.parts for token in part.ids],
+        logprobs=[logprob for part in turn.parts for logprob in part.logprobs],
+        prompt_token_ids=[] if repeated else prompt,
+        prefix=0,
+        policy_version=summary.policy_version,
+        keeps_ids=None,
+        fingerprint=None,
+        repeated=repeated,
+    )
+
+
+class RecordedEngine(EngineChannel):
+    """An engine of which some turns are recorded."""
+
+    def __init__(self, script: Script, *arguments: Any, **options: Any) -> None:
+        """Takes what `EngineChannel` takes, after the script."""
+        super().__init__(*arguments, **options)
+        self._script = script
+
+    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+        """Answers a turn from the record, or asks the engine where the record does not have it.
+
+        Raises:
+            RequestFault: The prompt of a turn that a fork keeps is not the recorded one.
+        """
+        recorded = self._script.turn(turn)
+        if recorded is None:
+            return await super().sample(turn, prompt)
+        ids = recorded.prompt_ids
+        if not self._script.whole and ids is not None and joined(ids) != prompt.text:
+            raise RequestFault(
+                f"turn {turn} of the parent was sampled after {len(ids)} ids, and this worker renders {prompt.length} "
+                "others; it has another tokenizer, template or other tools than the parent's worker"
+            )
+        summary = recorded.summary
+        calls = recorded.message.get("tool_calls") or []
+        return EngineTurn(
+            parts=recorded.parts,
+            finish=Finish(summary.finish_reason or Finish.STOP),
+            aborts=summary.aborts,
+            call_ids=tuple(call["id"] for call in calls),
+        )

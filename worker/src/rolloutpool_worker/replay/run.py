@@ -1,0 +1,289 @@
+"""The replay of one rollout.
+
+1. **Read** the result into a script (`recorded`), and its options into a spec. A result without a record gets an
+   assumed one (`assumed`).
+2. **Run** the real agent over a real conversation, with a channel, tools and an environment that answer from the
+   script. The ledger is written, echoes are verified, deltas rendered and masks planned anew; nothing is journaled.
+3. **Compare** the new result with the old one (`differences`).
+
+A rollout that did not complete is run up to where its record ends. It needs the tokenizer that the worker had, and the
+definitions of its tools where a prompt is rendered here: for engines, after edits, and with a few templates.
+"""
+
+import asyncio
+from typing import Any
+
+from pydantic import ValidationError
+
+from rolloutpool_common.errors import RolloutError
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.drift import NO_DRIFT
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.replay import (
+    ForkOrigin,
+    ReplayDifference,
+    ReplayRecord,
+    ReplayReport,
+    definitions_digest,
+)
+from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, TurnParser
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.store import Claim
+from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.engine_tokens import EngineTokens
+from rolloutpool_worker.conversation.fork_point import ForkPoint
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.drain import Drain, RolloutStop
+from rolloutpool_worker.environments import EnvironmentHost
+from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, Resolver
+from rolloutpool_worker.recorded import (
+    RecordedCallback,
+    RecordedEngine,
+    RecordedSession,
+    RecordedTools,
+    RecordEnds,
+    RecordLacks,
+    RecordMismatch,
+    Script,
+)
+from rolloutpool_worker.recorded.session import RecordedEnvironment
+from rolloutpool_worker.replay.assumed import assumed_record
+from rolloutpool_worker.replay.differences import differences
+from rolloutpool_worker.rollout.environment import begin_session, tools_of
+from rolloutpool_worker.rollout.outcome import AgentEnd, make_result
+from rolloutpool_worker.tools import TOOLS, IsolatedTools, ToolHost, ToolLimits, ToolWatch
+
+__all__ = ["Replayer"]
+
+_NOWHERE = "http://replay.invalid"
+"""Stands for the endpoint, which is not asked."""
+_MOST_DIFFERENCES = 20
+
+
+class Replayer:
+    """Runs rollouts again, in one process and on one event loop."""
+
+    def __init__(self, tokenizers: TokenizerCache) -> None:
+        """Opens nothing; `tokenizers` loads the rollouts' own."""
+        self._tokenizers = tokenizers
+        self._drain = Drain()
+        # Never used, but the real channels have one.
+        self._transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=1)
+        # No limit may cut what was recorded under others.
+        limits = ToolLimits(seconds=60, calls=1_000_000, arguments=10**9, result=10**9)
+        self._tools = ToolHost(limits, ToolWatch(blocked_seconds=60, memory_bytes=2**40), IsolatedTools(1))
+        self._environments = EnvironmentHost(seconds=60, result_bytes=10**9)
+
+    async def run(self, result: RolloutResult, tokenizer: str | None = None) -> ReplayReport:
+        """Runs a rollout again.
+
+        Args:
+            result: Of a rollout that has ended.
+            tokenizer: In the place of the recorded one, by name or directory.
+
+        Returns:
+            What was compared, and the differences.
+        """
+        notes: list[str] = []
+        if not result.turns:
+            return ReplayReport(
+                uid=result.uid, same=False, lacks="nothing was sampled, so there is nothing to run again"
+            )
+        try:
+            record = result.replay
+            if record is None:
+                record = assumed_record(result, tokenizer)
+                notes.append("it carries no record: options are assumed, and ids cannot be compared with a digest")
+            script = Script.read(result, record)
+            spec = _spec(result, record, script, tokenizer)
+            if AGENTS.get(spec.agent) is None:
+                raise RecordLacks(f"there is no agent {spec.agent!r} here (ROLLOUTPOOL_PLUGINS names plug-ins)")
+        except RecordLacks as lack:
+            return ReplayReport(uid=result.uid, same=False, lacks=lack.message, notes=notes)
+        try:
+            loaded = await self._tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
+        except RolloutError as error:
+            return ReplayReport(uid=result.uid, same=False, lacks=error.message, notes=notes)
+        ours = loaded.fingerprint.model_dump()
+        notes += [
+            f"{name} differs: {ours[name]} here" for name, theirs in result.tokenizer.items() if ours[name] != theirs
+        ]
+        again, stopped = await self._again(result, record, script, spec, loaded, notes)
+        found = [*stopped, *([] if again is None else differences(result, again))]
+        return ReplayReport(
+            uid=result.uid,
+            same=not found,
+            turns=0 if again is None else len(again.turns),
+            ids=sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples),
+            notes=notes,
+            differences=found[:_MOST_DIFFERENCES],
+        )
+
+    async def _again(
+        self,
+        result: RolloutResult,
+        record: ReplayRecord,
+        script: Script,
+        spec: RolloutSpec,
+        tokenizer: ChatTokenizer,
+        notes: list[str],
+    ) -> tuple[RolloutResult | None, list[ReplayDifference]]:
+        """Runs the agent; returns the new result, and what has stopped the run before its end."""
+        claim = _claim(result, spec)
+        stop, journal = RolloutStop(self._drain), Journal(None, claim, [], self._drain)
+        session, choice = None, spec.environment
+        if choice is not None:
+            environment = RecordedEnvironment(script, record, result.environment)
+            session = RecordedSession(script, environment, choice, claim.uid, claim.attempt, self._environments)
+        talk: Conversation | None = None
+        outcome = AgentEnd(result.status, FinishReason.ERROR)
+        stopped: list[ReplayDifference] = []
+        try:
+            asked = claim if session is None else await begin_session(session, claim, journal, stop)
+            tools = tools_of(spec, session)
+            talk = self._conversation(asked, script, tokenizer, tools, journal, stop, session)
+            if record.tools_digest not in ("", definitions_digest(talk.tokens.tools)):
+                notes.append("the tools here are others than the worker had (ROLLOUTPOOL_PLUGINS names plug-ins)")
+            agent = AGENTS.get(spec.agent)
+            assert agent is not None
+            outcome = AgentEnd(RolloutStatus.COMPLETED, await agent(talk))
+            await talk.ask_score()
+        except RecordMismatch as error:
+            stopped.append(_stop(error.what, error.recorded, error.replayed, error.turn))
+        except RecordEnds as error:
+            # The record of a rollout that failed, or was stopped, ends before its agent does.
+            if result.status is RolloutStatus.COMPLETED:
+                stopped.append(_stop("end", result.finish_reason, error.message, len(script) + 1))
+        except RolloutError as error:
+            if result.failure is None or result.failure.category is not error.category:
+                turn = None if talk is None else talk.turn
+                stopped.append(_stop("end", result.finish_reason, f"{error.category}: {error.message}", turn))
+        # An agent of a plug-in may raise anything.
+        except Exception as error:
+            turn = None if talk is None else talk.turn
+            stopped.append(_stop("end", result.finish_reason, f"{type(error).__name__}: {error}", turn))
+        finally:
+            if session is not None:
+                await session.close()
+        if talk is None:
+            return None, stopped
+        fingerprint = tokenizer.fingerprint.model_dump()
+        again = await asyncio.to_thread(
+            make_result, claim, outcome, talk, tokenizer=fingerprint, tokenizer_ms=0.0, total_ms=0.0
+        )
+        return again, stopped
+
+    def _conversation(
+        self,
+        claim: Claim,
+        script: Script,
+        tokenizer: ChatTokenizer,
+        tools: dict[str, Any],
+        journal: Journal,
+        stop: RolloutStop,
+        session: RecordedSession | None,
+    ) -> Conversation:
+        spec = claim.spec
+        common: dict[str, Any] = {
+            "uid": claim.uid,
+            "attempt": claim.attempt,
+            "attempts": 1,
+            "max_reply_bytes": 1,
+            "pause": self._drain.pause,
+            "breakers": Breakers(),
+        }
+        channel: RecordedCallback | RecordedEngine
+        tokens: TokenTrack
+        if spec.token_in:
+            shown = [tool.shown for tool in tools.values()]
+            parser = TurnParser.of(tokenizer, shown, spec.response_template)
+            channel = RecordedEngine(
+                script,
+                self._transport,
+                spec,
+                group=None,
+                pause_seconds=0.0,
+                stop_ids=tokenizer.stop_ids,
+                engines=Engines(),
+                **common,
+            )
+            tokens = EngineTokens(spec, tokenizer, shown, parser)
+        else:
+            channel = RecordedCallback(script, self._transport, spec, **common)
+            shown = [tool.shown for tool in (TOOLS.values() if session is None else tools.values())]
+            # Nothing is known of the trainer. What it says of itself is not recorded, and decides only which mask is
+            # tried first.
+            tokens = TokenTrack(spec, tokenizer, shown, TrainerKind.UNKNOWN)
+        return Conversation(
+            claim,
+            journal=journal,
+            channel=channel,
+            tokens=tokens,
+            tools=RecordedTools(script, tools, lenient=spec.v1, host=self._tools),
+            stop=stop,
+            session=session,
+            fork=None if spec.fork is None else _fork_point(spec.fork, script),
+        )
+
+
+def _fork_point(origin: ForkOrigin, script: Script) -> ForkPoint:
+    """Makes the fork point of a fork; its parent's prompt is in its own result, unless its trainer had another one."""
+    known = [turn for number in range(1, len(script) + 1) if (turn := script.turn(number)) is not None]
+    first = known[origin.turn - 1] if origin.turn <= len(known) else None
+    same = first is not None and first.summary.drift in NO_DRIFT
+    return ForkPoint(
+        origin,
+        first.prompt_ids if first is not None and same else None,
+        frozenset(turn.summary.turn for turn in known[: origin.turn - 1] if turn.trained),
+    )
+
+
+def _spec(result: RolloutResult, record: ReplayRecord, script: Script, tokenizer: str | None) -> RolloutSpec:
+    fields: dict[str, Any] = {"sampling_params": {}, **record.options}
+    if tokenizer is not None:
+        fields |= {"tokenizer_name": tokenizer, "tokenizer_revision": None}
+    fields |= {
+        "rollout_id": result.rollout_id,
+        "server_url": _NOWHERE,
+        "messages": script.given,
+        "metadata": result.metadata,
+        "group": result.group,
+        "labels": result.labels,
+        "fork": result.forked_from,
+    }
+    try:
+        return RolloutSpec.model_validate(fields)
+    except ValidationError as error:
+        names = sorted({".".join(map(str, fault["loc"])) for fault in error.errors(include_input=False)})
+        raise RecordLacks(f"its options cannot be read: {', '.join(names)}") from None
+
+
+def _claim(result: RolloutResult, spec: RolloutSpec) -> Claim:
+    return Claim(
+        uid=result.uid,
+        batch_id=result.batch_id,
+        index=result.index,
+        worker_id="replay",
+        role=WorkerRole.SHARED,
+        token="",
+        attempt=result.attempt,
+        crashes=0,
+        retries=0,
+        deferrals=0,
+        journal_length=0,
+        clean=True,
+        group=result.group,
+        deadline_in_s=None,
+        queued_ms=0.0,
+        spec=spec,
+        more_waiting=False,
+    )
+
+
+def _stop(what: str, recorded: object, replayed: str, turn: int | None) -> ReplayDifference:
+    return ReplayDifference(what=what, recorded=str(recorded), replayed=replayed[:300], turn=turn)
