@@ -286,5 +286,6 @@ async def test_every_route_with_a_body_is_known(api: Api) -> None:
         ("POST", "/v1/preflight"),
         ("POST", "/v1/batches/{batch_id}/annotations"),
         ("PUT", "/v1/runs/{run}/policy_version"),
+        ("POST", "/rollout/cancel"),
     }
     assert takes - small == body.TAKES_LARGE
