@@ -77,7 +77,7 @@ def test_compose_runs_a_batch_of_a_mock_trainer_and_writes_nothing(redis_url: st
             run(images["worker"].running(tmp_path / "worker.log", **tools, **shared))
             flower = {"ROLLOUTPOOL_FLOWER_PORT": str(flower_port), "ROLLOUTPOOL_FLOWER_AUTH": "user:password"}
             run(images["flower"].running(tmp_path / "flower.log", **flower, **redis))
-            eventually(lambda: answers(f"{url}/readyz"), seconds=120)
+            eventually(lambda: answers(f"{url}/readyz"), seconds=240)
             trainer = run(
                 subprocess.Popen(
                     [Path(sys.executable).with_name("rolloutpool"), "mock-trainer", "--ports", "0", "--json"],

@@ -155,7 +155,7 @@ class BuiltImage(Image):
     name: str
     container: str
     folder: Path
-    """Holds copies of files that are mounted, in the ownership that Compose's secrets have."""
+    """Holds copies of files that are mounted."""
     service: Mapping[str, Any] = field(default_factory=dict)
     """Of Compose: what is mounted."""
     plugins: Path | None = None
@@ -184,10 +184,11 @@ class BuiltImage(Image):
         copied = self.folder / file.name
         if not copied.exists():
             shutil.copy(file, copied)
-            copied.chmod(0o400)
+            # As Compose mounts it: the process reads it by a group.
+            copied.chmod(0o440)
             # Without root's rights, the images' users are of a name space of this user's own.
             own = [] if os.geteuid() == 0 else ["buildah", "unshare"]
-            subprocess.run([*own, "chown", f"{UID}:{UID}", str(copied)], check=True)
+            subprocess.run([*own, "chown", f"0:{UID}", str(copied)], check=True)
         return copied
 
 
