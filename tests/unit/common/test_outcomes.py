@@ -5,8 +5,12 @@ import pytest
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 
 
-def test_only_queued_and_running_can_still_change() -> None:
-    assert {status for status in RolloutStatus if not status.terminal} == {RolloutStatus.QUEUED, RolloutStatus.RUNNING}
+def test_only_queued_running_and_grading_can_still_change() -> None:
+    assert {status for status in RolloutStatus if not status.terminal} == {
+        RolloutStatus.QUEUED,
+        RolloutStatus.RUNNING,
+        RolloutStatus.GRADING,
+    }
 
 
 @pytest.mark.parametrize("names", [RolloutStatus, FinishReason, FailureKind, Boundary, Category])
