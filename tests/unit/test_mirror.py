@@ -122,6 +122,7 @@ PROCESSES_AND_SOCKETS = {
     "worker/policy/transport": "integration/worker/test_transport",
     "worker/queue/app": "integration/worker/test_drain",
     "worker/queue/flower": "acceptance/test_security",
+    "trainer/adapters/verifiers": "trainers/test_verifiers_server",
     "trainer/cli/demo": "acceptance/test_demo",
     "trainer/cli/pool": "acceptance/test_up",
     "trainer/local/pool": "acceptance/test_local_pool",

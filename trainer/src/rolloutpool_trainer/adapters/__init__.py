@@ -11,7 +11,8 @@ framework is imported only when its adapter is used.
 - `skyrl`: a generator.
 - `areal`: a workflow.
 - `openrlhf`: an agent executor.
+- `verifiers`: an env server, for verifiers and prime-rl.
 
-Tinker, NeMo-RL, Marin, prime-rl and verifiers have no call of this kind: their loops are yours, and take what
+Tinker, NeMo-RL and Marin have no call of this kind: their loops are yours, and take what
 `rolloutpool_rl.export` and `rolloutpool_rl.verifiers_trace` make.
 """
