@@ -122,7 +122,7 @@ async def hangs(rollout: RolloutResult, options: Any) -> object:
 async def disobeys(rollout: RolloutResult, options: Any) -> object:
     """Hangs, and swallows the first cancellations."""
     note("disobeys", rollout)
-    for _ in range(100):
+    for _ in range(10):
         try:
             await asyncio.sleep(0.2)
         except asyncio.CancelledError:

@@ -285,6 +285,8 @@ async def test_every_route_with_a_body_is_known(api: Api) -> None:
     small = {
         ("POST", "/v1/preflight"),
         ("POST", "/v1/batches/{batch_id}/annotations"),
+        ("POST", "/v1/batches/{batch_id}/regrades"),
+        ("POST", "/v1/rollouts/{rollout_id}/fork"),
         ("PUT", "/v1/runs/{run}/policy_version"),
         ("POST", "/rollout/cancel"),
     }
