@@ -6,6 +6,7 @@ process (so one per xdist worker), bound to loopback, without persistence, and e
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,14 @@ def clean_environment() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+def take_interrupts() -> None:
+    """Undo what a script's `&` does: programs that it starts, and their children, ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 clean_environment()
+take_interrupts()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
