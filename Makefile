@@ -34,7 +34,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -100,6 +100,9 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n auto tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
+
+test-images: $(STAMP) ## Carry out the build stages of all images in folders, without an engine, and run a pool of them
+	ROLLOUTPOOL_UNPACK_IMAGES=1 $(BIN)/pytest tests/acceptance/test_images.py $(ARGS)
 
 images: $(STAMP) ## Build all images with buildah in build/images, and run a pool of them (Debian: buildah, mmdebstrap)
 	$(BIN)/python scripts/build_images.py

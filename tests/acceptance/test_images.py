@@ -1,7 +1,7 @@
 """The images without an engine: their commands run a rollout together.
 
-By default their build stages are carried out here, as they stand, in a folder. What is not covered then is what an
-engine adds: the base image, the user. `make images` has both, and runs these tests in the images that buildah built.
+`make test-images` carries out their build stages here, as they stand, in a folder. What is not covered then is what
+an engine adds: the base image, the user. `make images` has both, and runs these tests in the images that buildah built.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.images import BUILT, NAMES, SERVICES, Image, UnpackedImage, answers, container_of, unpack
+from tests.support.images import BUILT, NAMES, SERVICES, UNPACK, Image, UnpackedImage, answers, container_of, unpack
 from tests.support.secrets import secrets_file
 from tests.support.waiting import eventually
 
@@ -24,7 +24,10 @@ from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not (BUILT or UNPACK), reason="make images, or make test-images without an engine"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ __all__ = [
     "ROOT",
     "SERVICES",
     "UID",
+    "UNPACK",
     "BuiltImage",
     "Image",
     "UnpackedImage",
@@ -37,6 +38,8 @@ __all__ = [
 
 BUILT = "ROLLOUTPOOL_BUILT_IMAGES" in os.environ
 """Whether to test what `make images` built."""
+UNPACK = "ROLLOUTPOOL_UNPACK_IMAGES" in os.environ
+"""Whether to carry out the build stages here: `make test-images`."""
 ROOT = Path(__file__).parents[2]
 NAMES = ("api", "worker", "flower", "command")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
