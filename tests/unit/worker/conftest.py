@@ -1,6 +1,7 @@
 """A worker inside the test's own process whose store is on fakeredis."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.support.fake_store import FakeServer, fake_store
@@ -22,6 +23,15 @@ def tokenizer() -> ChatTokenizer:
 def tokenizers() -> TokenizerCache:
     """For all workers of these tests."""
     return TokenizerCache(4)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `tests.support.graders` note which of them was asked, about what."""
+    path = tmp_path / "graders"
+    path.touch()
+    monkeypatch.setenv("GRADER_LOG", str(path))
+    return path
 
 
 @pytest.fixture

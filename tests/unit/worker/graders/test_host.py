@@ -21,13 +21,7 @@ from rolloutpool_worker.tools import ToolWatch
 ONE = rollout_of("abc", "de")
 
 
-@pytest.fixture(autouse=True)
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Which graders were asked."""
-    path = tmp_path / "graders"
-    path.touch()
-    monkeypatch.setenv("GRADER_LOG", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("log")
 
 
 @pytest.fixture

@@ -20,14 +20,7 @@ from rolloutpool_common.store.outside_ends import without_grade
 from rolloutpool_common.store.regrades import RegradeJob
 from rolloutpool_worker.process.regrading import AT_ONCE, regrade
 
-
-@pytest.fixture(autouse=True)
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Which graders were asked."""
-    path = tmp_path / "graders"
-    path.touch()
-    monkeypatch.setenv("GRADER_LOG", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("log")
 
 
 async def ended(store: Store, count: int, groups: Sequence[str | None] | None = None) -> list[str]:

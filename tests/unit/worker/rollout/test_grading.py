@@ -26,13 +26,7 @@ from rolloutpool_common.store import keys as store_keys
 ROOT = Path(__file__).parents[4]
 
 
-@pytest.fixture(autouse=True)
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Which graders were asked, about what."""
-    path = tmp_path / "graders"
-    path.touch()
-    monkeypatch.setenv("GRADER_LOG", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("log")
 
 
 async def test_a_rollout_is_delivered_with_its_grade(

@@ -14,14 +14,19 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 
+pytestmark = pytest.mark.usefixtures("log")
 
-@pytest.fixture(autouse=True)
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Which graders were asked, about what."""
-    path = tmp_path / "graders"
-    path.touch()
-    monkeypatch.setenv("GRADER_LOG", str(path))
-    return path
+
+async def end_before_delivery(inside: InsideWorker, uid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes a rollout whose grader is asked; the attempt ends before anything is delivered."""
+
+    async def never(batch_id: str, result: RolloutResult) -> bool:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inside.services.store.grading, "deliver", never)
+        with pytest.raises(MemoryError):
+            await inside.take(uid)
 
 
 async def test_a_group_is_graded_together_when_its_last_rollout_has_ended(
@@ -143,14 +148,7 @@ async def test_the_next_leader_delivers_the_grades_that_are_kept(
         uids = await submit_graded(inside, trainer, *[graded("ranks")] * 3, group="g")
         for uid in uids:
             assert await inside.take(uid) == "grading"
-
-        async def never(batch_id: str, result: RolloutResult) -> bool:
-            raise MemoryError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(inside.services.store.grading, "deliver", never)
-            with pytest.raises(MemoryError):
-                await inside.take(uids[0])
+        await end_before_delivery(inside, uids[0], monkeypatch)
         assert await store.rollouts.cancel(uids[0]) is RolloutStatus.CANCELLED
         assert await inside.take(uids[1]) == "completed"
     assert [(await inside.result(uid)).reward for uid in uids] == [None, 1.0, 2.0]
@@ -165,14 +163,7 @@ async def test_a_group_whose_grades_are_kept_is_not_late(
         uids = await submit_graded(inside, trainer, *[graded("ranks")] * 2, group="g")
         for uid in uids:
             assert await inside.take(uid) == "grading"
-
-        async def never(batch_id: str, result: RolloutResult) -> bool:
-            raise MemoryError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(inside.services.store.grading, "deliver", never)
-            with pytest.raises(MemoryError):
-                await inside.take(uids[0])
+        await end_before_delivery(inside, uids[0], monkeypatch)
         await pass_deadline(store, *uids, group="g")
         assert await store.grading.end_late() == 0
         assert await inside.take(uids[0]) == "completed"
