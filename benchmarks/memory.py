@@ -21,6 +21,7 @@ from statistics import median
 
 from benchmarks.report import Plot, Row, emit, parser
 
+from rolloutpool_common.process.obituaries import new_worker_id
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
@@ -90,7 +91,9 @@ def worker(pool: LocalPool, tokenizers: str, slots: int = 256) -> Iterator[int]:
         "HF_HUB_OFFLINE": "1",
     }
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen([sys.executable, "-m", "rolloutpool_worker"], env=env, stdout=quiet, stderr=quiet)
+    # As its parent starts it.
+    command = [sys.executable, "-m", "rolloutpool_worker", "--worker-id", new_worker_id()]
+    process = subprocess.Popen(command, env=env, stdout=quiet, stderr=quiet)
     try:
         with pool.client() as client:
             while not any(known["pid"] == process.pid for known in client.workers()):

@@ -21,7 +21,7 @@ ROLLOUTS = 40
 @pytest.mark.timeout(240)
 async def test_work_goes_on_after_sentinel_has_made_the_replica_the_primary(tmp_path: Path) -> None:
     record = Record(tmp_path / "campaign.jsonl")
-    cast = Cast(tmp_path, record, parents=1, bare=0, latency=0.8, failpoints={})
+    cast = Cast(tmp_path, record, hosts=(2,), latency=0.8, failpoints={})
     consumer = Consumer(cast.api_urls, Record(tmp_path / "client.jsonl"), random.Random(1))
     failover = Failover(cast, record)
     try:

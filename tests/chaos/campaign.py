@@ -6,7 +6,7 @@ asked and sampled), `campaign.jsonl` (what was done to whom).
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,10 +49,8 @@ class Campaign:
     """Whether there are faults that last for 10 to 72 s."""
     clocks: bool = False
     """Whether clocks jump, where the library for it is installed. It makes each look at the clock slower."""
-    parents: int = 2
-    """Hosts whose two workers have a parent."""
-    bare: int = 1
-    """Hosts of one bare worker."""
+    hosts: Sequence[int] = (2, 2, 1)
+    """How many workers each host has."""
     shares: Mapping[Manner, float] = field(default_factory=lambda: SHARES)
     """How often a rollout goes to a port of each manner."""
     in_flight: int = 200
@@ -90,8 +88,7 @@ async def run(campaign: Campaign, folder: Path) -> None:
     cast = Cast(
         folder,
         record,
-        parents=campaign.parents,
-        bare=campaign.bare,
+        hosts=campaign.hosts,
         latency=campaign.latency,
         failpoints=campaign.failpoints(),
         clocks=clocks,

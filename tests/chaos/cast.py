@@ -3,12 +3,12 @@
 client ── API x2 ──┐            ┌── trainer x2, a port for each manner
                    Redis    hosts
 each API process and each host reaches Redis by a link of its own, and the workers reach each port by one. A host is
-either `rolloutpool worker --processes 2`, a parent with two workers, or one bare `python -m rolloutpool_worker`.
+`rolloutpool worker --processes N`: a parent with N workers.
 """
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,10 @@ from tests.support.waiting import until
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["CHILDREN", "Cast", "Host"]
+__all__ = ["Cast", "Host"]
 
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
-CHILDREN = 2
-"""Worker processes of a host that has a parent."""
 START_SECONDS = 120.0
 
 Failpoints = dict[str, float]
@@ -44,11 +42,9 @@ class Host:
     """One machine with workers, as far as the pool can tell."""
 
     root: Process
-    """The parent of its workers, or its only worker."""
+    """The parent of its workers."""
     link: Link
     """To Redis."""
-    parent: bool
-    """Whether the root is a parent."""
 
     @property
     def name(self) -> str:
@@ -68,8 +64,7 @@ class Cast:
         folder: Path,
         record: Record,
         *,
-        parents: int,
-        bare: int,
+        hosts: Sequence[int],
         latency: float,
         failpoints: Failpoints,
         env: Mapping[str, str] | None = None,
@@ -80,8 +75,7 @@ class Cast:
         Args:
             folder: Of all logs and data.
             record: Takes what happens.
-            parents: Hosts whose workers have a parent.
-            bare: Hosts of one bare worker.
+            hosts: How many workers each host has.
             latency: Seconds that a turn takes on average.
             failpoints: The chance of each.
             env: Further settings of API and workers.
@@ -96,7 +90,7 @@ class Cast:
         self._latency = latency
         self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
         self.store_links = [Link(name, self.redis_port) for name in self._names("api", APIS)]
-        self.worker_links = [Link(name, self.redis_port) for name in self._names("host", parents + bare)]
+        self.worker_links = [Link(name, self.redis_port) for name in self._names("host", len(hosts))]
         self.trainer_links = [
             {manner: Link(f"trainer-{n}/{manner}", port, self._connected) for manner, port in ports.items()}
             for n, ports in enumerate(self._ports)
@@ -113,7 +107,7 @@ class Cast:
             "redis", [find_server(), *self.redis_options(self.redis_port, "redis")], dict(redis_env)
         )
         self.apis: list[Process] = []
-        self._parents = parents
+        self._children = hosts
         self._more_env = dict(env or {})
         self.hosts: list[Host] = []
         self.census = Census(record, self.redis_port, self._pids_of_hosts)
@@ -124,7 +118,7 @@ class Cast:
     @property
     def workers(self) -> int:
         """How many worker processes there should be."""
-        return sum(CHILDREN if host.parent else 1 for host in self.hosts)
+        return sum(self._children)
 
     @property
     def processes(self) -> list[Process]:
@@ -162,7 +156,7 @@ class Cast:
         for link, port in zip(self.store_links, self.api_ports, strict=True):
             env = {**self._env(link), "ROLLOUT_SERVER_PORT": str(port)}
             self.apis.append(self._process(link.name, [sys.executable, "-m", "rolloutpool_api"], env))
-        for number, link in enumerate(self.worker_links):
+        for link, children in zip(self.worker_links, self._children, strict=True):
             env = {
                 **(self.clocks["hosts"].env if self.clocks else {}),
                 **self._env(link),
@@ -175,12 +169,9 @@ class Cast:
                 "HTTP_CLIENT_TIMEOUT": "15",
                 "PYTHONPATH": str(ROOT),
             }
-            parent = number < self._parents
-            own = [str(Path(sys.executable).with_name("rolloutpool")), "worker", "--redis", self._url(link)]
-            bare = [sys.executable, "-m", "rolloutpool_worker"]
-            command = [*own, "--processes", str(CHILDREN)] if parent else bare
-            self.hosts.append(Host(self._process(link.name, command, env), link, parent))
-            self._record.write("host", name=link.name, parent=parent)
+            command = [str(Path(sys.executable).with_name("rolloutpool")), "worker", "--redis", self._url(link)]
+            command += ["--processes", str(children)]
+            self.hosts.append(Host(self._process(link.name, command, env), link))
         for process in (*self.apis, *(host.root for host in self.hosts)):
             process.start()
         self.census.start()

@@ -5,9 +5,7 @@ census say when a process ended, and the campaign's own notes say whom it killed
 declared dead while its process lived is a **false death**, unless the campaign had
 
 - stopped it, or cut its host off, for longer than the limit after which a silent worker may be taken over, or
-- refused its connections to Redis just then: from Redis such a worker is as good as gone; or
-- cut its connections while it was stopped, and it has no parent: its connections end as those of a dead process do, it
-  cannot connect again, and nobody is there to say that it lives. (Of a worker with a parent this is a false death.)
+- refused its connections to Redis just then: from Redis such a worker is as good as gone.
 
 These are counted apart. A worker that vanishes from the list and comes back is a false death too, if no log says so.
 """
@@ -31,8 +29,6 @@ EARLY_SECONDS = 5.0
 """How much shorter than the limit a stop may have lasted: looks and logs are not of the same instant."""
 AFTERWARDS_SECONDS = 5.0
 """For so long after a refusal ended, the verdict about it may still fall."""
-CUTS = ("cut", "half close", "client kill")
-"""Faults that end connections to Redis."""
 SAME_SECONDS = 30.0
 """A line of the log and a look at the list this close are about the same death."""
 TWICE_SECONDS = 2.0
@@ -62,8 +58,6 @@ class Deaths:
     """Its process lived, and the campaign had kept it silent for longer than the limit."""
     cut_off: int = 0
     """Its process lived, and the campaign refused its connections to Redis."""
-    stopped_and_cut: int = 0
-    """Its process lived, was stopped, lost its connections meanwhile, and has no parent."""
     unknown: int = 0
     """The census had never seen it: it ended within its first moments."""
     unlogged: int = 0
@@ -126,21 +120,10 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
         elif entry["event"] == "end":
             end = entry["at"]
     refused = intervals(campaign, ["refuse"])
-    bare = {entry["name"] for entry in campaign if entry["event"] == "host" and not entry["parent"]}
     stops = _stops(campaign)
     silent = intervals(campaign, ["cut off a host"])
     for target, spans in stops.items():
         silent[target] = spans
-
-    def cut_while_stopped(member: Mapping[str, Any], at: float) -> bool:
-        return any(
-            entry["event"] == "fault"
-            and entry["kind"] in CUTS
-            and entry["target"] in (member["host"], "redis")
-            and since <= entry["at"] <= at <= until + AFTERWARDS_SECONDS
-            for since, until in stops.get(f"{member['pid']}", ())
-            for entry in campaign
-        )
 
     def judge(worker: str, at: float, cause: str = "") -> None:
         member = members.get(worker)
@@ -156,8 +139,6 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
             deaths.beyond_limit += 1
         elif any(since <= at <= until + AFTERWARDS_SECONDS for since, until in refused.get(member["host"], ())):
             deaths.cut_off += 1
-        elif member["host"] in bare and cut_while_stopped(member, at):
-            deaths.stopped_and_cut += 1
         else:
             deaths.false.append(
                 f"{worker} ({member['host']}) {at - begin:.1f} s after the begin{cause and ': ' + cause}"

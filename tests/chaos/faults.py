@@ -93,7 +93,7 @@ class Faults:
 
     async def _kill_host(self) -> None:
         """Kills a parent, and half of the times all its workers in the same instant."""
-        hosts = [host for host in self._cast.hosts if host.parent and host.root.ready]
+        hosts = [host for host in self._cast.hosts if host.root.ready]
         if hosts:
             host = self._rng.choice(hosts)
             whole = self._rng.random() < 0.5
@@ -125,8 +125,7 @@ class Faults:
             victim.send(signal.SIGKILL)
 
     def _kill_worker(self, victim: Member) -> None:
-        parent = self._cast.host(victim.host).parent
-        self._note_kill("worker with a parent" if parent else "bare worker", victim.host, [victim.pid])
+        self._note_kill("worker", victim.host, [victim.pid])
         victim.send(signal.SIGKILL)
 
     def _note_kill(self, what: str, target: str, pids: list[int]) -> None:

@@ -17,7 +17,7 @@ from tests.chaos.manners import HONEST, Manner
 
 __all__ = ["HOST_CUT_OFF", "HOST_KILLED", "PROCESS", "SEVERAL", "Ask", "Recovery", "asks_of", "pauses_of", "recoveries"]
 
-PROCESS = ("worker with a parent", "bare worker")
+PROCESS = "worker"
 HOST_KILLED = "host killed"
 HOST_CUT_OFF = "host cut off"
 SEVERAL = "several in a row"
@@ -159,7 +159,6 @@ def pauses_of(asks: Mapping[str, Sequence[Ask]], campaign: Sequence[dict[str, An
 
 
 def _deaths(campaign: Sequence[dict[str, Any]]) -> dict[int, list[_Death]]:
-    parents = {entry["name"]: entry["parent"] for entry in campaign if entry["event"] == "host"}
     gone = {entry["pid"]: entry for entry in campaign if entry["event"] == "gone"}
     isolated = {entry["pid"] for entry in campaign if entry["event"] == "member" and entry["isolated"]}
     end = next((entry["at"] for entry in campaign if entry["event"] == "end"), float("inf"))
@@ -188,7 +187,7 @@ def _deaths(campaign: Sequence[dict[str, Any]]) -> dict[int, list[_Death]]:
         by_itself = pid not in asked_to_end and pid not in isolated and entry["at"] < end
         if by_itself and not any(death.at <= entry["at"] <= death.at + GONE_SECONDS for death in found[pid]):
             # At a failpoint, or by its watchdog.
-            found[pid].append(_Death(entry["at"], entry["at"], PROCESS[0] if parents[entry["host"]] else PROCESS[1]))
+            found[pid].append(_Death(entry["at"], entry["at"], PROCESS))
     return found
 
 

@@ -52,7 +52,7 @@ class Sampler:
     def _processes(self) -> list[tuple[str, int]]:
         """API processes, parents and normal workers; isolated ones come and go."""
         found = [(process.name, process.pid) for process in self._cast.apis if process.pid is not None]
-        found += [(host.name, host.root.pid) for host in self._cast.hosts if host.parent and host.root.pid is not None]
+        found += [(host.name, host.root.pid) for host in self._cast.hosts if host.root.pid is not None]
         return [*found, *((m.host + "/worker", m.pid) for m in self._cast.census.members if not m.isolated)]
 
     async def _redis(self) -> dict[str, float]:

@@ -57,7 +57,7 @@ async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
     rng = random.Random(seed)
     record = Record(folder / "campaign.jsonl")
     env = {"ROLLOUTPOOL_RETENTION_HOURS": str(RETENTION_SECONDS / 3600)}
-    cast = Cast(folder, record, parents=1, bare=1, latency=LATENCY, failpoints={}, env=env)
+    cast = Cast(folder, record, hosts=(2, 1), latency=LATENCY, failpoints={}, env=env)
     consumer = Consumer(cast.api_urls, Record(folder / "client.jsonl"), rng)
     hogs, sampler = Hogs(load), Sampler(cast, record, min(SAMPLE_SECONDS, seconds / 30))
     with ExitStack() as stack:

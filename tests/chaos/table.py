@@ -32,7 +32,6 @@ def show(verdict: Verdict) -> str:
         ("declared dead, and its process had ended", verdict.deaths.true),
         ("declared dead after the campaign had kept it silent for longer than the limit", verdict.deaths.beyond_limit),
         ("declared dead while the campaign refused its connections to Redis", verdict.deaths.cut_off),
-        ("declared dead, without a parent, stopped and cut off from Redis at once", verdict.deaths.stopped_and_cut),
         (
             "declared dead, never seen by the campaign / not in any log",
             f"{verdict.deaths.unknown} / {verdict.deaths.unlogged}",
@@ -74,18 +73,10 @@ def _recoveries(found: list[Recovery]) -> list[str]:
     """A row for each kind of death; the last column has nothing subtracted."""
     lines = ["| recovery from | rollouts | s, p50 / p95 / max | with the campaign's own pauses |", "|---|---|---|---|"]
     kinds: list[tuple[str, list[Recovery]]] = [
-        ("the death of a process", [one for one in found if one.kind in PROCESS]),
-        ("that, three or more workers left", [one for one in found if one.kind in PROCESS and one.left >= ENOUGH]),
-        ("that, fewer left", [one for one in found if one.kind in PROCESS and one.left < ENOUGH]),
-        ("that, nothing else meanwhile", [one for one in found if one.kind in PROCESS and one.undisturbed]),
-        *((f"that of a {kind}", [one for one in found if one.kind == kind]) for kind in PROCESS),
-        *(
-            (
-                f"that of a {kind}, nothing else meanwhile",
-                [one for one in found if one.kind == kind and one.undisturbed],
-            )
-            for kind in PROCESS
-        ),
+        ("the death of a process", [one for one in found if one.kind == PROCESS]),
+        ("that, three or more workers left", [one for one in found if one.kind == PROCESS and one.left >= ENOUGH]),
+        ("that, fewer left", [one for one in found if one.kind == PROCESS and one.left < ENOUGH]),
+        ("that, nothing else meanwhile", [one for one in found if one.kind == PROCESS and one.undisturbed]),
         ("a lost host: parent and children killed", [one for one in found if one.kind == HOST_KILLED]),
         ("a lost host: cut off from Redis", [one for one in found if one.kind == HOST_CUT_OFF]),
         ("several in a row", [one for one in found if one.kind == SEVERAL]),

@@ -1,4 +1,4 @@
-"""Worker processes as an operator starts them: `python -m rolloutpool_worker` with an environment."""
+"""Worker processes: with `--processes` as an operator starts them, else one alone, as a parent starts it."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.secrets import secrets_file
 from tests.support.waiting import until
 
+from rolloutpool_common.process.obituaries import new_worker_id
 from rolloutpool_common.protocol.workers import Worker as Announced
 from rolloutpool_common.store import Store
 
@@ -23,7 +24,7 @@ LONGEST_WAIT = 60.0
 
 
 class Worker:
-    """One worker process, or with `--processes` the parent of some."""
+    """One worker process without a parent, whose pid is that of `process`; or with `--processes` a parent of some."""
 
     def __init__(
         self,
@@ -35,9 +36,10 @@ class Worker:
         **env: str,
     ) -> None:
         """Starts it. `run_by` is a command that becomes the worker, which is added to its arguments."""
+        alone = () if "--processes" in arguments else ("--worker-id", new_worker_id())
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.process = subprocess.Popen(
-            [*run_by, sys.executable, "-m", "rolloutpool_worker", *arguments],
+            [*run_by, sys.executable, "-m", "rolloutpool_worker", *alone, *arguments],
             env={
                 **os.environ,
                 "ROLLOUTPOOL_REDIS_URL": redis_url,

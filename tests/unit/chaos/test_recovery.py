@@ -21,12 +21,6 @@ def kill(what: str, at: float, *pids: int) -> Entry:
     return {"event": "fault", "kind": "kill", "what": what, "target": "host-0", "pids": list(pids), "at": at}
 
 
-HOSTS: list[Entry] = [
-    {"event": "host", "name": "host-0", "parent": True, "at": 0.0},
-    {"event": "host", "name": "host-1", "parent": False, "at": 0.0},
-]
-
-
 def found(
     *notes: Entry,
     asks: list[Ask],
@@ -34,7 +28,7 @@ def found(
     result: Entry | None = None,
     trainer: list[Entry] | None = None,
 ) -> list[Recovery]:
-    campaign = [*HOSTS, member(1), member(2, host="host-1"), *notes]
+    campaign = [member(1), member(2, host="host-1"), *notes]
     logs = {"trainer-0": trainer or []}
     return recoveries({"u": asks}, {"u": result} if result else {}, {"u": manner}, campaign, logs)
 
@@ -43,19 +37,19 @@ BEFORE, AFTER = Ask(10.0, 1, 1, trainer="trainer-0"), Ask(14.0, 2, 2, trainer="t
 
 
 def test_from_a_kill_to_the_next_call() -> None:
-    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), asks=[BEFORE, AFTER])
-    assert one == Recovery("worker with a parent", 2.0, 2.0, left=1)
+    (one,) = found(kill("worker", 12.0, 1), gone(1, 12.1), asks=[BEFORE, AFTER])
+    assert one == Recovery("worker", 2.0, 2.0, left=1)
 
 
 def test_to_the_result_where_no_call_follows() -> None:
-    notes = kill("worker with a parent", 12.0, 1), gone(1, 12.1)
+    notes = kill("worker", 12.0, 1), gone(1, 12.1)
     (one,) = found(*notes, asks=[BEFORE], result={"at": 13.0, "attempt": 2})
     assert one.seconds == 1.0
 
 
 def test_a_process_that_ended_by_itself_died_too() -> None:
     (one,) = found(gone(1, 12.0), asks=[BEFORE, AFTER])
-    assert (one.kind, one.seconds) == ("worker with a parent", 2.0)
+    assert (one.kind, one.seconds) == ("worker", 2.0)
 
 
 def test_a_drain_is_no_death() -> None:
@@ -64,7 +58,7 @@ def test_a_drain_is_no_death() -> None:
 
 
 def test_what_else_happened_is_noted() -> None:
-    death = kill("worker with a parent", 12.0, 1), gone(1, 12.1)
+    death = kill("worker", 12.0, 1), gone(1, 12.1)
     (one,) = found(*death, kill("trainer", 12.5) | {"target": "trainer-1"}, asks=[BEFORE, AFTER])
     assert one.undisturbed
     for other in (gone(2, 3.0, "host-1"), kill("redis", 13.0) | {"target": "redis"}):
@@ -81,11 +75,11 @@ def test_what_a_rollout_waits_that_lost_nobody() -> None:
         {"event": "ended", "name": "redis", "at": 10.0},
         {"event": "answers", "name": "redis", "at": 13.0},
     ]
-    assert pauses_of(asks, [*HOSTS, *away]) == [0.5, 2.0]
+    assert pauses_of(asks, away) == [0.5, 2.0]
 
 
 def test_the_workers_that_are_left_are_counted() -> None:
-    death = kill("worker with a parent", 12.0, 1), gone(1, 12.1)
+    death = kill("worker", 12.0, 1), gone(1, 12.1)
     isolated, late = member(4, isolated=True), member(5) | {"at": 12.5}
     (one,) = found(*death, member(3), isolated, late, asks=[BEFORE, AFTER])
     assert one.left == 2
@@ -111,12 +105,12 @@ def test_a_host_that_is_cut_off_may_still_ask() -> None:
 def test_a_pause_of_redis_is_subtracted() -> None:
     about = {"kind": "pause redis", "target": "redis"}
     pause = [{"event": "fault", **about, "at": 12.5}, {"event": "over", **about, "at": 13.5}]
-    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), *pause, asks=[BEFORE, AFTER])
+    (one,) = found(kill("worker", 12.0, 1), gone(1, 12.1), *pause, asks=[BEFORE, AFTER])
     assert (one.seconds, one.raw_seconds) == (1.0, 2.0)
 
 
 def test_a_stop_counts_only_of_the_process_that_took_over() -> None:
-    notes = [kill("worker with a parent", 12.0, 1), gone(1, 12.1)]
+    notes = [kill("worker", 12.0, 1), gone(1, 12.1)]
     about = {"kind": "stop for 20 s", "target": "host-1"}
     for pid, seconds in ((2, 0.5), (3, 2.0)):
         stop = [{"event": "fault", **about, "pids": [pid], "at": 12.0}, {"event": "over", **about, "at": 13.5}]
@@ -125,7 +119,7 @@ def test_a_stop_counts_only_of_the_process_that_took_over() -> None:
 
 
 def test_the_start_of_a_killed_trainer_is_subtracted() -> None:
-    notes = [kill("worker with a parent", 12.0, 1), gone(1, 12.1)]
+    notes = [kill("worker", 12.0, 1), gone(1, 12.1)]
     for name, seconds in (("trainer-0", 0.5), ("trainer-1", 2.0)):
         ended = {"event": "ended", "name": name, "code": -9, "at": 11.5}
         (one,) = found(*notes, ended, asks=[BEFORE, AFTER], trainer=[{"event": "start", "at": 13.5}])
@@ -137,7 +131,7 @@ def test_the_start_of_a_killed_redis_is_subtracted() -> None:
         {"event": "ended", "name": "redis", "code": -9, "at": 12.5},
         {"event": "answers", "name": "redis", "at": 13.0},
     ]
-    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), *redis, asks=[BEFORE, AFTER])
+    (one,) = found(kill("worker", 12.0, 1), gone(1, 12.1), *redis, asks=[BEFORE, AFTER])
     assert one.seconds == 1.5
 
 
@@ -148,21 +142,21 @@ def test_the_start_of_a_killed_redis_is_subtracted() -> None:
 def test_a_link_that_is_held_is_subtracted_where_the_rollout_needs_it(target: str, seconds: float) -> None:
     about = {"kind": "hold", "target": target}
     hold = [{"event": "fault", **about, "at": 12.0}, {"event": "over", **about, "at": 13.5}]
-    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), *hold, asks=[BEFORE, AFTER])
+    (one,) = found(kill("worker", 12.0, 1), gone(1, 12.1), *hold, asks=[BEFORE, AFTER])
     assert one.seconds == seconds
 
 
 def test_attempts_that_asked_nothing_were_lost_too() -> None:
-    (one,) = found(kill("worker with a parent", 12.0, 1), gone(1, 12.1), asks=[BEFORE, Ask(20.0, 3, 2)])
+    (one,) = found(kill("worker", 12.0, 1), gone(1, 12.1), asks=[BEFORE, Ask(20.0, 3, 2)])
     assert one.kind == SEVERAL
 
 
 def test_trainers_that_refuse_measure_nothing() -> None:
-    assert not found(kill("bare worker", 12.0, 1), gone(1, 12.1), asks=[BEFORE, AFTER], manner=Manner.DEAF)
+    assert not found(kill("worker", 12.0, 1), gone(1, 12.1), asks=[BEFORE, AFTER], manner=Manner.DEAF)
 
 
 def test_suspects_have_company_where_calls_overlap_in_an_isolated_process() -> None:
-    campaign = [*HOSTS, member(1), member(5, isolated=True), kill("worker with a parent", 12.0, 1), gone(1, 12.1)]
+    campaign = [member(1), member(5, isolated=True), kill("worker", 12.0, 1), gone(1, 12.1)]
     manners = dict.fromkeys(("a", "b", "c"), Manner.STEADY)
     asks = {
         "a": [BEFORE, Ask(14.0, 2, 5, until=17.0)],

@@ -1,8 +1,7 @@
-"""`python -m rolloutpool_worker`: one worker process, until SIGTERM.
+"""`python -m rolloutpool_worker`: the parent of `--processes N` workers (one if not given), until SIGTERM.
 
-- With `--processes N` it is the parent of N such processes (`process.parent`). This is how workers are run.
-- The parent gives each of them `--worker-id` and `--supervisor`. Without these, a worker makes an id of its own, and no
-  process reports its end.
+- The parent (`process.parent`) starts this module once for each worker, with `--worker-id` and `--supervisor`. Every
+  worker has a parent, because without one nobody could tell its end from a lost connection.
 - A worker starts the same module with `--isolated PARENT_PID PARENT_ID` to try suspects (`process.trial`).
 - With `--fork-server` it imports everything and forks workers for a parent (`rolloutpool_common.process.fork_server`).
 """
@@ -36,7 +35,7 @@ def main() -> None:
     except SettingsInvalid as error:
         sys.exit(refuse_start("worker", error))
     settings.start_logging()
-    if options.processes is not None:
+    if options.worker_id is None:
         from rolloutpool_worker.process.parent import run_parent
 
         sys.exit(run_parent(settings, options.processes))
@@ -49,8 +48,7 @@ def main() -> None:
     from rolloutpool_worker.queue.app import CeleryWorker, load_plugins
     from rolloutpool_worker.rollout.services import WorkerIdentity
 
-    given = options.worker_id
-    identity = WorkerIdentity.new() if given is None else WorkerIdentity(given, options.supervisor)
+    identity = WorkerIdentity(options.worker_id, options.supervisor)
 
     # Until Celery installs its own handler, just before its consumer starts. Until then the worker is not announced.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -88,7 +86,9 @@ def _forked(inherited: int, parent: int) -> argparse.Namespace:
 
 def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rolloutpool_worker")
-    parser.add_argument("--processes", type=_positive, help="run so many workers, and start each again when it ends")
+    parser.add_argument(
+        "--processes", type=_positive, default=1, help="run so many workers, and start each again when it ends"
+    )
     # For processes that a parent or a worker starts, not for people.
     parser.add_argument("--isolated", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--worker-id", help=argparse.SUPPRESS)

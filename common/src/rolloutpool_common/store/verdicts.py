@@ -10,8 +10,9 @@ as well when the process is paused, starved, or keeps Python's lock. So a missin
    `CAREFUL_SECONDS` instead where it is likelier that the network failed than that the processes ended: where half of
    the workers (of three or more) went within one second, and where a worker had a supervisor that is gone too. A
    supervisor that is there would have reported an end. So its worker exists, cannot connect at the moment, and has as
-   long as in rule 1: for example, one that was stopped while Redis was started again. So has a worker without any
-   supervisor whose last beat is of the Redis before: its lifeline ended with that Redis, which proves nothing.
+   long as in rule 1: for example, one that was stopped while Redis was started again. So has a worker that has neither
+   beaten nor connected since Redis was started: its lifeline ended with the Redis before, which proves nothing, and its
+   host may be cut off.
 4. A worker that says that its lifeline cannot be seen (`lifeline.py`, step 4) has one witness. It is **silent** after
    `SILENT_SECONDS` without a new beat.
 
@@ -213,7 +214,7 @@ class Verdicts:
             return DeathCause.STALLED if still >= self._stalled_s else None
         if not seen.lifeline:
             return DeathCause.SILENT if still >= SILENT_SECONDS else None
-        if seen.supervised or (seen.restarted and seen.supervisor is None):
+        if seen.supervised or seen.restarted:
             return DeathCause.STALLED if still >= self._stalled_s else None
         assert watched.absent_since is not None
         grace = CAREFUL_SECONDS if watched.careful or seen.supervisor is not None else ABSENT_SECONDS

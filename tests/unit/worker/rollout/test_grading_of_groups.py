@@ -1,5 +1,6 @@
 """Graders of groups: held until the last rollout has ended or the deadline passes, then the grades of one call."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.trainer_script import Step, hang, say, status
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.store import Store
+from rolloutpool_common.store import Claim, Store, StoreUnavailable
 
 pytestmark = pytest.mark.usefixtures("log")
 
@@ -91,6 +92,34 @@ async def test_a_group_is_held_until_its_deadline_and_no_longer(
         assert failure_of(await inside.result(uid)) == (FailureKind.INFRA, Category.GROUP_GRADE_LATE)
     assert asked(log) == []
     assert await counts(store, uids[0]) == {"failed": 3}
+    await check_clean(store, uids)
+
+
+async def test_a_restart_of_redis_while_a_result_is_kept_does_not_shorten_the_deadline(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a campaign: the answer was lost as Redis ended, and the claims were verified before the next try."""
+    grading, tries = inside.services.store.grading, 0
+    keep = grading.begin
+
+    async def away_at_first(claim: Claim, result: RolloutResult, *, seconds: float, group: str | None) -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            for running in inside.services.claims.current():
+                await running.verify()
+            raise StoreUnavailable
+        return await keep(claim, result, seconds=seconds, group=group)
+
+    monkeypatch.setattr(grading, "begin", away_at_first)
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        uids = await submit_graded(inside, trainer, *[graded("ranks")] * 2, group="g")
+        assert [await inside.take(uid) for uid in uids] == ["grading", "grading"]
+        await asyncio.sleep(0.01)
+        assert await store.grading.end_late() == 0
+        assert await inside.take(uids[0]) == "completed"
+    assert tries == 3
+    assert [(await inside.result(uid)).reward for uid in uids] == [0.0, 1.0]
     await check_clean(store, uids)
 
 

@@ -59,7 +59,7 @@ class GradingStage:
         self._store = services.store.grading
         self._claim = claim
         self._kept: RolloutResult | None = None
-        """What this attempt has kept."""
+        """What this attempt has kept: None until Redis has said so."""
         self._due = time.monotonic() + claim.grade_due_in_s
         self._warnings: set[str] = set()
 
@@ -122,10 +122,11 @@ class GradingStage:
             ClaimLost: The rollout is no longer this worker's.
         """
         seconds = choice.deadline_seconds
-        self._kept = result
         answer = await self._retry(lambda: self._store.begin(self._claim, result, seconds=seconds, group=group))
         if not self._claim.grading:
             self._due = time.monotonic() + seconds
+        # Not before the deadline is known: `_verify` would keep it with one that has passed.
+        self._kept = result
         failpoints.hit("worker.kept_before_grade")
         if answer == "held":
             # It may have been the last of its group, which then waits in the outbox.
