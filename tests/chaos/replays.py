@@ -8,10 +8,9 @@ from tests.chaos.verdict import Verdict
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import TokenizerCache
-from rolloutpool_worker.agents.termination import TERMINATION
-from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.queue.app import load_plugins
 from rolloutpool_worker.replay.run import Replayer
-from rolloutpool_worker.tools import TOOLS
+from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["replay_completed"]
 
@@ -26,8 +25,8 @@ def replay_completed(folder: Path, verdict: Verdict) -> None:
         folder: With the campaign's logs.
         verdict: Of the same logs.
     """
-    for registry in (TOOLS, AGENTS, TERMINATION):
-        registry.load_entry_points()
+    # As a worker does: an engine's first prompt shows the tools, the calculator's too. No Redis is asked.
+    load_plugins(WorkerSettings(redis_url="redis://127.0.0.1"))
     asyncio.run(_replay(folder, verdict))
 
 
@@ -40,5 +39,6 @@ async def _replay(folder: Path, verdict: Verdict) -> None:
         report = await replayer.run(result, None if result.replay else TOKENIZER)
         verdict.replayed += 1
         if not report.same:
-            why = report.lacks or "; ".join(f"{d.what} at turn {d.turn}" for d in report.differences[:3])
+            found = [f"{d.what} at turn {d.turn}" for d in report.differences[:3]]
+            why = report.lacks or "; ".join([*found, *report.notes])
             verdict.not_reproduced.append(f"{result.uid} ({why})")
