@@ -9,6 +9,8 @@ rollout and the turn. Where the prompt already ends with the first ids of the tu
 where the ids are others, it fails the test. So a turn that was aborted comes out whole only if its ids were kept.
 
 The log-probability of an id follows from the id, so a list that is shifted by one is noticed.
+
+Where calls have to be in flight for a while, a `sampler` answers instead (`gradual_engine`).
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from aiohttp import web
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["Answer", "Asked", "ImitatedEngine", "Refusal", "logprob_of", "served"]
+__all__ = ["Answer", "Asked", "CallName", "ImitatedEngine", "Refusal", "Sampler", "logprob_of", "running", "served"]
 
 CONTEXT = 4096
 _NAME = re.compile(r"(.+)/(\d+)\.(\d+)\.(\d+)")
@@ -43,6 +45,24 @@ class Refusal(Exception):
         self.body = body
 
 
+@dataclass(frozen=True)
+class CallName:
+    """What the name of a request says."""
+
+    uid: str
+    turn: int
+    attempt: int
+    call: int
+    """Of the attempt, over all its turns."""
+
+    @classmethod
+    def read(cls, name: str) -> "CallName":
+        """Reads the name that a worker gives to a request."""
+        named = _NAME.fullmatch(name)
+        assert named is not None, f"a request is named by rollout, turn, attempt and call, not {name!r}"
+        return cls(named[1], *map(int, named.groups()[1:]))
+
+
 @dataclass
 class Asked:
     """One request, as it came."""
@@ -50,9 +70,16 @@ class Asked:
     path: str
     headers: dict[str, str]
     document: dict[str, Any]
+    port: int = 0
+    """The asker's."""
     reply: dict[str, Any] = field(default_factory=dict)
     """None of it where the request was refused."""
     status: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the request; empty where a refused one has none."""
+        return str(self.document.get("request_id") or self.document.get("rid") or "")
 
 
 @dataclass(frozen=True)
@@ -65,6 +92,10 @@ class Answer:
     logprobs: list[float]
 
 
+Sampler = Callable[[str, list[int], int], Awaitable[Answer]]
+"""Continues a prompt: name of the request, prompt, most ids."""
+
+
 class ImitatedEngine:
     """An engine's state, and all that it was asked."""
 
@@ -72,6 +103,8 @@ class ImitatedEngine:
         self.url = ""
         self.asked: list[Asked] = []
         """Requests for turns, in order."""
+        self.keeps_requests = True
+        """Whether `asked` is filled; a campaign's engine lives too long for that."""
         self.gets: list[str] = []
         """Paths of other requests."""
         self.context = CONTEXT
@@ -88,6 +121,10 @@ class ImitatedEngine:
         """Changes each right reply before it is sent."""
         self.before: Callable[[Asked], Awaitable[None]] | None = None
         """Runs before a request is answered."""
+        self.after: Callable[[Asked], None] | None = None
+        """Runs when it is known how a request is answered, before the answer is sent."""
+        self.sampler: Sampler | None = None
+        """Samples in the place of the answers."""
         self.refusals: list[Refusal] = []
         """The next requests are refused with these, one after the other."""
         self.finish: str | None = None
@@ -97,6 +134,11 @@ class ImitatedEngine:
         self._starts: dict[tuple[str, int], int] = {}
         self._aborts: list[int] = []
         self._updates: dict[int, str] = {}
+
+    @property
+    def close_id(self) -> int | None:
+        """The id that ends a turn."""
+        return self._tokenizer.close_id
 
     def _ids(self, answer: str | Sequence[int]) -> list[int]:
         if not isinstance(answer, str):
@@ -116,12 +158,15 @@ class ImitatedEngine:
         """Has the next call sampled by these weights from an index of its output on."""
         self._updates[index] = version
 
+    async def answer(self, name: str, prompt: list[int], most: int) -> Answer:
+        """Continues a prompt, in whatever way this engine samples."""
+        return self.sample(name, prompt, most) if self.sampler is None else await self.sampler(name, prompt, most)
+
     def sample(self, name: str, prompt: list[int], most: int) -> Answer:
         """Continues a prompt by at most so many ids."""
-        named = _NAME.fullmatch(name)
-        assert named is not None, f"a request is named by rollout, turn, attempt and call, not {name!r}"
-        turn = int(named[2])
-        start = self._starts.setdefault((named[1], turn), len(prompt))
+        named = CallName.read(name)
+        turn = named.turn
+        start = self._starts.setdefault((named.uid, turn), len(prompt))
         whole, done = self.ids_of(turn), prompt[start:]
         assert done == whole[: len(done)], "what was sampled before an abort is not what the next prompt ends with"
         rest = whole[len(done) :]
@@ -147,8 +192,9 @@ class ImitatedEngine:
 
 async def served(
     engine: ImitatedEngine,
-    routes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
+    routes: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]],
     gets: Mapping[str, Callable[[], Any]],
+    port: int = 0,
 ) -> web.AppRunner:
     """Starts a server; the caller ends it with `cleanup`.
 
@@ -156,13 +202,25 @@ async def served(
         engine: Whose state it shows.
         routes: What answers a request for a turn, by path; it may raise a `Refusal`.
         gets: What answers other requests, by path; None is 404.
+        port: Where it listens; 0 takes a free one.
     """
 
     async def post(request: web.Request) -> web.Response:
         asked = Asked(
-            request.path, {k.lower(): v for k, v in request.headers.items()}, orjson.loads(await request.read())
+            request.path,
+            {k.lower(): v for k, v in request.headers.items()},
+            orjson.loads(await request.read()),
+            request.get_extra_info("peername", ("", 0))[1],
         )
-        engine.asked.append(asked)
+        if engine.keeps_requests:
+            engine.asked.append(asked)
+        try:
+            return await answered(asked)
+        finally:
+            if engine.after is not None:
+                engine.after(asked)
+
+    async def answered(asked: Asked) -> web.Response:
         try:
             if engine.key is not None and asked.headers.get("authorization") != f"Bearer {engine.key}":
                 raise Refusal(401, {"error": "Unauthorized"})
@@ -170,7 +228,7 @@ async def served(
                 await engine.before(asked)
             if engine.refusals:
                 raise engine.refusals.pop(0)
-            asked.reply = routes[request.path](asked.document)
+            asked.reply = await routes[asked.path](asked.document)
             if engine.change is not None:
                 engine.change(asked.reply)
             asked.status = 200
@@ -192,7 +250,7 @@ async def served(
     # A test ends while calls hang on purpose; the default waits a minute for them.
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     host, port = runner.addresses[0][:2]
     engine.url = f"http://{host}:{port}"

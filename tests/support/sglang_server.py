@@ -12,7 +12,7 @@ from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, runnin
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["SglangServer", "sglang_server"]
+__all__ = ["SglangServer", "serve_sglang", "sglang_server"]
 
 GENERATE = "/generate"
 
@@ -63,7 +63,7 @@ class SglangServer(ImitatedEngine):
         # A paused SGLang answers nobody until it goes on.
         await self.paused.wait()
 
-    def generate(self, document: dict[str, Any]) -> dict[str, Any]:
+    async def generate(self, document: dict[str, Any]) -> dict[str, Any]:
         """Answers `/generate`."""
         try:
             body = _GenerateBody.model_validate(document)
@@ -83,7 +83,7 @@ class SglangServer(ImitatedEngine):
         if len(prompt) + sampling.max_new_tokens >= self.context:
             why = f"Requested token count exceeds the model's maximum context length of {self.context} tokens."
             raise Refusal(400, {"error": {"message": why}})
-        answer = self.sample(body.rid, prompt, sampling.max_new_tokens)
+        answer = await self.answer(body.rid, prompt, sampling.max_new_tokens)
         self.salts.append(body.cache_salt)
         seen = prompt if self.cuts_to is None else prompt[-self.cuts_to :]
         finish: dict[str, Any] = {"type": answer.finish}
@@ -132,6 +132,13 @@ class SglangServer(ImitatedEngine):
 async def sglang_server(tokenizer: ChatTokenizer, *answers: str | Sequence[int]) -> AsyncIterator[SglangServer]:
     """Serves a policy that says these things, turn by turn, until the block ends."""
     engine = SglangServer(tokenizer, answers)
-    gets = {"/v1/models": engine.models, "/model_info": engine.model_info}
-    async with running(served(engine, {GENERATE: engine.generate}, gets)):
+    async with serve_sglang(engine):
         yield engine
+
+
+@contextlib.asynccontextmanager
+async def serve_sglang(engine: SglangServer, port: int = 0) -> AsyncIterator[None]:
+    """Serves an engine until the block ends; at a free port where it is 0."""
+    gets = {"/v1/models": engine.models, "/model_info": engine.model_info}
+    async with running(served(engine, {GENERATE: engine.generate}, gets, port)):
+        yield

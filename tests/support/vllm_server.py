@@ -74,7 +74,7 @@ class VllmServer(ImitatedEngine):
         """Whether it was started with `--enable-scale-out`."""
         self.salts: list[str | None] = []
 
-    def generate(self, document: dict[str, Any]) -> dict[str, Any]:
+    async def generate(self, document: dict[str, Any]) -> dict[str, Any]:
         """Answers `/inference/v1/generate`."""
         if not self.scale_out:
             raise _refusal(403, "PermissionDeniedError", NOT_STARTED_FOR)
@@ -86,7 +86,7 @@ class VllmServer(ImitatedEngine):
                 f"The prompt (length {len(body.token_ids)}) is longer than the maximum model length of {self.context}."
             )
             raise _refusal(400, "BadRequestError", why)
-        answer = self._sample(body.request_id, body.token_ids, sampling.max_tokens, body.cache_salt)
+        answer = await self._sample(body.request_id, body.token_ids, sampling.max_tokens, body.cache_salt)
         return {
             "output_mode": "tokens",
             "request_id": f"generate-tokens-{body.request_id}",
@@ -113,7 +113,7 @@ class VllmServer(ImitatedEngine):
             ],
         }
 
-    def complete(self, document: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, document: dict[str, Any]) -> dict[str, Any]:
         """Answers `/v1/completions`."""
         body = self._checked(_CompletionsBody, document)
         if len(body.prompt) + body.max_tokens > self.context:
@@ -124,7 +124,7 @@ class VllmServer(ImitatedEngine):
                 f"{len(body.prompt)} input tokens.",
                 "input_tokens",
             )
-        answer = self._sample(body.request_id, body.prompt, body.max_tokens, body.cache_salt)
+        answer = await self._sample(body.request_id, body.prompt, body.max_tokens, body.cache_salt)
         text = self._tokenizer.decode(answer.ids)
         return {
             "id": f"cmpl-{body.request_id}",
@@ -162,11 +162,11 @@ class VllmServer(ImitatedEngine):
             raise _refusal(404, "NotFoundError", f"The model `{body.model}` does not exist.", "model")
         return body
 
-    def _sample(self, name: str, prompt: list[int], most: int, salt: str | None) -> Answer:
+    async def _sample(self, name: str, prompt: list[int], most: int, salt: str | None) -> Answer:
         if not self.paused.is_set():
             raise _refusal(503, "ServiceUnavailableError", "The engine is paused.")
         self.salts.append(salt)
-        return self.sample(name, prompt, most)
+        return await self.answer(name, prompt, most)
 
     def models(self) -> Any:
         """Answers `/v1/models`."""
@@ -196,8 +196,8 @@ async def vllm_server(tokenizer: ChatTokenizer, *answers: str | Sequence[int]) -
 
 
 @contextlib.asynccontextmanager
-async def serve_vllm(engine: VllmServer) -> AsyncIterator[None]:
-    """Serves an engine until the block ends."""
+async def serve_vllm(engine: VllmServer, port: int = 0) -> AsyncIterator[None]:
+    """Serves an engine until the block ends; at a free port where it is 0."""
     routes = {GENERATE: engine.generate, COMPLETIONS: engine.complete}
-    async with running(served(engine, routes, {"/v1/models": engine.models, "/weight_info": engine.weights})):
+    async with running(served(engine, routes, {"/v1/models": engine.models, "/weight_info": engine.weights}, port)):
         yield
