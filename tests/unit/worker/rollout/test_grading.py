@@ -22,6 +22,7 @@ from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
 from rolloutpool_common.store import keys as store_keys
+from rolloutpool_worker.graders import GraderBusy
 
 ROOT = Path(__file__).parents[4]
 
@@ -95,6 +96,29 @@ async def test_a_grader_that_fails_is_asked_again_and_nothing_is_sampled_again(
     result = await inside.result(uid)
     assert result.grade is not None
     assert (result.reward, result.grade.tries, len(asked(log))) == (0.5, 3, 3)
+    await check_clean(store, [uid])
+
+
+async def test_a_grader_that_is_busy_for_long_is_asked_later_and_that_is_no_try(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(*_: object, **__: object) -> None:
+        raise GraderBusy
+
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        (uid,) = await submit_graded(inside, trainer, graded("returns", "a number", retries=0))
+        with monkeypatch.context() as patch:
+            patch.setattr(inside.services.graders, "ask", busy)
+            assert await inside.take(uid) == "deferred"
+        assert (await view(store, uid)).status is RolloutStatus.GRADING
+        history = await store.histories.read(uid, OWNER)
+        assert history is not None
+        assert (history.attempts[0].reason, history.attempts[0].delay_ms) == ("capacity", 10_000)
+        assert await inside.take(uid) == "completed"
+        assert len(trainer.of(uid)) == 1
+    result = await inside.result(uid)
+    assert result.grade is not None
+    assert (result.reward, result.grade.tries) == (0.5, 1)
     await check_clean(store, [uid])
 
 

@@ -8,7 +8,7 @@ When they are asked, again and by whom, is decided by `rollout.grading`.
 """
 
 from rolloutpool_common.protocol.grading import Grade
-from rolloutpool_worker.graders.base import GRADERS, Grader, GraderAgain, HeldForGroup, grader
+from rolloutpool_worker.graders.base import GRADERS, Grader, GraderAgain, GraderBusy, HeldForGroup, grader
 from rolloutpool_worker.graders.host import GraderHost
 
-__all__ = ["GRADERS", "Grade", "Grader", "GraderAgain", "GraderHost", "HeldForGroup", "grader"]
+__all__ = ["GRADERS", "Grade", "Grader", "GraderAgain", "GraderBusy", "GraderHost", "HeldForGroup", "grader"]

@@ -45,7 +45,7 @@ from rolloutpool_worker.graders.grades import checked_grades, write_grades, writ
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.tools import Isolated, Tool
 
-__all__ = ["GRADERS", "Grader", "GraderAgain", "HeldForGroup", "grader"]
+__all__ = ["GRADERS", "Grader", "GraderAgain", "GraderBusy", "HeldForGroup", "grader"]
 
 
 class GraderAgain(RolloutPoolError):
@@ -55,6 +55,10 @@ class GraderAgain(RolloutPoolError):
         """`delay_s` is the time until then."""
         super().__init__(message)
         self.delay_s = delay_s
+
+
+class GraderBusy(RolloutPoolError):
+    """The grader's child processes have been busy for long; the rollout waits in the queue, and is no try."""
 
 
 class HeldForGroup(RolloutPoolError):

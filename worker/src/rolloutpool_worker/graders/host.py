@@ -1,7 +1,8 @@
 """Asks graders, so that none of them harms the worker or the rollouts beside it.
 
 1. A grader that is declared isolated, or is no `async` function, is asked in a child process, by the same machinery as
-   isolated tools. Each grader has `places` children of its own, so one that hangs keeps no other one waiting.
+   isolated tools. Each grader has `places` children of its own, so one that hangs keeps no other one waiting. Who has
+   no place for as long as one answer may take leaves (`GraderBusy`), because waiting costs a slot of the worker.
 2. Another one is a task on the event loop, watched as tools are (`tools.watch`). When its time is over the task is
    cancelled and left alone, so that nothing waits for one that does not obey.
 3. Whatever goes wrong is a `GraderFault`. What a plug-in's error says stays in the log: it could quote the rollout.
@@ -15,10 +16,10 @@ from typing import Any
 from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault
 from rolloutpool_common.protocol.grading import Grade
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_worker.graders.base import Grader
+from rolloutpool_worker.graders.base import Grader, GraderBusy
 from rolloutpool_worker.graders.grades import answer_bytes, read_answer
 from rolloutpool_worker.tools import IsolatedTools, ToolContext, ToolWatch
-from rolloutpool_worker.tools.isolated import IsolatedEnd
+from rolloutpool_worker.tools.isolated import IsolatedEnd, NoPlace
 
 __all__ = ["GraderHost"]
 
@@ -43,7 +44,14 @@ class GraderHost:
         self._tasks: set[asyncio.Task[list[Grade]]] = set()
 
     async def ask(
-        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, *, left_s: float, warnings: set[str]
+        self,
+        grader: Grader,
+        rollouts: Sequence[RolloutResult],
+        options: Any,
+        *,
+        left_s: float,
+        warnings: set[str],
+        insists: bool = False,
     ) -> list[Grade]:
         """Asks a grader once.
 
@@ -53,18 +61,20 @@ class GraderHost:
             options: As the rollout gives them.
             left_s: Seconds until its deadline.
             warnings: Gets what is to be said in the result: that it blocked the event loop, for instance.
+            insists: Whether to wait for a place until the deadline.
 
         Returns:
             A grade for each rollout.
 
         Raises:
+            GraderBusy: There was no place for long, so it was not asked.
             GradeLate: Its deadline has passed meanwhile.
             RolloutError: It failed otherwise.
         """
         try:
             async with asyncio.timeout(left_s) as deadline:
                 if grader.isolated is not None:
-                    return await self._in_child(grader, rollouts, options)
+                    return await self._in_child(grader, rollouts, options, None if insists else self._seconds)
                 return await self._on_loop(grader, rollouts, options, warnings)
         except TimeoutError:
             if deadline.expired():
@@ -77,7 +87,9 @@ class GraderHost:
             task.cancel()
         await asyncio.gather(*(isolated.close() for isolated in self._isolated.values()))
 
-    async def _in_child(self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any) -> list[Grade]:
+    async def _in_child(
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, place_s: float | None
+    ) -> list[Grade]:
         isolated = self._isolated.get(grader.name)
         if isolated is None:
             isolated = self._isolated[grader.name] = IsolatedTools(self._places)
@@ -90,7 +102,10 @@ class GraderHost:
                 {"rollouts": rollouts, "options": options},
                 seconds=self._seconds,
                 result_bytes=answer_bytes(rollouts),
+                place_seconds=place_s,
             )
+        except NoPlace:
+            raise GraderBusy from None
         except IsolatedEnd as end:
             raise GraderFault(f"grader {grader.name}: {end.why}") from None
         except OSError as error:

@@ -157,7 +157,8 @@ class _Regrading:
         if grader is None:
             raise GraderFault(f"no grader {self._job.grader.name!r} on this worker; it has {GRADERS.names()}")
         left = due - time.monotonic()
-        return await self._services.graders.ask(grader, results, self._job.grader.options, left_s=left, warnings=set())
+        options = self._job.grader.options
+        return await self._services.graders.ask(grader, results, options, left_s=left, warnings=set(), insists=True)
 
     async def _annotate(self, begin: int, graded: dict[int, Grade]) -> bool:
         """Adds the grades of a slice; False where the annotations of the batch would take too much."""

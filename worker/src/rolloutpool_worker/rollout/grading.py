@@ -5,7 +5,8 @@
 2. A grader of groups: the rollout is held until its group can be graded (`HeldForGroup`). The claim on the member that
    leads then stands for all of them.
 3. The grader is asked, within its deadline. Where it fails for reasons of its own, the rollout goes back to the queue
-   and it is asked again after 1, 2, 4 … seconds (`GraderAgain`), by another worker perhaps.
+   and it is asked again after 1, 2, 4 … seconds (`GraderAgain`), by another worker perhaps. Where its processes are
+   busy for long, the rollout goes back too, and it was no try (`GraderBusy`).
 4. The grade goes into the result. If there is none, the result says why (`failure`) and has no reward: never 0. What
    was sampled is delivered in any case.
 
@@ -29,7 +30,7 @@ from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_common.store.outside_ends import without_grade
 from rolloutpool_worker.conversation.store_retry import retry_store
-from rolloutpool_worker.graders import GRADERS, Grader, GraderAgain, HeldForGroup
+from rolloutpool_worker.graders import GRADERS, Grader, GraderAgain, GraderBusy, HeldForGroup
 from rolloutpool_worker.rollout.attempt_log import log_end
 from rolloutpool_worker.rollout.services import Services
 
@@ -79,7 +80,7 @@ class GradingStage:
         try:
             with self._services.claims.running(self._claim, self._verify):
                 return await self._graded(ending if isinstance(ending, RolloutResult) else None)
-        except (GraderAgain, HeldForGroup, ClaimLost, StoreError, asyncio.CancelledError) as error:
+        except (GraderAgain, GraderBusy, HeldForGroup, ClaimLost, StoreError, asyncio.CancelledError) as error:
             return error
 
     async def _graded(self, complete: RolloutResult | None) -> RolloutResult:

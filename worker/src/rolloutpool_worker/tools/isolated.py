@@ -35,7 +35,7 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolContext, timed_out
 from rolloutpool_worker.tools.child import EXIT_MEMORY, ToolAddress, ToolCallRequest, ToolReply, serve_calls
 
-__all__ = ["IDLE_SECONDS", "IsolatedEnd", "IsolatedTools"]
+__all__ = ["IDLE_SECONDS", "IsolatedEnd", "IsolatedTools", "NoPlace"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -54,6 +54,10 @@ class IsolatedEnd(RolloutPoolError):
         """`message` is what a policy reads of it, and `why` what happened, where that is not for the policy."""
         super().__init__(message)
         self.why = message.removeprefix("Error: ") if why is None else why
+
+
+class NoPlace(RolloutPoolError):
+    """All child processes are busy, and have been for as long as the caller waits."""
 
 
 class _Child:
@@ -153,45 +157,71 @@ class IsolatedTools:
         return FAILED if reply.raised is not None else reply.text
 
     async def reply(
-        self, tool: Tool, context: ToolContext, arguments: Any, *, seconds: float, result_bytes: int
+        self,
+        tool: Tool,
+        context: ToolContext,
+        arguments: Any,
+        *,
+        seconds: float,
+        result_bytes: int,
+        place_seconds: float | None = None,
     ) -> ToolReply:
         """As `call`, for those who must tell a result from a failure.
+
+        Args:
+            tool: As for `call`.
+            context: As for `call`.
+            arguments: As for `call`.
+            seconds: As for `call`.
+            result_bytes: As for `call`.
+            place_seconds: Longest wait for a place; None waits for ever.
 
         Returns:
             What the child says.
 
         Raises:
             IsolatedEnd: It says nothing: it could not start, took too long, or has ended.
+            NoPlace: There was no place in time, so nothing was called.
         """
+        try:
+            async with asyncio.timeout(place_seconds):
+                await self._places.acquire()
+        except TimeoutError:
+            raise NoPlace from None
+        try:
+            return await self._reply(tool, context, arguments, seconds, result_bytes)
+        finally:
+            self._places.release()
+
+    async def _reply(
+        self, tool: Tool, context: ToolContext, arguments: Any, seconds: float, result_bytes: int
+    ) -> ToolReply:
         isolated = tool.isolated
         assert isolated is not None
         seconds = min(seconds, isolated.seconds or seconds)
         request = ToolCallRequest(tool.name, context, arguments, result_bytes)
-        async with self._places:
-            child = await self._take(tool, isolated)
-            reply: ToolReply | None = None
-            try:
-                if not child.ready:
-                    refused = await self._wait(START_SECONDS, lambda: child.exchange(None))
-                    if refused.text:
-                        _log.error("isolated tool %s: %s", tool.name, refused.text)
-                        raise IsolatedEnd(FAILED, refused.text)
-                    child.ready = True
-                reply = await self._wait(seconds, lambda: child.exchange(request))
-                return reply
-            except TimeoutError:
-                limit = seconds if child.ready else START_SECONDS
-                log_event(
-                    _log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s"
-                )
-                raise IsolatedEnd(timed_out(limit)) from None
-            except (EOFError, OSError):
-                raise IsolatedEnd(_end_of(child, await self._end(child), context)) from None
-            finally:
-                if reply is None or reply.worn or child.ending is not None:
-                    await self._end(child)
-                else:
-                    self._rest(child)
+        child = await self._take(tool, isolated)
+        reply: ToolReply | None = None
+        try:
+            if not child.ready:
+                refused = await self._wait(START_SECONDS, lambda: child.exchange(None))
+                if refused.text:
+                    _log.error("isolated tool %s: %s", tool.name, refused.text)
+                    raise IsolatedEnd(FAILED, refused.text)
+                child.ready = True
+            reply = await self._wait(seconds, lambda: child.exchange(request))
+            return reply
+        except TimeoutError:
+            limit = seconds if child.ready else START_SECONDS
+            log_event(_log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s")
+            raise IsolatedEnd(timed_out(limit)) from None
+        except (EOFError, OSError):
+            raise IsolatedEnd(_end_of(child, await self._end(child), context)) from None
+        finally:
+            if reply is None or reply.worn or child.ending is not None:
+                await self._end(child)
+            else:
+                self._rest(child)
 
     async def close(self) -> None:
         """Ends all children, and returns when the system has forgotten them."""
