@@ -8,6 +8,7 @@ Its counter belongs to the session of the MCP connection. It can be slow, huge, 
 import asyncio
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 
 __all__ = ["make_server"]
@@ -58,9 +59,24 @@ def make_server() -> Any:
         """Ends its process."""
         os._exit(3)
 
-    for tool in (add, who, boom, sleep, huge, die):
-        server.tool(annotations=annotations(**hints) if tool is who else None)(tool)
+    async def mark(word: str, seconds: float) -> str:
+        """Has an effect, and answers later."""
+        _note(word)
+        await asyncio.sleep(seconds)
+        return word
+
+    async def look(word: str, seconds: float) -> str:
+        """The same, and says that calling it twice does no harm."""
+        return await mark(word, seconds)
+
+    for tool in (add, who, boom, sleep, huge, die, mark, look):
+        server.tool(annotations=annotations(**hints) if tool in (who, look) else None)(tool)
     return server
+
+
+def _note(word: str) -> None:
+    with Path(os.environ["MCP_LOG"]).open("a") as log:
+        log.write(f"{word}\n")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.environments.mcp_server import make_server
 
-from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.environments.tool_servers import ToolServers
 
 pytestmark = [
     pytest.mark.skipif(find_spec("mcp") is None, reason="needs the MCP SDK: make test-environments"),
@@ -25,7 +26,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "tests/environments/mcp_server.py")]
-TOOLS = ["add", "who", "boom", "sleep", "huge", "die"]
+TOOLS = ["add", "who", "boom", "sleep", "huge", "die", "mark", "look"]
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +138,17 @@ async def test_a_host_that_may_not_be_called_is_not_called(url: str) -> None:
         with pytest.raises(EnvironmentFault, match="TargetRefused"):
             await made.open(None, None, "b-0", 1)
     await made.aclose()
+
+
+async def test_a_tool_server_at_an_address_that_is_not_allowed_is_refused_when_it_is_connected_to(url: str) -> None:
+    """Its name is allowed, and leads to a private address."""
+    servers = ToolServers(Targets.parse("localhost"))
+    async with asyncio.timeout(30):
+        with pytest.raises(TargetRefused, match="tool_server_url: localhost resolves to an address that may not be"):
+            await servers.open(url.replace("127.0.0.1", "localhost"), None, "b-0", 1)
+    await servers.aclose()
+    allowed = ToolServers(Targets.loopback())
+    opened = await allowed.open(url, None, "b-0", 1)
+    assert (await allowed.call(opened.session, "add", {"n": 1})).content == "counter 1"
+    await allowed.close(opened.session)
+    await allowed.aclose()

@@ -10,7 +10,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,13 @@ class ForgetfulGame(GuessingGame):
         return opened
 
 
+class OnceGame(GuessingGame):
+    """Has no state, and a tool that must not be called twice."""
+
+    async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+        return replace(await super().open(task, seed, rollout_uid, attempt), once=frozenset({"guess"}))
+
+
 def _note(*words: object) -> None:
     if path := os.environ.get("GAME_LOG"):
         # One write, which other processes' writes cannot divide.
@@ -183,5 +190,6 @@ def still_open(log: Path, uid: str, attempt: int) -> int:
 
 for _crash in CrashEffect:
     ENVIRONMENTS.register(f"game_{_crash}", GuessingGame(_crash))
+ENVIRONMENTS.register("game_once", OnceGame(CrashEffect.STATELESS))
 ENVIRONMENTS.register("text_game", TextGame())
 ENVIRONMENTS.register("forgetful_game", ForgetfulGame())

@@ -56,6 +56,8 @@ class ResourcesServer:
     """Requests by path."""
     verified: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of `/verify`."""
+    seeded: dict[str, Any] = field(default_factory=dict)
+    """What `/seed_session` returns, besides its cookie."""
     manners: dict[str, str] = field(default_factory=dict)
     """By path: `hang`, `huge`, `500`, `503`, `302`, `garbage`."""
 
@@ -98,7 +100,7 @@ class ResourcesServer:
             return PlainTextResponse("full", 503)
         cookie = secrets.token_hex(8)
         self.sessions[cookie] = _GameState(uid, attempt, random.Random(document.get("seed")).randint(1, 100))
-        response = JSONResponse({})
+        response = JSONResponse(self.seeded)
         response.set_cookie("session", cookie, httponly=True)
         return response
 

@@ -33,6 +33,8 @@ class Restrictions:
     """Whether there are keys to encrypt callers' secrets with."""
     max_messages: int
     """Messages that a rollout may begin with."""
+    tool_servers: bool = False
+    """Whether protocol v1's `tool_server_url` is called."""
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Restrictions":
@@ -41,6 +43,7 @@ class Restrictions:
             targets=settings.targets,
             keeps_secrets=settings.secrets_file is not None,
             max_messages=settings.max_messages,
+            tool_servers=settings.v1_tool_servers,
         )
 
     def checks(self, trainer: TrainerUrls | TrainerPorts | None) -> list[Check]:
@@ -53,9 +56,15 @@ class Restrictions:
         return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self)]
 
     def check_v1(self, request: RolloutRequest) -> Iterator[tuple[str, str]]:
-        """Yields field and fault of what a `POST /rollout` breaks. `tool_server_url` is never called, so it is free."""
+        """Yields field and fault of what a `POST /rollout` breaks."""
         if verdict := self.targets.refuse_url(request.server_url):
             yield "server_url", verdict
+        # Where it is not called, it may be anything.
+        if self.tool_servers and request.tool_server_url:
+            if not _is_url(request.tool_server_url):
+                yield "tool_server_url", "must be an HTTP/HTTPS URL with a host"
+            elif verdict := self.targets.refuse_url(request.tool_server_url):
+                yield "tool_server_url", verdict
         if request.callback_api_key and not self.keeps_secrets:
             yield "callback_api_key", _UNKEPT
         if fault := self.refuse_messages(request.messages):

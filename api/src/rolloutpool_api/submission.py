@@ -21,6 +21,7 @@ from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import CheckedBatch, canonical, check_batch
 from rolloutpool_common.protocol.batch import BatchRequest, Priority, RolloutItem
 from rolloutpool_common.protocol.endpoint import EndpointOptions
+from rolloutpool_common.protocol.environments import TOOL_SERVER
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.protocol.options import OnAmbiguousTurn
 from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
@@ -36,20 +37,25 @@ LONGEST_DEADLINE = 604_800.0
 _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_seconds"})
 
 
-def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBatch:
+def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float, calls_tool_servers: bool = False) -> NewBatch:
     """Makes a batch of one from protocol v1's request.
 
     Args:
         request: Validated.
         owner: The name of the key that submits it.
         deadline_s: Seconds from its commit after which it expires.
+        calls_tool_servers: Whether the operator has `tool_server_url` called.
 
     Raises:
         TypeError: The request holds an integer beyond 64 bits.
     """
-    # With the defaults filled in, so that a body that spells one out is the same request. `tool_server_url` is never
-    # called, so it makes no difference either.
+    # With the defaults filled in, so that a body that spells one out is the same request. A `tool_server_url` that is
+    # not called makes no difference either.
     fields = request.model_dump(exclude={"tool_server_url"})
+    spec = {**fields, "v1": True}
+    if calls_tool_servers and request.tool_server_url:
+        fields["tool_server_url"] = request.tool_server_url
+        spec["environment"] = {"name": TOOL_SERVER, "task": request.tool_server_url}
     return NewBatch(
         batch_id=new_batch_id(),
         owner=owner,
@@ -57,7 +63,7 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float) -> NewBat
         rollouts=[
             NewRollout(
                 rollout_id=request.rollout_id,
-                overrides=orjson.dumps({**fields, "v1": True}),
+                overrides=orjson.dumps(spec),
                 deadline_s=deadline_s,
             )
         ],

@@ -98,7 +98,13 @@ async def answer_ticket(services: ApiServices, ticket: V1Ticket) -> Response:
 
 
 def _plan(services: ApiServices, request: RolloutRequest, owner: str) -> NewBatch:
-    return plan_v1(request, owner=owner, deadline_s=services.settings.rollout_timeout_seconds)
+    settings = services.settings
+    return plan_v1(
+        request,
+        owner=owner,
+        deadline_s=settings.rollout_timeout_seconds,
+        calls_tool_servers=settings.v1_tool_servers,
+    )
 
 
 async def _submit(services: ApiServices, request: RolloutRequest, new: NewBatch) -> V1Ticket:

@@ -1,5 +1,6 @@
 """What this pool does not take is refused with the place where it stands."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,3 +108,27 @@ def test_v1_by_the_same_rules() -> None:
         "callback_api_key",
         "messages",
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        (None, ""),
+        ("", ""),
+        ("http://good/mcp", ""),
+        ("http://10.0.0.1:8081/mcp", ""),
+        ("http://10.0.0.1:9/mcp", "in no network of ROLLOUTPOOL_ALLOWED_TARGETS"),
+        ("http://bad/mcp", "bad:80 is not in ROLLOUTPOOL_ALLOWED_TARGETS"),
+        ("http://169.254.169.254/", "is never called"),
+        ("http://user:key@good/", "must not hold user and password"),
+        ("file:///etc/passwd", "must be an HTTP/HTTPS URL with a host"),
+        ("http://", "must be an HTTP/HTTPS URL with a host"),
+        ("nonsense", "must be an HTTP/HTTPS URL with a host"),
+    ],
+)
+def test_a_tool_server_that_is_called_is_a_target_too(url: str | None, fault: str) -> None:
+    fields = {"rollout_id": "r", "server_url": "http://good", "messages": [MESSAGE], "sampling_params": {}}
+    request = RolloutRequest.model_validate({**fields, "tokenizer_name": "t", "tool_server_url": url})
+    found = dict(replace(RULES, tool_servers=True).check_v1(request))
+    assert (fault in found["tool_server_url"]) if fault else found == {}
+    assert dict(RULES.check_v1(request)) == {}

@@ -147,3 +147,20 @@ def test_defaults_may_name_a_protocol_for_endpoints_that_are_not_the_trainers() 
     specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
     assert [(s.protocol, s.logprobs_mode) for s in specs] == [("vllm", "raw"), ("sglang", "raw")]
     assert [s.may_repeat for s in specs] == [True, True]
+
+
+def test_a_tool_server_counts_only_where_it_is_called() -> None:
+    def planned(url: str | None, *, called: bool) -> tuple[str, Any]:
+        fields = {"rollout_id": "x", "server_url": "http://t", "tokenizer_name": "t", "sampling_params": {}}
+        request = RolloutRequest.model_validate({**fields, **rollout(), "tool_server_url": url})
+        new = plan_v1(request, owner="s", deadline_s=600, calls_tool_servers=called)
+        spec = orjson.loads(new.rollouts[0].overrides)
+        assert "tool_server_url" not in spec
+        return str(new.digest), spec.get("environment")
+
+    plain = planned(None, called=False)
+    assert plain[1] is None
+    assert plain == planned("http://tools", called=False) == planned(None, called=True) == planned("", called=True)
+    digest, environment = planned("http://tools", called=True)
+    assert environment == {"name": "tool_server_url", "task": "http://tools"}
+    assert len({digest, plain[0], planned("http://others", called=True)[0]}) == 3

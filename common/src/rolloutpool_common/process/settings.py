@@ -110,6 +110,8 @@ class ActorSettings(ProcessSettings):
     """Hosts that the pool may be made to call, see `rolloutpool_common.security.targets`."""
     secrets_file: Path | None = None
     """Keys that encrypt callers' secrets in Redis; API and workers need the same."""
+    v1_tool_servers: bool = False
+    """Whether protocol v1's `tool_server_url` is called, as an MCP server; API and workers need the same."""
     token_pieces_mb: int = Field(default=16, ge=0, le=4096)
     """Memory in Redis for the vocabularies by which people read tokens; API and workers need the same. 0 keeps none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,7 +6,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
-__all__ = ["CrashEffect", "EnvironmentChoice", "EnvironmentFacts", "EnvironmentReport", "EnvironmentStep"]
+__all__ = [
+    "TOOL_SERVER",
+    "CrashEffect",
+    "EnvironmentChoice",
+    "EnvironmentFacts",
+    "EnvironmentReport",
+    "EnvironmentStep",
+]
+
+TOOL_SERVER = "tool_server_url"
+"""The environment of a protocol v1 rollout whose tool server is called; its task is the URL. No batch can name it."""
 
 
 class CrashEffect(StrEnum):

@@ -1,6 +1,7 @@
 """Commands against a scripted API: what they send, what they print, and how they fail."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,6 +318,17 @@ def test_an_actor_alone_needs_a_redis(command: str) -> None:
     done = run(command)
     assert done.exit_code == 2
     assert "--redis" in done.stderr
+
+
+def test_workers_are_told_the_file_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, arguments: became.append(arguments))
+    for name in ("ROLLOUTPOOL_REDIS_URL", "ROLLOUTPOOL_ENVIRONMENTS_FILE"):
+        # What the command sets goes with the test.
+        monkeypatch.setenv(name, "")
+    run("worker", "--redis", "redis://h:1/0", "--environments", "there.toml", "--processes", "2")
+    assert became[0][1:] == ["-m", "rolloutpool_worker", "--processes", "2"]
+    assert os.environ["ROLLOUTPOOL_ENVIRONMENTS_FILE"] == "there.toml"
 
 
 def test_workers_shows_all_of_them_and_those_without_work_too(pool: StubPool) -> None:

@@ -6,7 +6,7 @@ import logging
 import pytest
 from tests.support.games import GuessingGame
 
-from rolloutpool_worker.environments import EnvironmentHost
+from rolloutpool_worker.environments import EnvironmentFull, EnvironmentHost
 from rolloutpool_worker.environments import host as host_module
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
 from rolloutpool_worker.environments.host import SessionTicket, close_environments
@@ -46,6 +46,17 @@ async def test_leaving_twice_gives_one_place_back() -> None:
     await host.enter("narrow", narrow, "b", 1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(host.enter("narrow", narrow, "c", 1), 0.05)
+
+
+async def test_who_has_waited_long_for_a_place_leaves() -> None:
+    """It has a slot of the worker, which others need."""
+    host, narrow = EnvironmentHost(seconds=0.05, result_bytes=1000), GuessingGame(places=1)
+    first = await host.enter("narrow", narrow, "a", 1)
+    with pytest.raises(EnvironmentFull, match="all 1 places of this worker are taken"):
+        await host.enter("narrow", narrow, "b", 1)
+    assert len(host) == 1
+    await host.leave(first)
+    await asyncio.wait_for(host.enter("narrow", narrow, "b", 1), 1)
 
 
 @pytest.mark.parametrize("attempts", [(1, 2), (2, 1)])

@@ -183,6 +183,19 @@ async def test_a_row_may_have_no_tools_and_no_seed() -> None:
         await environment.aclose()
 
 
+async def test_no_address_that_a_seed_returns_is_called() -> None:
+    elsewhere = ResourcesServer()
+    with serve_callback(elsewhere.app, [0]) as other:
+        mcp = {"server_name": "x", "url_path": f"{other.url}/mcp", "transport": "http", "headers": {"Host": "x"}}
+        server = ResourcesServer(seeded={"mcp": mcp, "url": other.url, "location": f"{other.url}/guess"})
+        with served(server) as environment:
+            opened = await environment.open(ROW, SEED, "b-0", 1)
+            await environment.call(opened.session, "guess", {"number": 1})
+            await environment.close(opened.session)
+            await environment.aclose()
+    assert (server.seen["guess"], elsewhere.seen.total()) == (1, 0)
+
+
 async def test_the_address_is_checked_again_when_it_is_connected_to() -> None:
     environment = HttpEnvironment("guess", HttpServer(url="http://169.254.169.254"), Targets.loopback())
     with pytest.raises(TargetRefused):

@@ -1,75 +1,23 @@
 """MCP servers as environments: the operator's entry, at most one call, and what is told to a server."""
 
-import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+import asyncio
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.support.fake_mcp import FakeMcp, fake_mcp
 from tests.support.games import GUESS
 
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments import mcp_sdk
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
-from rolloutpool_worker.environments.mcp_sdk import McpTool, McpToolAnswer
 from rolloutpool_worker.plugins import PluginBroken
 
 
-@dataclass
-class FakeServer:
-    """Stands in for the SDK and a server; counts connections and calls."""
-
-    repeatable: bool = False
-    fails: list[Exception] = field(default_factory=list)
-    """What the next calls raise."""
-    refuses: list[Exception] = field(default_factory=list)
-    """What the next connections raise."""
-    is_error: bool = False
-    opened: int = 0
-    closed: int = 0
-    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    told: list[Any] = field(default_factory=list)
-    """Headers, or the environment of a command."""
-
-    @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator["FakeServer"]:
-        if self.refuses:
-            raise self.refuses.pop(0)
-        self.opened += 1
-        try:
-            yield self
-        finally:
-            self.closed += 1
-
-    async def tools(self) -> list[McpTool]:
-        return [McpTool(GUESS, self.repeatable)]
-
-    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
-        self.calls.append((name, arguments))
-        if self.fails:
-            raise self.fails.pop(0)
-        return McpToolAnswer(f"answer {len(self.calls)}", self.is_error)
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    fake = FakeServer()
-
-    def http(url: str, headers: dict[str, str], transport: Any, *, sessions: bool) -> Any:
-        fake.told.append((url, headers, sessions))
-        return fake.connect
-
-    def stdio(command: str, arguments: list[str], env: dict[str, str], *, sessions: bool) -> Any:
-        fake.told.append((command, arguments, env, sessions))
-        return fake.connect
-
-    monkeypatch.setattr(mcp_sdk, "check_installed", lambda: None)
-    monkeypatch.setattr(mcp_sdk, "http_client", http)
-    monkeypatch.setattr(mcp_sdk, "stdio_client", stdio)
-    return fake
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcp:
+    return fake_mcp(monkeypatch)
 
 
 def environment(crash: str = "restartable", **entry: Any) -> McpEnvironment:
@@ -77,7 +25,7 @@ def environment(crash: str = "restartable", **entry: Any) -> McpEnvironment:
     return McpEnvironment("tools", McpServer.model_validate({"crash": crash, **entry}), Targets.loopback())
 
 
-async def test_a_session_is_opened_called_and_closed(server: FakeServer) -> None:
+async def test_a_session_is_opened_called_and_closed(server: FakeMcp) -> None:
     there = environment()
     opened = await there.open(None, None, "b-0", 3)
     assert list(opened.tools) == [GUESS]
@@ -92,7 +40,7 @@ async def test_a_session_is_opened_called_and_closed(server: FakeServer) -> None
     assert server.told == [("http://127.0.0.1:9/mcp", headers, True)]
 
 
-async def test_a_command_is_told_its_rollout_in_its_environment(server: FakeServer) -> None:
+async def test_a_command_is_told_its_rollout_in_its_environment(server: FakeMcp) -> None:
     there = environment("stateless", command=["serve", "--fast"], env={"KEY": "k"})
     await there.close((await there.open(None, None, "b-0", 2)).session)
     told = {"KEY": "k", "ROLLOUT_ID": "b-0", "ROLLOUT_ATTEMPT": "2"}
@@ -105,14 +53,17 @@ async def test_a_command_is_told_its_rollout_in_its_environment(server: FakeServ
     [("restartable", True, 1), ("none", True, 1), ("stateless", False, 1), ("stateless", True, 2)],
 )
 async def test_a_call_whose_answer_is_lost_is_made_again_only_where_that_does_no_harm(
-    server: FakeServer, crash: str, repeatable: bool, calls: int
+    server: FakeMcp, crash: str, repeatable: bool, calls: int
 ) -> None:
     server.repeatable, server.fails = repeatable, [OSError("secret")]
     there = environment(crash)
     opened = await there.open(None, None, "b-0", 1)
+    # Without sessions, a next attempt would call the same tool on the same server.
+    assert opened.once == ({"guess"} if (crash, repeatable) == ("stateless", False) else set())
     if calls == 1:
-        with pytest.raises(EnvironmentFault, match=r"environment tools: guess was not answered \(OSError\)"):
+        with pytest.raises(EnvironmentFault, match=r"environment tools: guess was not answered \(OSError\)") as raised:
             await there.call(opened.session, "guess", {})
+        assert raised.value.retryable is (crash != "stateless")
     else:
         assert (await there.call(opened.session, "guess", {})).content == "answer 2"
         # Over a new connection.
@@ -122,7 +73,20 @@ async def test_a_call_whose_answer_is_lost_is_made_again_only_where_that_does_no
     assert server.opened == server.closed
 
 
-async def test_it_is_made_again_once(server: FakeServer) -> None:
+async def test_without_a_session_a_call_that_was_given_up_costs_the_connection_only(server: FakeMcp) -> None:
+    """The policy has read that the time was over, and goes on."""
+    there = environment("stateless")
+    opened = await there.open(None, None, "b-0", 1)
+    given_up = asyncio.create_task(there.call(opened.session, "hang", {}))
+    await asyncio.sleep(0.01)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    assert (await there.call(opened.session, "guess", {})).content == "answer 2"
+    await there.close(opened.session)
+    assert (server.opened, server.closed) == (2, 2)
+
+
+async def test_it_is_made_again_once(server: FakeMcp) -> None:
     server.repeatable, server.fails = True, [OSError(), ExceptionGroup("", [OSError(), ValueError("secret")])]
     there = environment("stateless")
     opened = await there.open(None, None, "b-0", 1)
@@ -132,7 +96,7 @@ async def test_it_is_made_again_once(server: FakeServer) -> None:
     await there.close(opened.session)
 
 
-async def test_one_that_cannot_be_connected_to_is_a_fault(server: FakeServer) -> None:
+async def test_one_that_cannot_be_connected_to_is_a_fault(server: FakeMcp) -> None:
     server.refuses = [ExceptionGroup("", [OSError("secret")])]
     with pytest.raises(EnvironmentFault, match=r"environment tools: no session \(OSError\)") as raised:
         await environment().open(None, None, "b-0", 1)

@@ -207,6 +207,38 @@ async def test_a_lost_session_is_an_infra_failure(
     assert (failure.category, failure.retryable) == (Category.ENVIRONMENT_LOST, False)
 
 
+async def test_a_call_that_may_be_made_once_only_is_not_made_again_by_another_worker(
+    fake_redis: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer, game_log: Path
+) -> None:
+    script = [guess(WRONG), guess(RIGHT)]
+    async with scripted_trainer(tokenizer, *script, announces=True) as trainer:
+        async with inside_worker(fake_redis, tokenizers) as first:
+            doubtful, sure = await first.submit(
+                *(dict(server_url=trainer.url, **game("game_once", **task)) for task in ({"hang_at": 2}, {}))
+            )
+            ticket = asyncio.create_task(first.take(doubtful))
+
+            async def in_the_second_call() -> bool:
+                return sum(line.startswith(f"guess {doubtful}") for line in deeds(game_log)) == 2
+
+            await until(in_the_second_call)
+            # The session, and a turn: the drain passes the border before the tools, and stops it at the next one.
+            first.stop_after(2)
+            assert await first.take(sure) == "drained"
+            # As at the end of the drain time.
+            ticket.cancel()
+            assert await ticket == "drained"
+        async with inside_worker(fake_redis, tokenizers) as second:
+            assert await second.take(doubtful) == "failed"
+            assert await second.take(sure) == "completed"
+            failure = (await second.result(doubtful)).failure
+    assert failure is not None
+    assert (failure.category, failure.retryable) == (Category.ENVIRONMENT_LOST, False)
+    assert "an earlier attempt may have called guess" in failure.message
+    made = [line.split()[1:3] for line in deeds(game_log) if line.startswith("guess")]
+    assert made == [[doubtful, "1"]] * 2 + [[sure, "1"], [sure, "2"]]
+
+
 async def test_a_failure_is_not_retried_where_the_session_is_lost_with_it(
     fake_redis: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
 ) -> None:

@@ -170,10 +170,14 @@ class Recorder:
         Raises:
             TooManyToolCalls: There are more calls than the limit; no tool was run.
             StoppedAtBorder: The rollout is to stop here; no tool was run.
-            EnvironmentFault: The environment's session failed.
+            EnvironmentFault: The environment's session failed, or must not be asked again.
         """
-        # A border too: tools may have effects, so a worker that shuts down leaves them to the next one.
-        self._stop.check()
+        # A border too: tools may have effects, so a worker that shuts down leaves them to the next one. Those that are
+        # called once at the most are not left: the next worker could not tell them from calls that were made.
+        if self._session is None or not self._session.once:
+            self._stop.check()
+        elif not self._journal.beyond_inherited:
+            self._session.refuse_second(call.function.name for call in calls)
         failpoints.hit("worker.turn_before_tools")
         start = time.perf_counter()
         spec = self._claim.spec

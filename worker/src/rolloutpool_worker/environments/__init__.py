@@ -6,6 +6,7 @@
 - `host` is what one process gives all sessions: time limits, places, the fence between attempts, and the last close.
 - `operators_file` makes environments of the operator's file.
 - `http` speaks to resources servers in the form of NeMo Gym (through `server_calls`), `mcp` to MCP servers (`mcp_sdk`).
+- `tool_servers` are MCP servers that rollouts of protocol v1 name, where the operator allows that.
 """
 
 from rolloutpool_worker.environments.base import (

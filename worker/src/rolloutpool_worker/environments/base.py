@@ -37,7 +37,7 @@ What these methods raise, and what becomes of it:
 They run on the worker's event loop, beside other rollouts. What blocks belongs into `asyncio.to_thread`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,8 @@ class OpenedSession:
     """What the policy reads before its first turn, after the rollout's own messages."""
     tools: Sequence[ToolDefinition] = ()
     """What the policy may call; none where each message is an action."""
+    once: Set[str] = frozenset()
+    """Tools of a `stateless` environment that must not be called again where nobody knows whether they were."""
 
 
 @dataclass(frozen=True)

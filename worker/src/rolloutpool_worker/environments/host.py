@@ -1,7 +1,8 @@
 """What one worker process gives all sessions: time limits, places, the fence between attempts, and the last close.
 
 **Places.** An environment may declare how many sessions it takes from one process. Further rollouts wait here, in the
-order in which they came.
+order in which they came, for as long as a call may take at the most. Then they go back to the queue, because each that
+waits has a slot of the worker: 256 of one tenant, whose environment hangs, would leave none for others.
 
 **Fence.** A worker that was declared dead by mistake can run an old attempt at a rollout while another attempt runs
 elsewhere, or in this very process. Each attempt has a session of its own, and within a process an older attempt is cut
@@ -18,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
+from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment, EnvironmentFull
 
 __all__ = ["CLOSE_SECONDS", "EnvironmentHost", "SessionTicket", "close_environments"]
 
@@ -45,15 +46,17 @@ class SessionTicket:
 class EnvironmentHost:
     """The sessions of one worker process."""
 
-    def __init__(self, *, seconds: float, result_bytes: int) -> None:
+    def __init__(self, *, seconds: float, result_bytes: int, tool_servers: Environment | None = None) -> None:
         """Opens nothing.
 
         Args:
             seconds: For each `open`, call, step and score.
             result_bytes: How much of an answer the policy is shown.
+            tool_servers: Those of protocol v1's rollouts; None where the operator does not allow them.
         """
         self.seconds = seconds
         self.result_bytes = result_bytes
+        self.tool_servers = tool_servers
         self._tickets: set[SessionTicket] = set()
         self._places: dict[str, asyncio.Semaphore] = {}
 
@@ -69,9 +72,19 @@ class EnvironmentHost:
             environment: Says how many places there are.
             uid: The rollout.
             attempt: Of the rollout.
+
+        Raises:
+            EnvironmentFull: There was no place for long.
         """
         if environment.places is not None:
-            await self._places.setdefault(name, asyncio.Semaphore(environment.places)).acquire()
+            places = self._places.setdefault(name, asyncio.Semaphore(environment.places))
+            try:
+                async with asyncio.timeout(self.seconds):
+                    await places.acquire()
+            except TimeoutError:
+                raise EnvironmentFull(
+                    f"environment {name}: all {environment.places} places of this worker are taken"
+                ) from None
         ticket = SessionTicket(name, uid, attempt)
         for other in self._tickets:
             if other.uid == uid:
@@ -111,8 +124,10 @@ class EnvironmentHost:
                 self._places[ticket.environment].release()
 
     async def close(self) -> None:
-        """Closes all sessions that are still open."""
+        """Closes all sessions that are still open, and the connections to tool servers."""
         await asyncio.gather(*(self.leave(ticket) for ticket in tuple(self._tickets)))
+        if self.tool_servers is not None:
+            await self.tool_servers.aclose()
 
 
 async def close_environments() -> None:

@@ -5,13 +5,14 @@
   environment (`ROLLOUT_ID`, `ROLLOUT_ATTEMPT`). So a server can refuse an attempt that is over.
 - The list of tools is read once, when the session is opened, and is the same from then on. Its digest is journaled.
 - A call is made at most once. Where its answer is lost, the session has failed. Only in a `stateless` environment a
-  tool whose hints say that it is read-only or idempotent is called once more, over a new connection.
+  tool whose hints say that it is read-only or idempotent is called once more, over a new connection; the others are not
+  called again by a next attempt either (`OpenedSession.once`).
 - What a tool says of its own failure (`isError`) is for the policy to read.
 
 Task and seed of a rollout are not sent: MCP has no place for them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpT
 from rolloutpool_worker.policy import AiohttpTransport
 from rolloutpool_worker.policy.resolver import Resolver
 
-__all__ = ["McpEnvironment", "McpServer"]
+__all__ = ["McpEnvironment", "McpServer", "make_transport"]
 
 CALL_SECONDS = 600.0
 """The SDK's own limit of a call; that of the session is shorter."""
@@ -71,13 +72,16 @@ class _McpSession:
 class McpEnvironment(Environment):
     """One such server."""
 
-    def __init__(self, name: str, server: McpServer, targets: Targets) -> None:
+    def __init__(
+        self, name: str, server: McpServer, targets: Targets, transport: AiohttpTransport | None = None
+    ) -> None:
         """Connects to nothing yet.
 
         Args:
             name: For messages.
             server: Where it is, and what it declares.
             targets: Hosts that may be called.
+            transport: Shared with other servers; None makes one at the first session.
 
         Raises:
             PluginBroken: The SDK is not installed.
@@ -88,7 +92,7 @@ class McpEnvironment(Environment):
         self._name = name
         self._server = server
         self._targets = targets
-        self._transport: AiohttpTransport | None = None
+        self._transport = transport
 
     async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
         """Connects, and reads the list of tools."""
@@ -99,26 +103,41 @@ class McpEnvironment(Environment):
         except Exception as error:
             raise EnvironmentFault(f"environment {self._name}: no session ({_names(error)})") from error
         tools = {tool.definition.function.name: tool for tool in found}
-        return OpenedSession(_McpSession(connect, connection, tools), tools=[tool.definition for tool in found])
+        once: Set[str] = frozenset()
+        if self.crash is CrashEffect.STATELESS:
+            once = frozenset(name for name, tool in tools.items() if not tool.repeatable)
+        session = _McpSession(connect, connection, tools)
+        return OpenedSession(session, tools=[tool.definition for tool in found], once=once)
 
     async def call(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> StepAnswer:
         """Calls a tool, at most once unless it may be repeated."""
+        if self.crash is CrashEffect.STATELESS and session.connection.ended:
+            # An earlier call took too long. There is no session that could be lost with the connection.
+            await self._connect_again(session, name)
         try:
             answer = await session.connection.call(name, arguments, CALL_SECONDS)
         except Exception as error:
             if self.crash is not CrashEffect.STATELESS or not session.tools[name].repeatable:
+                # A next attempt has another session, in which the call was not made; without sessions it was.
                 raise EnvironmentFault(
-                    f"environment {self._name}: {name} was not answered ({_names(error)})"
+                    f"environment {self._name}: {name} was not answered ({_names(error)})",
+                    retryable=self.crash is not CrashEffect.STATELESS,
                 ) from error
             answer = await self._call_again(session, name, arguments)
         text = f"Error: {answer.text}" if answer.is_error else answer.text
         return StepAnswer(text)
 
-    async def _call_again(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> McpToolAnswer:
+    async def _connect_again(self, session: _McpSession, name: str) -> None:
         await session.connection.close()
         session.connection = McpConnection(session.connect)
         try:
             await session.connection.open()
+        except Exception as error:
+            raise EnvironmentFault(f"environment {self._name}: no connection for {name} ({_names(error)})") from error
+
+    async def _call_again(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> McpToolAnswer:
+        await self._connect_again(session, name)
+        try:
             return await session.connection.call(name, arguments, CALL_SECONDS)
         except Exception as error:
             raise EnvironmentFault(
@@ -142,9 +161,14 @@ class McpEnvironment(Environment):
             return mcp_sdk.stdio_client(program, arguments, env, sessions=sessions)
         # At the first session, because it belongs to the event loop.
         if self._transport is None:
-            self._transport = AiohttpTransport(Resolver(self._targets), timeout=CALL_SECONDS)
+            self._transport = make_transport(self._targets)
         headers = {**server.headers, "X-Rollout-Id": rollout_uid, "X-Rollout-Attempt": str(attempt)}
         return mcp_sdk.http_client(server.url, headers, self._transport, sessions=sessions)
+
+
+def make_transport(targets: Targets) -> AiohttpTransport:
+    """Makes connections to MCP servers, which belong to the running event loop."""
+    return AiohttpTransport(Resolver(targets), timeout=CALL_SECONDS)
 
 
 def _names(error: BaseException) -> str:

@@ -244,6 +244,11 @@ class McpConnection:
         self._asked = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was open, and is not any more, or is about to end."""
+        return self._task is not None and (self._task.done() or self._task.cancelling() > 0)
+
     async def open(self) -> list[McpTool]:
         """Connects, and returns the server's tools; raises whatever the SDK raises."""
         ready: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()

@@ -21,12 +21,12 @@ import base64
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
 
-from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
@@ -71,6 +71,8 @@ class SessionLife:
         """What the policy reads before its first turn."""
         self.tools: dict[str, Tool] = {}
         """What it may call, by name."""
+        self.once: frozenset[str] = frozenset()
+        """Tools whose calls are not made again where nobody knows whether they were made."""
         self.turn = 0
         """Whose calls are answered now; 0 before the agent's first."""
         self._uid, self._attempt, self._host = uid, attempt, host
@@ -112,6 +114,7 @@ class SessionLife:
             raise self._break("open did not return an OpenedSession", retryable=False)
         session = self._session = opened.session
         self._opened = True
+        self.once = frozenset(opened.once)
         ticket.close = lambda: environment.close(session)
         self.messages = [dict(message) for message in opened.messages]
         self._take_tools(opened.tools)
@@ -134,6 +137,13 @@ class SessionLife:
             return (await self.call(name, arguments, place=context__.place)).content
 
         return Tool(definition, run, stateful=True)
+
+    def refuse_second(self, names: Iterable[str]) -> None:
+        """Raises `EnvironmentLost` where an earlier attempt may have called one of these tools, and once is enough."""
+        if twice := sorted(self.once & set(names)):
+            raise EnvironmentLost(
+                f"environment {self.choice.name}: an earlier attempt may have called {twice[0]}, which is called once"
+            )
 
     async def call(self, name: str, arguments: dict[str, Any], *, place: int) -> StepAnswer:
         """Passes a call on.

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from rolloutpool_common.errors import RequestFault
-from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.environments import TOOL_SERVER, CrashEffect
 from rolloutpool_common.protocol.journal import EnvironmentRecord
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -17,7 +17,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.drain import RolloutStop
-from rolloutpool_worker.environments.base import ENVIRONMENTS
+from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
 from rolloutpool_worker.environments.host import EnvironmentHost
 from rolloutpool_worker.environments.resume import open_session
 from rolloutpool_worker.environments.session import SessionLife
@@ -37,17 +37,29 @@ def session_of(claim: Claim, host: EnvironmentHost, trunk: Trunk | None = None) 
         trunk: What a fork has of its parent; None for all other rollouts.
 
     Raises:
-        RequestFault: This worker has no such environment.
+        RequestFault: This worker has no such environment, or calls no tool servers.
     """
     choice = claim.spec.environment
     if choice is None:
         return None
-    environment = ENVIRONMENTS.get(choice.name)
-    if environment is None:
-        raise RequestFault(f"no environment {choice.name!r} on this worker; it has {ENVIRONMENTS.names()}")
+    environment = _named(choice.name, claim, host)
     if trunk is not None:
         return RecordedSession(trunk.script, environment, choice, claim.uid, claim.attempt, host)
     return SessionLife(environment, choice, claim.uid, claim.attempt, host)
+
+
+def _named(name: str, claim: Claim, host: EnvironmentHost) -> Environment:
+    # Only protocol v1's own field leads to a server that a rollout names.
+    if claim.spec.v1 and name == TOOL_SERVER:
+        if host.tool_servers is None:
+            raise RequestFault(
+                "tool_server_url is called by the API's settings and not by this worker's: give all of them the same "
+                "ROLLOUTPOOL_V1_TOOL_SERVERS"
+            )
+        return host.tool_servers
+    if (environment := ENVIRONMENTS.get(name)) is None:
+        raise RequestFault(f"no environment {name!r} on this worker; it has {ENVIRONMENTS.names()}")
+    return environment
 
 
 async def begin_session(

@@ -31,6 +31,7 @@ from rolloutpool_common.store.trials import MOST_COMPANY
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
+from rolloutpool_worker.environments.tool_servers import ToolServers
 from rolloutpool_worker.graders import GraderHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
 from rolloutpool_worker.policy.waits import ProcessWaits
@@ -172,6 +173,7 @@ class Services:
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
+            PluginBroken: If tool servers are to be called and the MCP SDK is not installed.
             TracingUnavailable: If traces are wanted and the extra `otel` is not installed.
         """
         isolated = role is WorkerRole.ISOLATED
@@ -200,7 +202,9 @@ class Services:
         self.tool_host = _tool_host(settings)
         self.trunks = Trunks(self.store)
         self.environments = EnvironmentHost(
-            seconds=settings.tool_timeout, result_bytes=settings.max_tool_result_kb * 1024
+            seconds=settings.tool_timeout,
+            result_bytes=settings.max_tool_result_kb * 1024,
+            tool_servers=ToolServers(settings.targets) if settings.v1_tool_servers else None,
         )
         self.graders = GraderHost(
             self.tool_host.watch, seconds=settings.grader_timeout, places=settings.grader_processes
