@@ -129,6 +129,9 @@ endef
 # It has ours besides, so torch is all that is added. It is made again when another torch is named.
 LEARN := build/learn
 LEARN_STAMP := $(LEARN)/.complete
+# A name of its own, because `or` separates its arguments by commas.
+LEARN_SEEDS = $(or $(SEEDS),$(THREE_SEEDS))
+THREE_SEEDS := 1,2,3
 
 $(LEARN_STAMP): examples/learning/requirements.txt | $(STAMP)
 	rm -rf $(LEARN)
@@ -143,11 +146,11 @@ learn: $(LEARN_STAMP) ## Teach a small transformer through a pool, with a pictur
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning $(ARGS)
 
 learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning.md and its pictures, also one with kills; go on where it was broken off (SEEDS=1,2,3)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(or $(SEEDS),1,2,3) $(ARGS)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --publish docs/learning $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(LEARN_SEEDS) $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --seeds "$$(echo $(LEARN_SEEDS) | cut -d, -f1)" --publish docs/learning $(ARGS)
 
-test-learn: $(LEARN_STAMP) ## Train a step through an imitated vLLM, and compare all log-probabilities
-	HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/learning $(ARGS)
+test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, and through an imitated vLLM; run the maths on torch
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/unit/rl/test_torch_maths.py tests/unit/rl/test_padded_batch.py tests/learning $(ARGS)
 
 # Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
 ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3

@@ -6,18 +6,20 @@ A run that ended with the same settings is not made again, so a call that was br
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from examples.learning.arms import ARMS
 from examples.learning.demonstrations import start
-from examples.learning.grpo import Settings, run
+from examples.learning.grpo import ENDPOINTS, HOST, Settings, run
 from examples.learning.kills import Kills
-from examples.learning.plots import table, write_pictures
+from examples.learning.plots import kills_table, table, write_pictures
+from examples.learning.ports import refuse_taken_ports
 from examples.learning.records import Run, final, published, read_runs, wanted
 from examples.learning.transformer import Shape
 from examples.learning.vocabulary import write_tokenizer
@@ -25,12 +27,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from rolloutpool_common.rendering import load_tokenizer
-from rolloutpool_trainer import LocalPool
+from rolloutpool_trainer import LocalPool, PortTaken
 
 DEFAULT = Path("build") / "learning"
 WORKERS = 2
 START_SEED = 1
 """All runs begin with the same weights; a run's seed is that of its questions and of what is sampled."""
+REPORTS = 5
+"""How often a run says where it is, where the output is no terminal and so has no bar."""
 
 
 def main() -> None:
@@ -45,9 +49,11 @@ def main() -> None:
     named = {**asdict(settings), **asdict(shape), "demonstrations": options.demonstrations, "kill": options.kill}
     records = [Run(arm, seed, named) for seed in options.seeds for arm in options.arms]
     todo = [record for record in records if wanted(record, out / "runs")]
+    if todo:
+        refuse_taken_ports(HOST, options.base_port, ENDPOINTS)
     console = Console(stderr=True)
     console.print(f"{len(todo)} of {len(records)} runs to make; each is kept in {out / 'runs'} when it has ended")
-    with ExitStack() as stack:
+    with ExitStack() as stack, _says_taken_port():
         pool = None
         for record in todo:
             title = f"{record.arm}, seed {record.seed}"
@@ -78,11 +84,11 @@ def main() -> None:
             totals = record.totals
             console.print(
                 f"{title}: solved {record.steps['solved'][0]:.2f} -> {final(record):.2f} in {totals['seconds']:.0f} s; "
-                f"{totals['compared']:,.0f} log-probabilities agree within {totals['difference']:.1e}"
+                f"{totals['compared']:,.0f} of {totals['sampled']:,.0f} log-probabilities were compared, "
+                f"and agree within {totals['difference']:.1e}"
             )
     found = [one for one in read_runs(out / "runs") if {**one.settings, "kill": False} == {**named, "kill": False}]
-    _tell_kills(console, found)
-    print(table(found), end="")
+    print(table(found), kills_table(found), sep="\n", end="")
     target = options.publish or out
     if options.publish:
         (target / "runs.json").write_text(published(found))
@@ -90,25 +96,28 @@ def main() -> None:
         console.print(f"written: {picture}")
 
 
-def _tell_kills(console: Console, runs: Sequence[Run]) -> None:
-    """Says whether runs with kills went the way of those without."""
-    quiet = {(one.arm, one.seed): one for one in runs if not one.kills}
-    for killed in (one for one in runs if one.kills):
-        if other := quiet.get((killed.arm, killed.seed)):
-            pairs = list(zip(killed.steps["solved"], other.steps["solved"], strict=True))
-            same = sum(a == b for a, b in pairs)
-            console.print(
-                f"{killed.arm}, seed {killed.seed}: killed {', '.join(killed.kills)}; {same} of {len(pairs)} steps as "
-                f"without, in {killed.totals['seconds']:.0f} s instead of {other.totals['seconds']:.0f} s"
-            )
+@contextmanager
+def _says_taken_port() -> Iterator[None]:
+    """Ends with the message alone, if another program took a port since all were tried."""
+    try:
+        yield
+    except PortTaken as error:
+        raise SystemExit(f"{error}: --base-port") from error
 
 
 @contextmanager
 def _bar(console: Console, title: str, total: int) -> Iterator[Any]:
+    if not console.is_terminal:
+        done = count(1)
+
+        def tell(note: str = "") -> None:
+            if (step := next(done)) % max(total // REPORTS, 1) == 0:
+                console.print(f"{title}: {step} of {total} {note}")
+
+        yield tell
+        return
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as bar:
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(title, total=total, note="")
         yield lambda note="": bar.update(task, advance=1, note=note)
 
@@ -119,7 +128,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1])
     parser.add_argument("--steps", type=int, default=Settings.steps, help="updates of a run")
     parser.add_argument("--rate", type=float, default=Settings.rate, help="of the updates")
-    parser.add_argument("--demonstrations", type=int, default=250, help="updates of the supervised start")
+    parser.add_argument("--demonstrations", type=int, default=500, help="updates of the supervised start")
     parser.add_argument("--width", type=int, default=Shape.width)
     parser.add_argument("--layers", type=int, default=Shape.layers)
     parser.add_argument("--kill", action="store_true", help="kill workers and Redis on the way")

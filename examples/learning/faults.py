@@ -17,14 +17,14 @@ class FaultyEndpoint:
     """Passes calls on to an app, and answers some with 410: a failure of the infrastructure that is not retried."""
 
     def __init__(self, app: ASGIApp, share: float) -> None:
-        self._app, self._share = app, share
+        self._app, self.share = app, share
         self.failed = 0
         """How many calls were refused, repeated ones included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, as ASGI defines it."""
         key = dict(scope.get("headers", ())).get(b"idempotency-key", b"")
-        if scope["type"] != "http" or not key or not fails(key, self._share):
+        if scope["type"] != "http" or not key or not fails(key, self.share):
             await self._app(scope, receive, send)
             return
         self.failed += 1

@@ -1,10 +1,13 @@
 """One run: GRPO on the calculator, through the API, Redis, workers and callbacks of a real pool.
 
-A step takes as many groups as a batch has, rewards them, and makes one update. In every arm, each token that the
-current weights sampled is compared with what the trainer computes for it, before the update. A difference above
-`AGREEMENT` ends the run.
+1. A step takes as many groups as a batch has, rewards them, and makes one update.
+2. Before the update, each sampled token's log-probability is computed again, with the weights that sampled it. In most
+   arms these are the current ones; of earlier steps, copies are kept. A difference above `AGREEMENT` ends the run.
+3. After the last step, the weights are tried on questions that are the same in all runs, without faults and with
+   nothing sampled ahead. So arms are compared by what was learned, not by what happened while it was.
 """
 
+import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +24,8 @@ from examples.learning.kills import Kills
 from examples.learning.records import Run
 from examples.learning.task import Question, questions, reward
 from examples.learning.transformer import Transformer, noise_of, sample
-from examples.learning.wrong_masks import all_ones, length_difference
+from examples.learning.wrong_masks import all_ones, length_difference, shortest
+from torch import Tensor
 
 from rolloutpool_common.outcomes import FailureKind
 from rolloutpool_common.protocol.result import RolloutResult
@@ -35,28 +39,33 @@ from rolloutpool_trainer import (
     GenerateParams,
     Generation,
     LocalPool,
+    RolloutClient,
     RolloutStream,
     batched,
     callback_app,
     serve_callback,
 )
 
-__all__ = ["AGREEMENT", "ENDPOINTS", "Policy", "Settings", "Training", "batches", "run"]
+__all__ = ["AGREEMENT", "ENDPOINTS", "HOST", "Policy", "Settings", "Training", "batches", "run"]
 
 AGREEMENT = 1e-4
 """How far the log-probabilities of sampler and trainer may be apart, on any token."""
 WARM_UP = 5
 """Steps until the rate is whole."""
-ENDPOINTS = 2
-"""The trainer listens on so many ports, from `base_port` on."""
+HOST, ENDPOINTS = "127.0.0.1", 2
+"""Where the trainer listens, and on how many ports from `base_port` on."""
+KEPT = 32
+"""So many steps old weights are kept, to compare what they sampled."""
+GATHER_SECONDS = 0.05
+"""How long a turn waits for others. The model is small, so a call costs about the same for one turn as for many."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What all arms share."""
 
-    steps: int = 25
-    groups: int = 5
+    steps: int = 15
+    groups: int = 8
     """Questions per step."""
     size: int = 6
     """Rollouts per question."""
@@ -64,6 +73,8 @@ class Settings:
     max_tokens: int = 40
     """Of a turn."""
     max_turns: int = 4
+    tried: int = 128
+    """Questions after the last step."""
 
 
 class Policy:
@@ -95,6 +106,10 @@ class Training:
 
     def __init__(self, model: Transformer, tokenizer: ChatTokenizer, arm: Arm, rate: float) -> None:
         self._model, self._tokenizer, self._arm = model, tokenizer, arm
+        self._past: dict[int, dict[str, Tensor]] = {}
+        """The weights of earlier steps."""
+        self._older = copy.deepcopy(model)
+        """Takes weights of an earlier step, to compare what they sampled."""
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, betas=(0.9, 0.99))
         # Adam's first steps move all weights alike, whatever their gradients.
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda step: min((step + 1) / WARM_UP, 1.0))
@@ -119,13 +134,10 @@ class Training:
         held = truth
         if arm.mask is not Mask.OURS:
             held = padded_batch(list(map(self._held, rollouts)), rewards, advantages=gains, pad_id=pad).to_torch()
-        ids, responses = truth["input_ids"], truth["responses"]
-        states, _ = self._model(ids, truth["attention_mask"], truth["position_ids"])
-        logits = self._model.logits(states[:, response_slice(ids.shape[1], responses.shape[1])])
-        logprobs = token_logprobs(logits, responses)
+        responses = truth["responses"]
+        logprobs = _logprobs(self._model, truth)
         sampled = truth["response_mask"] == 1
-        current = sampled & (truth["versions"] == step)
-        differences = (logprobs.detach() - truth["rollout_log_probs"]).abs()[current]
+        differences = self._differences(truth, logprobs.detach(), sampled, step)
         worst = differences.max().item() if len(differences) else 0.0
         assert worst <= AGREEMENT, f"step {step}: sampler and trainer differ by {worst:.1e}"
         old = held["rollout_log_probs"]
@@ -133,6 +145,8 @@ class Training:
             old = torch.where(sampled, truth["rollout_log_probs"], logprobs.detach())
         mask = held["response_mask"]
         parts = policy_loss(logprobs, old, held["advantages"], mask)
+        self._past[step] = {name: weights.clone() for name, weights in self._model.state_dict().items()}
+        self._past.pop(step - KEPT, None)
         self._optimizer.zero_grad()
         token_mean(parts.loss, mask).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
@@ -144,6 +158,7 @@ class Training:
             "trained": int(mask.sum()),
             "foreign": int((mask.bool() & ~sampled).sum()),
             "missed": int((sampled & ~mask.bool()).sum()),
+            "sampled": int(sampled.sum()),
             "compared": len(differences),
             "difference": worst,
             "entropy": token_mean(-logprobs.detach(), sampled).item(),
@@ -152,13 +167,37 @@ class Training:
             "age": ages.mean().item(),
         }
 
+    def _differences(self, truth: dict[str, Tensor], logprobs: Tensor, sampled: Tensor, step: int) -> Tensor:
+        """How far sampler and trainer are apart, [N]: on each token of `sampled` whose weights are still there."""
+        found = []
+        for version in truth["versions"][sampled].unique().tolist():
+            those = sampled & (truth["versions"] == version)
+            if version == step:
+                computed = logprobs
+            elif version in self._past:
+                self._older.load_state_dict(self._past[version])
+                with torch.no_grad():
+                    computed = _logprobs(self._older, truth)
+            else:
+                continue
+            found.append((computed - truth["rollout_log_probs"]).abs()[those])
+        return torch.cat(found) if found else torch.zeros(0)
+
     def _held(self, rollout: RolloutResult) -> RolloutResult:
         """The rollout as a trainer with this arm's mask holds it."""
         samples = [
-            all_ones(one) if self._arm.mask is Mask.ONES else length_difference(rollout, one, self._tokenizer)
+            all_ones(one) if self._arm.mask is Mask.ONES else length_difference(rollout, one, self._tokenizer, shortest)
             for one in rollout.samples
         ]
         return rollout.model_copy(update={"samples": samples})
+
+
+def _logprobs(model: Transformer, batch: dict[str, Tensor]) -> Tensor:
+    """Computes the log-probabilities of a batch's responses, [B, R]."""
+    ids, responses = batch["input_ids"], batch["responses"]
+    states, _ = model(ids, batch["attention_mask"], batch["position_ids"])
+    logits = model.logits(states[:, response_slice(ids.shape[1], responses.shape[1])])
+    return token_logprobs(logits, responses)
 
 
 def batches(seed: int, settings: Settings, known: dict[str, Question]) -> Iterator[list[dict[str, Any]]]:
@@ -213,8 +252,10 @@ def run(
     assert end is not None
     policy = Policy(model, seed=record.seed, most=settings.max_tokens, end=end)
     training = Training(model, tokenizer, arm, settings.rate)
-    app = callback_app(batched(policy, most=settings.groups * settings.size), tokenizer=tokenizer)
-    endpoint = FaultyEndpoint(app, arm.fault) if arm.fault else app
+    together = batched(policy, most=settings.groups * settings.size, wait=GATHER_SECONDS)
+    app = callback_app(together, tokenizer=tokenizer)
+    endpoint = FaultyEndpoint(app, arm.fault)
+    trainer = {"host": HOST, "base_port": base_port, "workers": ENDPOINTS}
     defaults = {
         "tokenizer_name": tokenizer.name,
         "sampling_params": {"temperature": 1.0, "max_tokens": settings.max_tokens},
@@ -224,7 +265,7 @@ def run(
     known: dict[str, Question] = {}
     ports = [base_port + index for index in range(ENDPOINTS)]
     started, cpu = time.monotonic(), time.process_time()
-    with pool.client(timeout=300) as client, serve_callback(endpoint, ports):
+    with pool.client(timeout=300) as client, serve_callback(endpoint, ports, HOST):
         stream = RolloutStream(
             client,
             batches(record.seed, settings, known),
@@ -232,7 +273,7 @@ def run(
             max_staleness=arm.max_staleness,
             # A group of which one is left teaches nothing: its advantage is 0. Failures count where they are data.
             min_usable=1 if arm.failures_are_zeros else 2,
-            trainer={"host": "127.0.0.1", "base_port": base_port, "workers": ENDPOINTS},
+            trainer=trainer,
             defaults=defaults,
         )
         stream.version = 0
@@ -267,14 +308,34 @@ def run(
             advance(f"solved {record.steps['solved'][-1]:.2f}")
         stream.cancel()
         dropped = stream.dropped
-    record.kills = [] if kills is None else kills.done
+        endpoint.share = 0.0
+        after = _tried(client, settings.tried, trainer, defaults)
+    if kills is not None:
+        assert len(kills.done) == kills.planned, f"only {kills.done} could be killed"
+        record.kills = kills.done
     record.totals = {
         "seconds": round(time.monotonic() - started, 1),
         "cpu seconds of the trainer": round(time.process_time() - cpu, 1),
+        "solved after": after,
+        "sampled": sum(record.steps["sampled"]),
         "compared": sum(record.steps["compared"]),
         "difference": max(record.steps["difference"]),
         **{f"dropped {reason}": number for reason, number in sorted(dropped.items())},
     }
+
+
+def _tried(client: RolloutClient, n: int, trainer: dict[str, Any], defaults: dict[str, Any]) -> float:
+    """Asks questions that are the same in all runs, and tells which share is solved."""
+    asked = questions(random.Random(2000), n)
+    known = {question.text: question for question in asked}
+    prompts = [
+        {"rollout_id": f"after-{index}", "messages": [{"role": "user", "content": question.text}]}
+        for index, question in enumerate(asked)
+    ]
+    ended = list(client.submit(prompts, trainer=trainer, defaults=defaults).results())
+    lost = sum(one.failure is not None and one.failure.kind is FailureKind.INFRA for one in ended)
+    assert not lost, f"{lost} of {n} rollouts failed by the infrastructure, though no faults were injected"
+    return fmean(_solved(one, known) for one in ended)
 
 
 def _killed(kills: Kills | None, step: int) -> AbstractContextManager[None]:

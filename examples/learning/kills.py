@@ -30,6 +30,11 @@ class Kills:
         self._pool = pool
         self._plan = {steps // 4: ("worker",), steps // 2: ("redis",), 3 * steps // 4: ("worker", "redis")}
 
+    @property
+    def planned(self) -> int:
+        """How many kills there are in all."""
+        return sum(map(len, self._plan.values()))
+
     @contextmanager
     def during(self, step: int) -> Iterator[None]:
         """Kills what the plan has for this step, while the block runs."""

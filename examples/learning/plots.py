@@ -1,4 +1,4 @@
-"""Pictures and the table of docs/learning.md, from what runs left behind.
+"""Pictures and tables of docs/learning.md, from what runs left behind.
 
 A line is the mean over seeds of curves that were smoothed over five steps; its band is the 95 % confidence interval.
 Text is real text in a middle grey on no background, so that it reads on light and dark pages.
@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -15,7 +16,7 @@ from examples.learning.arms import ARMS
 from examples.learning.records import Run, estimate, final, overall, smoothed
 from matplotlib.figure import Figure
 
-__all__ = ["PICTURES", "draw", "table", "write_pictures"]
+__all__ = ["PICTURES", "alike", "draw", "kills_table", "table", "write_pictures"]
 
 PICTURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "masks": ("Which tokens are trained", ("exact", "lengths", "lengths-recomputed", "ones")),
@@ -83,13 +84,14 @@ def table(runs: Sequence[Run]) -> str:
     heads = (
         "arm",
         "seeds",
-        "solved at the end",
+        "solved after the run",
         "difference to `exact`",
-        "solved over the run",
+        "solved during the run",
         "difference to `exact`",
         "tokens trained",
         "of these not sampled",
         "sampled and left out",
+        "rollouts lost by faults",
     )
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     whole = {run.seed: run for run in _of(runs, "exact")}
@@ -103,13 +105,46 @@ def table(runs: Sequence[Run]) -> str:
             cells.append(str(estimate([figure(run) for run in found])))
             cells.append(str(estimate([figure(run) - figure(exact) for run, exact in pairs])) if pairs else "")
         cells += [
-            *(
-                f"{sum(sum(run.steps[key]) for run in found) / len(found):,.0f}"
-                for key in ("trained", "foreign", "missed")
-            ),
+            f"{fmean(sum(run.steps[key]) for run in found):,.0f}" for key in ("trained", "foreign", "missed", "lost")
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def kills_table(runs: Sequence[Run]) -> str:
+    """Returns a row of Markdown per run with kills, beside the same run without; empty if there is no such pair."""
+    quiet = {(run.arm, run.seed): run for run in runs if not run.kills}
+    pairs = [(run, quiet[run.arm, run.seed]) for run in runs if run.kills and (run.arm, run.seed) in quiet]
+    if not pairs:
+        return ""
+    heads = (
+        "run",
+        "killed",
+        "rollouts that another worker went on with",
+        "steps that are alike",
+        "solved after the run, with and without",
+        "seconds, with and without",
+    )
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for run, other in pairs:
+        cells = [
+            f"`{run.arm}`, seed {run.seed}",
+            ", ".join(run.kills),
+            f"{sum(run.steps['retried']):.0f}",
+            f"{alike(run, other)} of {len(run.steps['solved'])}",
+            f"{final(run):.3f}, {final(other):.3f}",
+            f"{run.totals['seconds']:.0f}, {other.totals['seconds']:.0f}",
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def alike(run: Run, other: Run) -> int:
+    """Counts the steps in which two runs sampled as many tokens, called as many tools, and solved as much."""
+    figures = [
+        zip(*(each.steps[name] for name in ("sampled", "calls", "solved")), strict=True) for each in (run, other)
+    ]
+    return sum(one == two for one, two in zip(*figures, strict=True))
 
 
 def _seeds(n: int) -> str:

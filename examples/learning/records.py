@@ -25,8 +25,6 @@ __all__ = [
     "wanted",
 ]
 
-LAST = 10
-"""How many steps at the end of a run its result is the mean of."""
 # Of the t distribution, two-sided, by degrees of freedom.
 _T95 = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -106,9 +104,9 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(fmean(values), math.inf if n < 2 else quantile * stdev(values) / math.sqrt(n))
 
 
-def final(run: Run, name: str = "solved") -> float:
-    """A run's result: the mean of its last steps."""
-    return fmean(run.steps[name][-LAST:])
+def final(run: Run) -> float:
+    """A run's result: which share of the questions after the last step it solved."""
+    return run.totals["solved after"]
 
 
 def overall(run: Run, name: str = "solved") -> float:

@@ -2,7 +2,8 @@
 
 Demonstrations are of mixed quality, as what people write is. About half of them have a flaw: the wrong tool, an answer
 after the first call, or one without any. What is learned from them is therefore right about half of the time, and the
-rest is left to reinforcement. They also write JSON in two ways, with spaces and without, as models do.
+rest is left to reinforcement. They also write JSON in two ways, with spaces and without, and the tokenizer learns the
+words of both. Only the one with spaces is trained: `MaskGenerator` parses arguments before it renders, as servers do.
 """
 
 import json

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from examples.learning.arms import ARMS
-from examples.learning.plots import PICTURES, draw, table, write_pictures
+from examples.learning.plots import PICTURES, alike, draw, kills_table, table, write_pictures
 from examples.learning.records import (
     Run,
     estimate,
@@ -25,7 +25,9 @@ def made(arm: str, seed: int, level: float, **settings: bool) -> Run:
     run = Run(arm, seed, {"steps": 20, **settings})
     for step in range(20):
         solved = min(level, 0.3 + step * 0.05)
-        run.add({"solved": solved, "trained": 100, "foreign": 5, "missed": 2, "compared": 90})
+        tokens = {"trained": 100, "sampled": 97, "foreign": 5, "missed": 2, "compared": 97}
+        run.add({"solved": solved, "calls": 2.0, "lost": 1, "retried": 0, **tokens})
+    run.totals = {"solved after": level, "seconds": 60.0}
     return run
 
 
@@ -67,10 +69,25 @@ def test_the_interval_is_students() -> None:
     assert str(estimate([0.8])) == "0.80"
 
 
-def test_the_end_of_a_run_is_its_last_steps() -> None:
+def test_a_result_is_of_after_the_run_and_not_of_its_steps() -> None:
     run = made("exact", 1, 1.0)
-    assert final(run) == pytest.approx(sum(min(1.0, 0.3 + step * 0.05) for step in range(10, 20)) / 10)
-    assert overall(run) < final(run)
+    assert final(run) == 1.0
+    assert overall(run) == pytest.approx(sum(min(1.0, 0.3 + step * 0.05) for step in range(20)) / 20)
+
+
+def test_a_run_with_kills_is_compared_with_the_one_without() -> None:
+    quiet, killed = made("exact", 1, 0.9), made("exact", 1, 0.9, kill=True)
+    assert kills_table([quiet, made("ones", 1, 0.5)]) == ""
+    killed.kills = ["redis at step 3"]
+    assert kills_table([killed]) == ""
+    assert alike(killed, quiet) == 20
+    killed.steps["retried"][3] = 7
+    # One token more is another step, though as much was solved.
+    killed.steps["sampled"][4] += 1
+    killed.totals["seconds"] = 75.0
+    assert alike(killed, quiet) == 19
+    (row,) = kills_table([quiet, killed]).splitlines()[2:]
+    assert row == "| `exact`, seed 1 | redis at step 3 | 7 | 19 of 20 | 0.900, 0.900 | 75, 60 |"
 
 
 def test_smoothing_looks_back_only() -> None:
@@ -111,6 +128,9 @@ def test_the_page_shows_what_was_run(tmp_path: Path) -> None:
     runs = read_published(PAGE / "runs.json")
     page = (PAGE.parent / "learning.md").read_text()
     assert table(runs) in page
+    assert kills_table(runs) in page
+    assert all(sum(run.steps["compared"]) == sum(run.steps["sampled"]) for run in runs)
+    assert max(run.totals["difference"] for run in runs) <= 1e-4
     drawn = {path.name: path.read_text() for path in write_pictures(runs, tmp_path)}
     assert drawn == {path.name: path.read_text() for path in PAGE.glob("*.svg")}
     assert all(f"](learning/{name})" in page for name in drawn)

@@ -1,10 +1,12 @@
 """The wrong masks are wrong in the way that they are meant to be, and right where nothing drifts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.learning.wrong_masks import all_ones, length_difference
+from examples.learning.vocabulary import write_tokenizer
+from examples.learning.wrong_masks import all_ones, length_difference, shortest
 from tests.support.finished_rollouts import rollout
 
 from rolloutpool_common.protocol.messages import Message
@@ -20,7 +22,7 @@ def tokenizer() -> ChatTokenizer:
     return load_tokenizer(TINY)
 
 
-def two_turns(tokenizer: ChatTokenizer, call: str) -> RolloutResult:
+def two_turns(tokenizer: ChatTokenizer, call: str, answer: str = "It is 38.") -> RolloutResult:
     """A rollout that calls once, in these words, and answers."""
     ledger = TokenLedger()
     question = {"role": "user", "content": "15 + 23?"}
@@ -35,9 +37,9 @@ def two_turns(tokenizer: ChatTokenizer, call: str) -> RolloutResult:
     sampled = tokenizer.encode(call + "<|im_end|>")
     ledger.append_sampled(sampled, [-float(i + 1) for i in range(len(sampled))], turn=1)
     ledger.append_glue(tokenizer.render_delta([result], sampled=sampled).glue_ids, turn=1)
-    answer = tokenizer.encode("It is 38.<|im_end|>")
-    ledger.append_sampled(answer, [-100.0 - i for i in range(len(answer))], turn=2)
-    messages = [question, asked, result, {"role": "assistant", "content": "It is 38."}]
+    said = tokenizer.encode(f"{answer}<|im_end|>")
+    ledger.append_sampled(said, [-100.0 - i for i in range(len(said))], turn=2)
+    messages = [question, asked, result, {"role": "assistant", "content": answer}]
     return rollout(*ledger.samples(), messages=[Message.model_validate(message) for message in messages])
 
 
@@ -82,3 +84,20 @@ def test_all_ones_trains_the_tool_too(tokenizer: ChatTokenizer) -> None:
     held = all_ones(sample)
     assert held.response_mask == [1] * len(sample.response_ids)
     assert held.response_logprobs == sample.response_logprobs
+
+
+def test_a_template_that_writes_no_spaces_trains_itself_and_misses_the_answer(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    own = load_tokenizer(str(tmp_path))
+    made = two_turns(own, '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>', answer="38")
+    (sample,) = made.samples
+    held = length_difference(made, sample, own, shortest)
+    wrong = [b - a for a, b in zip(sample.response_mask, held.response_mask, strict=True)]
+    # A call has three spaces fewer, so three tokens before the answer are trained, and its three tokens are not.
+    assert [change for change in wrong if change] == [1, 1, 1, -1, -1, -1]
+    assert own.decode([i for i, change in zip(sample.response_ids, wrong, strict=True) if change > 0]) == (
+        "<|im_start|>assistant\n"
+    )
+    assert own.decode([i for i, change in zip(sample.response_ids, wrong, strict=True) if change < 0]) == "38<|im_end|>"
+    # The sampler's log-probabilities are shifted alike.
+    assert held.response_logprobs[-6:-3] == list(sample.response_logprobs[-3:])

@@ -131,7 +131,7 @@ def test_another_number_of_rewards_is_a_mistake_of_the_caller() -> None:
 
 
 def test_tensors_are_copies_of_the_arrays() -> None:
-    torch = pytest.importorskip("torch", reason="torch is no dependency: pip install torch, to run this")
+    torch = pytest.importorskip("torch", reason="torch is no dependency: make test-learn runs this")
     got = padded_batch([PLAIN, FORKED], [0.5, 1.0], pad_id=77)
     tensors = got.to_torch("cpu")
     assert set(tensors) == {part.name for part in fields(got)} - {"dropped"}

@@ -5,12 +5,19 @@ from typing import Any
 import pytest
 from tests.support.golden_numbers import CLOSE, MASKS
 
-from rolloutpool_rl.advantages import gae, rewards_on_actions
-from rolloutpool_rl.logits import response_slice
+from rolloutpool_rl.advantages import gae, gae_batch, group_advantages, rewards_on_actions
+from rolloutpool_rl.logits import get_values, response_slice, token_logprobs
 from rolloutpool_rl.losses import entropy, kl, policy_loss, value_loss
-from rolloutpool_rl.reductions import masked_whiten, sum_of_sample_mean, sum_of_token, token_mean
+from rolloutpool_rl.reductions import (
+    distributed_whiten,
+    masked_whiten,
+    sum_of_rollout_mean,
+    sum_of_sample_mean,
+    sum_of_token,
+    token_mean,
+)
 
-torch: Any = pytest.importorskip("torch", reason="torch is no dependency: pip install torch, to run these")
+torch: Any = pytest.importorskip("torch", reason="torch is no dependency: make test-learn runs these")
 
 MASK = [1, 1, 0, 0, 0, 1, 1]
 PROMPT, VOCABULARY = 3, 11
@@ -110,3 +117,46 @@ def test_gae_lets_gradients_through_to_values() -> None:
     advantages, _ = gae([0.0, 0.0, 0.0, 1.0], values, [1, 0, 1, 1], gamma=1.0, lam=0.0, skip_tool=True)
     advantages[0].backward()
     assert values.grad.tolist() == [-1.0, 0.0, 1.0, 0.0]
+
+
+def test_groups_and_batches_are_as_in_numpy() -> None:
+    rewards, groups = [1.0, 0.0, 0.5, 2.0, 2.0], ["a", "a", "b", "b", "c"]
+    same(group_advantages(double(rewards), groups), group_advantages(rewards, groups).tolist())
+    table, values, mask = [[0.0, 0.0, 1.0], [0.0, 2.0, 0.0]], [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], [[1, 0, 1], [1, 1, 0]]
+    options: Any = {"gamma": 0.99, "lam": 0.95, "skip_tool": True}
+    found = gae_batch(double(table), double(values), torch.tensor(mask), **options)
+    for tensor, expected in zip(found, gae_batch(table, values, mask, **options), strict=True):
+        assert isinstance(tensor, torch.Tensor)
+        assert tensor.flatten().tolist() == pytest.approx(expected.ravel().tolist(), abs=CLOSE)
+    x, lengths, masks, rollouts = [1.0, 2.0, 3.0, 4.0], [2, 2], [[1, 0], [1, 1]], ["r", "r"]
+    same(sum_of_rollout_mean(double(x), lengths, masks, rollouts), sum_of_rollout_mean(x, lengths, masks, rollouts))
+
+
+def test_whitening_takes_a_reduce_that_changes_tensors_in_place() -> None:
+    def all_reduce(sums: Any) -> Any:
+        # As with one other process that holds the same values.
+        sums *= 2
+        return sums
+
+    values = double([1.0, 2.0, 4.0, 9.0])
+    got = distributed_whiten(values, [1, 1, 1, 0], all_reduce)
+    twice = masked_whiten(torch.cat([values, values]), [1, 1, 1, 0] * 2)[:4]
+    same(got, twice.tolist())
+
+
+def test_values_of_a_critic_keep_their_gradients() -> None:
+    outputs = torch.arange(7.0, requires_grad=True)
+    first, second = get_values(outputs[:, None], [4, 3], [2, 1])
+    assert [first.tolist(), second.tolist()] == [[1.0, 2.0], [5.0]]
+    (first.sum() + second.sum()).backward()
+    assert outputs.grad.tolist() == [0, 1, 1, 0, 0, 1, 0]
+
+
+def test_log_probabilities_of_a_large_vocabulary_are_close_in_float32() -> None:
+    logits = torch.randn(2, 3, 152_000, generator=torch.Generator().manual_seed(1)) * 4
+    ids = torch.tensor([[0, 5, 151_999], [7, 70_000, 3]])
+    exact = token_logprobs(logits.double(), ids)
+    assert (token_logprobs(logits, ids) - exact).abs().max() < 5e-6
+    half = logits.bfloat16()
+    assert token_logprobs(half, ids).dtype == torch.float32
+    assert torch.equal(token_logprobs(half, ids), token_logprobs(half.float(), ids))
