@@ -42,6 +42,7 @@ async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     assert verdict.kills_that_hit["worker"] > 0, table
     assert verdict.resumed > 0, table
     assert verdict.graded > 10, table
+    assert verdict.sessions.played > 5, table
 
 
 class TestVerdict:

@@ -103,6 +103,7 @@ async def run(campaign: Campaign, folder: Path) -> None:
             record.write("begin", load=campaign.load)
             await _play(campaign, cast, consumer, f"{receiver.url}/results", record, rng)
             record.write("end", open=consumer.open, unpushed=len(consumer.unpushed))
+            await cast.note_sessions()
             await cast.note_totals()
         finally:
             await hogs.stop()
@@ -128,7 +129,7 @@ async def _play(
     campaign: Campaign, cast: Cast, consumer: Consumer, push_to: str, record: Record, rng: random.Random
 ) -> None:
     faults = Faults(cast, record, rng, consumer.accepted, long=campaign.long_faults)
-    items = draw_items(cast, campaign.rollouts, campaign.seed, campaign.shares, graded=True)
+    items = draw_items(cast, campaign.rollouts, campaign.seed, campaign.shares, graded=True, played=True)
     batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
     reading: set[asyncio.Task[None]] = set()
     submitted = 0

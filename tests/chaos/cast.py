@@ -2,6 +2,7 @@
 
 client ── API x2 ──┐            ┌── trainer x2, a port for each manner
                    Redis    hosts
+                                └── environments
 each API process and each host reaches Redis by a link of its own, and the workers reach each port by one. A host is
 `rolloutpool worker --processes N`: a parent with N workers.
 """
@@ -13,12 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import orjson
 import redis.asyncio
 from cryptography.fernet import Fernet
 from tests.chaos import sockets
 from tests.chaos.census import Census, Member
 from tests.chaos.clocks import Clock
+from tests.chaos.environments import write_file
 from tests.chaos.link import Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
@@ -33,6 +36,8 @@ __all__ = ["Cast", "Host"]
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
 START_SECONDS = 120.0
+CLOSE_LOOKS = 30
+"""Twice a second: a close may take ten."""
 
 Failpoints = dict[str, float]
 
@@ -95,6 +100,9 @@ class Cast:
             {manner: Link(f"trainer-{n}/{manner}", port, self._connected) for manner, port in ports.items()}
             for n, ports in enumerate(self._ports)
         ]
+        self._environment_port = next(ports)
+        self.environment_link = Link("environments", self._environment_port, self._connected)
+        self._environments_file = folder / "environments.toml"
         self._secrets = folder / "secrets"
         self._secrets.write_bytes(Fernet.generate_key())
         self._secrets.chmod(0o600)
@@ -112,8 +120,24 @@ class Cast:
         self.hosts: list[Host] = []
         self.census = Census(record, self.redis_port, self._pids_of_hosts)
         self.trainers: list[Process] = []
+        self.environments = self._process(
+            "environments",
+            [
+                sys.executable,
+                "-m",
+                "tests.chaos.environments",
+                *map(str, (self.environments_log, self._environment_port)),
+            ],
+            {},
+            preferred=True,
+        )
         self._callers: dict[int, int | None] = {}
         self._returns: set[asyncio.Task[None]] = set()
+
+    @property
+    def environments_log(self) -> Path:
+        """What the sessions of environments do."""
+        return self.folder / "environments.jsonl"
 
     @property
     def workers(self) -> int:
@@ -123,7 +147,7 @@ class Cast:
     @property
     def processes(self) -> list[Process]:
         """All that can be started again."""
-        return [self.redis, *self.apis, *(host.root for host in self.hosts), *self.trainers]
+        return [self.redis, *self.apis, *(host.root for host in self.hosts), *self.trainers, self.environments]
 
     @property
     def links(self) -> list[Link]:
@@ -132,6 +156,7 @@ class Cast:
             *self.store_links,
             *self.worker_links,
             *(link for ports in self.trainer_links for link in ports.values()),
+            self.environment_link,
         ]
 
     @property
@@ -151,6 +176,8 @@ class Cast:
         """Redis, API, workers; they may not be ready when this returns."""
         for link in self.links:
             await link.start()
+        self.environments.start()
+        write_file(self._environments_file, self.environment_link.port)
         self.redis.start()
         await self.redis_answers()
         for link, port in zip(self.store_links, self.api_ports, strict=True):
@@ -166,6 +193,8 @@ class Cast:
                 "ROLLOUTPOOL_INFRA_RETRIES": "5",
                 "ROLLOUTPOOL_PLUGINS": "tests.chaos.gil,tests.chaos.graders",
                 "ROLLOUTPOOL_GRADER_TIMEOUT": "5",
+                "ROLLOUTPOOL_ENVIRONMENTS_FILE": str(self._environments_file),
+                "ROLLOUTPOOL_TOOL_TIMEOUT": "15",
                 "HTTP_CLIENT_TIMEOUT": "15",
                 "PYTHONPATH": str(ROOT),
             }
@@ -230,6 +259,20 @@ class Cast:
         for link in (*self.store_links, *self.worker_links):
             link.target = port
             link.cut()
+
+    async def note_sessions(self) -> None:
+        """Notes the sessions of environments that are still open, once those of living workers had time to close."""
+        living = set(self._pids_of_hosts())
+        async with asyncio.timeout(START_SECONDS), httpx.AsyncClient() as client:
+            for _ in range(CLOSE_LOOKS):
+                try:
+                    found = (await client.get(f"http://127.0.0.1:{self._environment_port}/sessions")).json()
+                except httpx.HTTPError:
+                    found = {}
+                if all(self._callers.get(state["port"]) not in living for state in found.values()):
+                    break
+                await asyncio.sleep(0.5)
+        self._record.write("sessions", open=list(found))
 
     async def note_totals(self) -> None:
         """Notes what can be read only at the end: the pool's own count of deaths, and who ended at which failpoint."""

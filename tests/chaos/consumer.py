@@ -64,6 +64,9 @@ class Consumer:
                 rollouts=answer.rollouts,
                 manners=[manner for manner, _ in items],
                 graders=[fields["grader"]["name"] if "grader" in fields else None for _, fields in items],
+                environments=[
+                    fields["environment"]["name"] if "environment" in fields else None for _, fields in items
+                ],
                 groups=[fields.get("group") for _, fields in items],
                 pushed=push_to is not None,
             )

@@ -58,8 +58,15 @@ class Faults:
 
     async def kill(self) -> None:
         """Ends somebody by kill -9."""
-        kinds = (self._kill_some_worker, self._kill_host, self._kill_api, self._kill_trainer, self._kill_redis)
-        await self._rng.choices(kinds, [40, 10, 15, 20, 15])[0]()
+        kinds = {
+            self._kill_some_worker: 40,
+            self._kill_host: 10,
+            self._kill_api: 15,
+            self._kill_trainer: 20,
+            self._kill_redis: 15,
+            self._kill_environments: 10,
+        }
+        await self._rng.choices(list(kinds), list(kinds.values()))[0]()
 
     async def other(self) -> None:
         """Anything but a kill."""
@@ -114,6 +121,9 @@ class Faults:
 
     async def _kill_trainer(self) -> None:
         self._kill(self._rng.choice(self._cast.trainers), "trainer")
+
+    async def _kill_environments(self) -> None:
+        self._kill(self._cast.environments, "environments")
 
     async def _kill_redis(self) -> None:
         self._kill(self._cast.redis, "redis")

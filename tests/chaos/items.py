@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from tests.chaos.cast import Cast
 from tests.chaos.consumer import Item
+from tests.chaos.environments import choice_of
 from tests.chaos.graders import BROKEN, CHOICES
 from tests.chaos.manners import Manner
 
@@ -40,7 +41,13 @@ STEADY_SHARES: Mapping[Manner, float] = {
 
 
 def draw_items(
-    cast: Cast, count: int, seed: object, shares: Mapping[Manner, float], *, graded: bool = False
+    cast: Cast,
+    count: int,
+    seed: object,
+    shares: Mapping[Manner, float],
+    *,
+    graded: bool = False,
+    played: bool = False,
 ) -> list[Item]:
     """Makes rollouts to submit.
 
@@ -50,6 +57,7 @@ def draw_items(
         seed: The same seed makes the same rollouts; it is part of their ids.
         shares: How often each manner is drawn.
         graded: Whether a third of them have graders, and of these a third in groups of four.
+        played: Whether a fifth of them have environments.
     """
     rng = random.Random(f"{seed}/items")
     manners = rng.choices(list(shares), list(shares.values()), k=count)
@@ -67,6 +75,8 @@ def draw_items(
         }
         if graded:
             fields |= _grader_of(number)
+        if played:
+            fields |= choice_of(number, manner, early=number <= early)
         items.append((manner, fields))
     return items
 

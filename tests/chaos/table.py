@@ -14,12 +14,14 @@ ENOUGH = 3
 
 def show(verdict: Verdict) -> str:
     """As Markdown tables, the promises first."""
+    sessions = verdict.sessions
     share = verdict.resumed / verdict.submitted if verdict.submitted else 0.0
     rows = [
         ("submitted", verdict.submitted),
         ("completed", verdict.completed),
         (
-            "failed as they must (trainers that lie, are deaf, forget, or may not be asked again; broken graders)",
+            "failed as they must (trainers that lie, are deaf, forget, or may not be asked again; broken graders; "
+            "lost or broken environments)",
             verdict.failed_as_expected,
         ),
         ("**lost** (accepted and not completed)", len(verdict.lost)),
@@ -27,6 +29,13 @@ def show(verdict: Verdict) -> str:
         ("**turns sampled twice**", len(verdict.sampled_twice)),
         ("**wrong masks**", len(verdict.wrong_masks)),
         (f"**wrong grades**, of {verdict.graded} graded", len(verdict.wrong_grades)),
+        (f"**wrong answers of environments**, of {sessions.played} completed", len(sessions.wrong)),
+        ("**calls in another attempt's session**", len(sessions.touched)),
+        ("**calls made twice where at most once is declared**", len(sessions.twice)),
+        (f"**sessions that a living worker left open**, of {sessions.opened}", len(sessions.left)),
+        ("sessions that got an earlier one's calls again, and answered alike", sessions.restored),
+        ("sessions of dead workers that are open at the end", sessions.of_the_dead),
+        ("requests of replaced attempts, which the environments refused", sessions.refused),
         ("**results of replaced workers**", len(verdict.written_by_replaced)),
         ("**false deaths** (declared dead, and its process lived)", len(verdict.deaths.false)),
         ("declared dead, and its process had ended", verdict.deaths.true),
@@ -62,6 +71,8 @@ def show(verdict: Verdict) -> str:
         *("written_by_replaced", "not_reproduced"),
     ):
         lines += [f"{name}: {what}" for what in getattr(verdict, name)[:20]]
+    for name in ("wrong", "touched", "twice", "left"):
+        lines += [f"sessions, {name}: {what}" for what in getattr(sessions, name)[:20]]
     return "\n".join(lines)
 
 

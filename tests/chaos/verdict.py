@@ -17,6 +17,7 @@ from tests.chaos.grades import graders_of, is_grader_failure, wrong_grades
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
 from tests.chaos.recovery import Ask, Recovery, asks_of, pauses_of, recoveries
+from tests.chaos.sessions import Sessions, environments_of, is_environment_failure, judge_sessions
 
 __all__ = ["Verdict", "judge", "truth"]
 
@@ -48,6 +49,7 @@ class Verdict:
     """Rollouts that were delivered with a grade, of which there is one."""
     wrong_grades: list[str] = field(default_factory=list)
     """Rollouts whose grade is not what follows from what was sampled, or with a reward although their grader failed."""
+    sessions: Sessions = field(default_factory=Sessions)
     resumed: int = 0
     """Rollouts that had asked their trainer in one attempt and went on in a later one."""
     pushed_again: int = 0
@@ -79,21 +81,25 @@ class Verdict:
     @property
     def clean(self) -> bool:
         """Whether no promise was broken."""
-        return not (
-            self.lost
-            or self.delivered_twice
-            or self.sampled_twice
-            or self.wrong_masks
-            or self.wrong_grades
-            or self.written_by_replaced
-            or self.deaths.false
-            or self.not_reproduced
+        return (
+            not (
+                self.lost
+                or self.delivered_twice
+                or self.sampled_twice
+                or self.wrong_masks
+                or self.wrong_grades
+                or self.written_by_replaced
+                or self.deaths.false
+                or self.not_reproduced
+            )
+            and self.sessions.clean
         )
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         recovered = [asdict(recovery) for recovery in self.recoveries]
-        found = vars(self) | {"recoveries": recovered, "deaths": asdict(self.deaths), "clean": self.clean}
+        nested = {"deaths": asdict(self.deaths), "sessions": asdict(self.sessions)}
+        found = vars(self) | nested | {"recoveries": recovered, "clean": self.clean}
         # A campaign has tens of thousands.
         found["pauses"] = quantiles(self.pauses, n=20, method="inclusive") if len(self.pauses) > 1 else self.pauses
         return found
@@ -127,12 +133,21 @@ def judge(folder: Path) -> Verdict:
     manners, pushed = _accepted(client, verdict)
     sampled = _sampled(trainers.values(), manners, verdict)
     results = _delivered(client, pushed, manners, verdict)
-    graders = graders_of(client)
+    graders, environments = graders_of(client), environments_of(client)
     for uid, manner in manners.items():
         grader, _ = graders.get(uid, (None, None))
-        _judge_one(uid, manner, results.get(uid), sampled.get(uid, {}), verdict, grader)
+        result = results.get(uid)
+        allowed = result is not None and (
+            is_grader_failure(result, grader) or is_environment_failure(result, environments.get(uid))
+        )
+        _judge_one(uid, manner, result, sampled.get(uid, {}), verdict, allowed)
     verdict.graded = sum(result.get("grade") is not None for result in results.values())
-    verdict.wrong_grades += wrong_grades(graders, results, sampled)
+    # Without a grader, the reward is the environment's.
+    scored = {uid for uid in environments if graders.get(uid, (None, None))[0] is None}
+    graded = {uid: grader for uid, grader in graders.items() if uid not in scored}
+    verdict.wrong_grades += wrong_grades(graded, results, sampled)
+    played = folder / "environments.jsonl"
+    verdict.sessions = judge_sessions(list(entries(played)) if played.exists() else [], environments, results, campaign)
     asks = asks_of(trainers, campaign)
     _resumptions(asks, results, manners, campaign, trainers, verdict)
     _kills(asks, results, trainers, campaign, verdict)
@@ -211,8 +226,9 @@ def _judge_one(
     result: dict[str, Any] | None,
     turns: dict[int, dict[str, Any]],
     verdict: Verdict,
-    grader: str | None,
+    allowed: bool,
 ) -> None:
+    """`allowed`: it failed because of its grader or its environment, as it must or may."""
     if result is None:
         verdict.lost.append(uid)
         return
@@ -222,7 +238,7 @@ def _judge_one(
         verdict.failures[f"{manner}: {result['failure']['category']}"] += 1
     if completed and manner in MUST_FAIL:
         verdict.wrong_masks.append(uid)
-    elif is_grader_failure(result, grader):
+    elif allowed:
         verdict.failed_as_expected += 1
     elif not completed and (manner in MUST_COMPLETE or (manner is Manner.ONCE and not _in_doubt(result))):
         reason = result["failure"]["category"] if result["failure"] else result["status"]
