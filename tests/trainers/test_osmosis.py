@@ -34,9 +34,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    env = {"ROLLOUTPOOL_PLUGINS": "tests.support.games", "PYTHONPATH": str(ROOT)}
-    with LocalPool(workers=2, flower=False, env=env) as running:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
+    log = tmp_path_factory.mktemp("graders") / "log"
+    env = {"ROLLOUTPOOL_PLUGINS": "tests.support.games,tests.support.graders", "PYTHONPATH": str(ROOT)}
+    with LocalPool(workers=2, flower=False, env=env | {"GRADER_LOG": str(log)}) as running:
         yield running
 
 
@@ -69,7 +70,7 @@ def gateway(pool: LocalPool) -> Iterator[str]:
 
 @pytest.fixture
 async def client(gateway: str) -> AsyncIterator[RolloutClient]:
-    made = RolloutClient(url=gateway, admission_timeout_sec=30)
+    made = RolloutClient(url=gateway, admission_timeout_sec=30, api_key="any")
     yield made
     await made.aclose()
 
@@ -135,6 +136,49 @@ async def test_the_environment_s_score_is_the_reward(client: RolloutClient, cont
     assert result.sample is not None
     assert isinstance(result.sample.reward, float)
     check_requests(controller, "game", 1)
+
+
+async def test_a_grader_gives_the_reward(client: RolloutClient, controller: ChatServer, tmp_path: Path) -> None:
+    may_end = tmp_path / "may_end"
+    chosen = {"rolloutpool": {"grader": {"name": "hangs", "options": str(may_end)}}}
+    handle = await submit(client, controller, "graded-1", grade=True, grader_timeout_sec=60, metadata=chosen)
+    assert await asyncio.wait_for(handle.wait_for_grading(), 30) is RolloutStatus.GRADING
+    may_end.touch()
+    result = await ended(handle)
+    assert result.status is RolloutStatus.SUCCESS
+    assert result.sample is not None
+    assert result.sample.reward == 0.5
+
+
+async def test_a_grader_that_is_late_is_a_timeout(client: RolloutClient, controller: ChatServer) -> None:
+    chosen = {"rolloutpool": {"grader": {"name": "hangs"}}}
+    result = await ended(
+        await submit(client, controller, "graded-2", grade=True, grader_timeout_sec=0.5, metadata=chosen)
+    )
+    assert (result.status, result.err_category) == (RolloutStatus.FAILURE, "timeout")
+    assert result.sample is None or result.sample.reward is None
+
+
+async def test_the_client_waits_until_nothing_runs(
+    client: RolloutClient, controller: ChatServer, pool: LocalPool
+) -> None:
+    idle = await client.wait_idle(timeout_sec=30)
+    assert idle["lifecycle"] == {"accepting_rollouts": True, "active_rollouts": 0}
+    controller.gate.clear()
+    try:
+        handle = await submit(client, controller, "busy")
+        with pytest.raises(TimeoutError):
+            await client.wait_idle(timeout_sec=1, poll_interval_sec=0.1, process_id=idle["process_id"])
+        # The API is killed and started again, and no rollout is lost; so the same wait goes on.
+        waiting = asyncio.create_task(client.wait_idle(timeout_sec=60, process_id=idle["process_id"]))
+        await asyncio.sleep(0)
+        os.kill(_child_of_this_process("rolloutpool_api"), signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+    finally:
+        controller.gate.set()
+    assert (await ended(handle)).status is RolloutStatus.SUCCESS
+    assert (await waiting)["lifecycle"]["active_rollouts"] == 0
 
 
 async def test_what_cannot_be_graded_is_refused_before_it_runs(client: RolloutClient, controller: ChatServer) -> None:

@@ -39,7 +39,7 @@ __all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitt
 _log = structlog.stdlib.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/openapi.json", *DOCS_PATHS, *UI_PATHS})
-"""Paths whose answers say nothing about anyone's work."""
+"""Paths whose answers say nothing about others' work; with a key, `/health` says how many rollouts of one's own run."""
 V1_CALLS = frozenset({("POST", "/rollout"), ("GET", "/tools")})
 """What protocol v1's trainers call; they have no keys."""
 

@@ -4,13 +4,15 @@
    durable before the answer. The same id again is a 409 until 15 minutes after the rollout's end.
 2. `poll` renews the lease, and answers at the next change of the status, or after 30 s. A controller polls until the
    end.
-3. Nobody polls for 120 s: the reconciler ends the rollout (`store/polling_leases.py`).
+3. Nobody polls for 120 s: the reconciler ends the rollout (`store/leases.py`).
 
 Everything is in Redis, so the next poll may go to another API process, or to this one after a restart. Ids of different
 API keys are apart: nobody polls or cancels what somebody else has submitted, whatever id, token or prefix they name.
 """
 
+import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -23,25 +25,35 @@ from rolloutpool_api.body import off_loop
 from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnknown
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import osmosis_key, plan_osmosis
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.osmosis.request import OsmosisCancel, OsmosisRequest, Wire
 from rolloutpool_common.protocol.osmosis.response import (
     LEASE_SECONDS,
     WAIT_SECONDS,
     OsmosisAccepted,
     OsmosisCancelled,
+    OsmosisHealth,
+    OsmosisLifecycle,
     OsmosisRecord,
     running_result,
     to_osmosis,
 )
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
-from rolloutpool_common.store import LeaseOutcome, StoreUnavailable, keys, new_lease
+from rolloutpool_common.store import LeaseOutcome, StoreError, StoreUnavailable, keys, new_lease
 from rolloutpool_common.store.polling_leases import LeaseLook
 
-__all__ = ["accept", "cancel", "poll"]
+__all__ = ["accept", "cancel", "health", "poll"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
+HEALTH_SECONDS = 2.0
+"""For Redis, when a controller asks for its health: the SDK's client waits 5 s for the whole answer."""
+_DISPOSITIONS = {
+    RolloutStatus.QUEUED: "cancelled_queued",
+    RolloutStatus.RUNNING: "cancelled_running",
+    RolloutStatus.GRADING: "cancelled_running",
+}
 _REFUSALS = {
     Wire.AMBIGUOUS: (
         "the body has `chat_completions_url` (the Osmosis wire v3.3) and `server_url` (protocol v1); leave one out, "
@@ -152,9 +164,26 @@ async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> O
     before = await leases.cancel([live[name] for name in names if name in live])
     return OsmosisCancelled(
         dispositions={
-            name: f"cancelled_{before[live[name]]}" if live.get(name) in before else "not_found" for name in names
+            name: _DISPOSITIONS[before[live[name]]] if live.get(name) in before else "not_found" for name in names
         }
     )
+
+
+async def health(services: ApiServices, owner: str) -> OsmosisHealth | None:
+    """Says what a controller's rollouts do; None where this process has never known it, because Redis is away.
+
+    While it is away, nothing is accepted, and what was active counts as active: a controller that waits until its
+    rollouts have ended goes on waiting.
+    """
+    accepting, active = False, 1
+    with suppress(StoreError, TimeoutError):
+        async with asyncio.timeout(HEALTH_SECONDS):
+            services.data_name, active = await services.store.polling_leases.active(owner)
+        accepting = not services.stopping
+    if services.data_name is None:
+        return None
+    lifecycle = OsmosisLifecycle(accepting_rollouts=accepting, active_rollouts=active)
+    return OsmosisHealth(instance_id=services.data_name, process_id=services.data_name, lifecycle=lifecycle)
 
 
 async def _look(services: ApiServices, owner: str, rollout_id: str, token: str) -> LeaseLook:

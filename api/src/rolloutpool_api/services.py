@@ -69,6 +69,8 @@ class ApiServices:
             version=version("rolloutpool-api"),
         )
         """Reports what this process measures."""
+        self.data_name: str | None = None
+        """A name of what Redis holds, once it was asked for (`osmosis.health`)."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServices"]:

@@ -86,6 +86,7 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         TypeError: The request holds an integer beyond 64 bits.
     """
     labels = {} if request.label is None else {LABEL: request.label}
+    grader = request.grader
     spec = {
         "rollout_id": request.rollout_id,
         "server_url": request.chat_completions_url,
@@ -100,8 +101,10 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         "allow_untrained": True,
         # The wire says nothing of a turn that is asked twice, and OpenAI's own client repeats calls as well.
         "on_ambiguous_turn": OnAmbiguousTurn.RETRY,
-        **request.options.model_dump(mode="json"),
+        **request.options.model_dump(mode="json", exclude={"grader"}),
     }
+    if grader is not None:
+        spec["grader"] = grader.model_dump(mode="json")
     timeout_s = request.agent_timeout_sec
     return NewBatch(
         batch_id=new_batch_id(),
@@ -119,6 +122,7 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         idempotency_key=osmosis_key(request.rollout_id),
         v1=True,
         polling_lease=lease,
+        graded=grader is not None,
     )
 
 

@@ -8,48 +8,20 @@ import httpx
 import pytest
 from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import v1_request
+from tests.support.controller import accepted, poll, request, uid_of
 from tests.support.durable_redis import durable_redis
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import OWNER, ScriptedWorker, plain_result, run_v1
 from tests.support.secrets import SECRETS
+from tests.support.served_clock import let_a_week_pass
 from tests.support.waiting import until
 
 from rolloutpool_api import body, osmosis
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER
-from rolloutpool_common.store import Store, polling_leases
+from rolloutpool_common.store import Store
 
 MANY = 200
-
-
-def request(name: str = "run7-row3-0", **changes: Any) -> dict[str, Any]:
-    """A valid request; a change to `...` takes the field out."""
-    fields = {
-        "rollout_id": name,
-        "initial_messages": [{"role": "user", "content": "q"}],
-        "chat_completions_url": "http://127.0.0.1:8081/v1/rollouts/x",
-        "grade": False,
-        **changes,
-    }
-    return {key: value for key, value in fields.items() if value is not ...}
-
-
-async def accepted(client: httpx.AsyncClient, name: str = "run7-row3-0", **changes: Any) -> str:
-    """Submits a rollout; returns the token of its lease."""
-    answer = await client.post("/rollout", json=request(name, **changes))
-    assert answer.status_code == 202, answer.text
-    token: str = answer.json()["polling_lease_token"]
-    return token
-
-
-async def poll(client: httpx.AsyncClient, token: str, name: str = "run7-row3-0", **more: Any) -> httpx.Response:
-    return await client.get(f"/rollout/{name}/result", headers={LEASE_HEADER: token, **more.pop("headers", {})})
-
-
-async def uid_of(store: Store, name: str = "run7-row3-0") -> str:
-    uid = await store.rollouts.find(name, OWNER)
-    assert uid is not None
-    return uid
 
 
 async def test_from_accepted_to_the_end(client: httpx.AsyncClient, worker: ScriptedWorker, store: Store) -> None:
@@ -229,7 +201,7 @@ BOTH = {"server_url": "http://127.0.0.1:8081", "messages": [], "sampling_params"
         ({"chat_completions_url": ...}, "Field required"),
         ({"initial_messages": "q"}, "valid list"),
         ({"initial_messages": []}, "at least 1 item"),
-        ({"grade": True}, "has no grader"),
+        ({"grade": True}, "name a grader in metadata.rolloutpool.grader"),
         ({"metadata": {"rolloutpool": {"tool": []}}}, "metadata.rolloutpool.tool"),
         ({"chat_completions_url": "http://169.254.169.254/v1"}, "169.254.169.254"),
         ({"metadata": {"n": 2**70}}, "beyond 64 bits"),
@@ -283,11 +255,7 @@ async def test_a_deadline_that_has_passed_is_a_timeout(client: httpx.AsyncClient
     assert (await poll(client, token)).json()["err_category"] == "timeout"
 
 
-async def test_nobody_polls_and_it_ends(
-    redis_url: str, store: Store, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(osmosis, "LEASE_SECONDS", 0.3)
-    monkeypatch.setattr(polling_leases, "GRACE_SECONDS", 0.1)
+async def test_nobody_polls_and_it_ends(redis_url: str, store: Store, worker: ScriptedWorker) -> None:
     async with running_api(redis_url) as api, client_of(api) as client:
         token = await accepted(client)
         claim = await worker.claim(await uid_of(store))
@@ -295,6 +263,7 @@ async def test_nobody_polls_and_it_ends(
         async def ended() -> bool:
             return await store.rollouts.result(claim.uid) is not None
 
+        await let_a_week_pass(redis_url)
         await until(ended)
         answer = (await poll(client, token)).json()
         assert (answer["status"], answer["err_category"], answer["sample"]) == ("failure", "lease_expired", None)

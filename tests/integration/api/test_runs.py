@@ -11,6 +11,7 @@ from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.served_clock import let_a_week_pass
 from tests.support.waiting import until
 
 from rolloutpool_api import services
@@ -98,7 +99,7 @@ async def test_a_pause_that_nobody_ends_is_ended_with_its_batches(redis_url: str
     async with running_api(redis_url, paused_seconds=10) as api, client_of(api) as client:
         accepted = (await client.post("/v1/batches", json=batch(2, run="job7"))).json()
         await client.post("/v1/runs/job7/pause")
-        await over(redis_url)
+        await let_a_week_pass(redis_url)
         state = await until(lambda: complete(client, accepted["batch_id"]))
         assert (state["cancel_cause"], state["counts"]["cancelled"]) == ("pause", 2)
         result = (await client.get(f"/v1/rollouts/{accepted['rollouts'][0]}")).json()["result"]
@@ -114,7 +115,7 @@ async def test_a_batch_that_nobody_reads_is_cancelled(
 ) -> None:
     accepted = (await client.post("/v1/batches", json=LEASED)).json()
     await worker.end(accepted["rollouts"][0])
-    await over(redis_url)
+    await let_a_week_pass(redis_url)
     await until(lambda: cancelling_over(redis_url, accepted["batch_id"]))
     state = (await client.get(f"/v1/batches/{accepted['batch_id']}")).json()
     # What had ended keeps its outcome, and its result can still be read.
@@ -175,17 +176,6 @@ async def test_who_waits_keeps_the_lease(
         await reading
         # Nobody waits any more.
         assert await raw.exists("rp:leases") == 0
-
-
-async def over(redis_url: str) -> None:
-    """Lets the served clock go on by a week, as if nobody had spoken for so long."""
-    async with Redis.from_url(redis_url) as raw:
-
-        async def ticking() -> bool:
-            return bool(await raw.hexists("rp:served", "of"))
-
-        await until(ticking)
-        await raw.hset("rp:served", mapping={"clock_ms": 7 * 86_400_000, "quiet_ms": 0})
 
 
 async def complete(client: httpx.AsyncClient, batch_id: str) -> dict[str, Any] | None:

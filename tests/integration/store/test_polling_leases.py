@@ -1,29 +1,18 @@
 """Polling leases: renewed by looks, ended with their rollouts, over when nobody looks; and apart for each owner."""
 
-import asyncio
-
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 from tests.support.durable_redis import durable_redis
 from tests.support.secrets import SECRETS
+from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.store import ClaimRefused, Store, TooManyOpen, answers, keys, new_lease, polling_leases
-from rolloutpool_common.store.polling_leases import GRACE_SECONDS, LeaseLook, LeaseOutcome, PollingLeases
+from rolloutpool_common.store import ClaimRefused, Store, TooManyOpen, keys, new_lease
+from rolloutpool_common.store.polling_leases import LeaseLook, LeaseOutcome
 
 KEY = "osmosis/r"
-
-
-class Clock:
-    """A clock of the test's own."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def leased(store: Store, name: str = "r", *, lasts_s: float = 120.0, owner: str = OWNER) -> tuple[str, str]:
@@ -32,15 +21,6 @@ async def leased(store: Store, name: str = "r", *, lasts_s: float = 120.0, owner
     batch = new_batch([{"rollout_id": name}], owner=owner, key=f"osmosis/{name}", v1=True, polling_lease=lease)
     assert (await store.batches.submit(batch)).created
     return uids_of(batch)[0], token
-
-
-async def watching(store: Store, clock: Clock, epoch: int = 1) -> PollingLeases:
-    """The reconciler's view, once it has watched for long enough to give a verdict."""
-    found = PollingLeases(store.polling_leases._connection, store.rollouts, clock)
-    for _ in range(int(GRACE_SECONDS)):
-        assert await found.expire(epoch) == 0
-        clock.now += 1
-    return found
 
 
 async def result(store: Store, uid: str) -> RolloutResult:
@@ -103,19 +83,43 @@ async def _content(raw: Redis, key: str) -> object:
     return await raw.get(key)
 
 
+def batch_of(uid: str) -> str:
+    return uid.rpartition("-")[0]
+
+
+async def left_s(raw: Redis, uid: str) -> float:
+    """Seconds of the served clock until a lease is over."""
+    due, clock = await raw.zscore("rp:leases:polled", batch_of(uid)), await raw.hget("rp:served", "clock_ms")
+    assert due is not None
+    assert clock is not None
+    return (due - float(clock)) / 1000
+
+
 async def test_a_look_renews_and_does_not_after_the_end(store: Store, raw: Redis) -> None:
+    await (clock := ServedClock(store)).tick()
     uid, token = await leased(store)
-    first = await raw.zscore("rp:polling_leases", uid)
-    await asyncio.sleep(0.02)
+    assert await left_s(raw, uid) == 120
+    assert await clock.polled(20) == []
+    assert await left_s(raw, uid) < 101
     claimed = await claim(store, uid)
     assert (await store.polling_leases.look(OWNER, KEY, token)).status is RolloutStatus.RUNNING
-    second = await raw.zscore("rp:polling_leases", uid)
-    assert (second or 0) > (first or 0) > 0
+    assert await left_s(raw, uid) == 120
     await store.rollouts.finish(claimed, result_of(claimed))
-    assert not await raw.exists("rp:polling_leases", "rp:polled:" + OWNER)
+    assert not await raw.exists("rp:leases:polled", "rp:polled:" + OWNER)
     look = await store.polling_leases.look(OWNER, KEY, token)
     assert (look.outcome, look.status) == (LeaseOutcome.OK, RolloutStatus.COMPLETED)
-    assert not await raw.exists("rp:polling_leases")
+    assert not await raw.exists("rp:leases:polled")
+
+
+async def test_other_reads_of_its_owner_do_not_renew(store: Store, raw: Redis) -> None:
+    """Only the holder of the token polls; a page that shows the batch must not keep it alive."""
+    await (clock := ServedClock(store)).tick()
+    uid, _ = await leased(store)
+    await clock.polled(20)
+    assert await store.batches.total(batch_of(uid), OWNER, reader=OWNER) == 1
+    await store.leases.renew(batch_of(uid))
+    assert await left_s(raw, uid) < 101
+    assert not await raw.exists("rp:leases")
 
 
 async def test_the_name_is_free_some_time_after_the_end(store: Store, raw: Redis) -> None:
@@ -132,13 +136,17 @@ async def test_the_name_is_free_some_time_after_the_end(store: Store, raw: Redis
 
 
 async def test_nobody_looks_and_the_rollout_ends(store: Store, raw: Redis) -> None:
-    lost, _ = await leased(store, lasts_s=0.05)
-    kept, _ = await leased(store, "kept")
-    running, _ = await leased(store, "running", lasts_s=0.05)
+    await (clock := ServedClock(store)).tick()
+    lost, _ = await leased(store, lasts_s=30)
+    kept, _ = await leased(store, "kept", lasts_s=60)
+    running, _ = await leased(store, "running", lasts_s=30)
     claimed = await claim(store, running)
-    watch = await watching(store, Clock())
-    await asyncio.sleep(0.06)
-    assert await watch.expire(1) == 2
+    assert await clock.polled(28) == []
+    over = await clock.polled(3)
+    assert set(over) == {batch_of(lost), batch_of(running)}
+    # A reconciler that died now would leave them to the next.
+    assert set(await clock.polled(1)) == set(over)
+    assert await store.polling_leases.end(sorted(set(over))) == 2
     ended = await result(store, lost)
     assert (ended.status, ended.samples) == (RolloutStatus.FAILED, [])
     assert ended.failure is not None
@@ -147,47 +155,92 @@ async def test_nobody_looks_and_the_rollout_ends(store: Store, raw: Redis) -> No
     assert await raw.smembers("rp:worker:w1:stop") == {claimed.token}
     assert await store.rollouts.claim(lost, "w1") == ClaimRefused.ENDED
     assert await store.polling_leases.live(OWNER) == {"kept": kept}
-    assert await watch.expire(1) == 0
+    assert await clock.polled(1) == []
+    assert await store.polling_leases.end(over) == 0
 
 
-async def test_a_look_in_time_saves_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid, token = await leased(store, lasts_s=0.05)
-    watch = await watching(store, Clock())
-    await asyncio.sleep(0.06)
-    # Between the reconciler's list and its verdict.
-    read = answers.now_ms
-
-    async def looked(redis: object) -> float:
-        monkeypatch.setattr(polling_leases, "now_ms", read)
-        now = await read(redis)
-        await _renewed_for_long(store, uid)
-        return now
-
-    monkeypatch.setattr(polling_leases, "now_ms", looked)
-    assert await watch.expire(1) == 0
+async def test_a_lease_that_was_found_over_does_not_begin_again(store: Store) -> None:
+    await (clock := ServedClock(store)).tick()
+    uid, token = await leased(store, lasts_s=20)
+    over = (await clock.polled(21))[-1]
+    # Between the tick and the end of the rollout.
     assert (await store.polling_leases.look(OWNER, KEY, token)).status is RolloutStatus.QUEUED
+    assert await clock.polled(1) == [over]
+    await store.polling_leases.end([over])
+    assert (await store.polling_leases.look(OWNER, KEY, token)).status is RolloutStatus.FAILED
+    assert (await result(store, uid)).failure is not None
 
 
-async def _renewed_for_long(store: Store, uid: str) -> None:
-    await store.polling_leases._redis.zadd(keys.POLLING_LEASES, {uid: 2**50})
+async def test_the_reconciler_ends_it(store: Store) -> None:
+    uid, _ = await leased(store, lasts_s=0.001)
+    reconciliation = store.reconciliation
+    forsaken = 0
+    for _ in range(16):
+        redis = store._connection.redis
+        if seen := await redis.hget("rp:served", "seen_ms"):
+            await redis.hset("rp:served", "seen_ms", int(seen) - 1000)
+        forsaken += (await reconciliation.run_once()).forsaken
+    assert forsaken == 1
+    assert (await result(store, uid)).status is RolloutStatus.FAILED
 
 
-async def test_after_a_gap_nothing_is_over_until_holders_could_look(store: Store) -> None:
-    await leased(store, lasts_s=0.001)
-    await asyncio.sleep(0.01)
-    clock = Clock()
-    # A new leader, a leader that did not come to it for some time, and a Redis that was started again.
-    fresh = PollingLeases(store.polling_leases._connection, store.rollouts, clock)
-    assert await fresh.expire(1) == 0
-    watch = await watching(store, clock)
-    clock.now += 60
-    assert await watch.expire(1) == 0
-    watch = await watching(store, clock)
-    assert await watch.expire(2) == 0
-    watch = await watching(store, clock)
-    assert await watch.expire(1, serving=False) == 0
-    watch = await watching(store, clock)
-    assert await watch.expire(1) == 1
+async def test_what_is_gone_is_no_longer_looked_for(store: Store, raw: Redis) -> None:
+    await (clock := ServedClock(store)).tick()
+    await raw.zadd("rp:leases:polled", {"b" + "0" * 32: 1})
+    uid, _ = await leased(store, lasts_s=1)
+    await store.rollouts.cancel(uid)
+    # As a process of an older version would leave it, which knows nothing of this list.
+    await raw.zadd("rp:leases:polled", {batch_of(uid): 1})
+    assert await clock.polled(12) == []
+    assert not await raw.exists("rp:leases:polled", "rp:batch:b" + "0" * 32)
+
+
+@pytest.mark.parametrize("gap", ["another process", "away", "stood still", "started again"])
+async def test_no_gap_counts_as_silence(store: Store, raw: Redis, gap: str) -> None:
+    await (clock := ServedClock(store)).tick()
+    uid, _ = await leased(store, lasts_s=30)
+    await clock.polled(25)
+    match gap:
+        case "another process":
+            clock = ServedClock(store, "p2")
+            await clock.tick(3600.0)
+        case "away":
+            await clock.tick(600.0, serving=False)
+        case "stood still":
+            await clock.tick(7200.0)
+        case "started again":
+            await raw.hincrby("rp:epoch", "number")
+            await clock.tick(1.0)
+    assert 3 < await left_s(raw, uid) < 6
+    # Its holder waits before it asks again, so for some seconds nothing ends.
+    assert await clock.polled(9) == []
+    assert await clock.polled(3) != []
+
+
+async def test_leases_of_an_older_version_begin_anew_and_are_renewed(store: Store, raw: Redis) -> None:
+    """It kept them in `rp:polling_leases`, by Redis' own clock; its processes may still run beside this one."""
+    await (clock := ServedClock(store)).tick()
+    uid, token = await leased(store)
+    await raw.delete("rp:leases:polled")
+    # It ran out long ago by that clock: the API was being replaced.
+    await raw.zadd("rp:polling_leases", {uid: 1_700_000_000_000, "b" + "0" * 32 + "-0": 1_700_000_000_000})
+    assert (await clock.tick(1.0)).polled == []
+    assert await left_s(raw, uid) == 120
+    assert await raw.zcard("rp:leases:polled") == 1
+    assert not await raw.exists("rp:polling_leases")
+    # A look over an older process renews there, and the next tick takes it over.
+    await clock.polled(50)
+    await raw.zadd("rp:polling_leases", {uid: 1_700_000_120_000})
+    await clock.tick(1.0)
+    assert await left_s(raw, uid) == 120
+    # A look over this one takes it out, because an older reconciler would not know of it.
+    await raw.zadd("rp:polling_leases", {uid: 1_700_000_120_000})
+    await store.polling_leases.look(OWNER, KEY, token)
+    assert not await raw.exists("rp:polling_leases")
+    # The end leaves it in neither.
+    await raw.zadd("rp:polling_leases", {uid: 1_700_000_120_000})
+    await store.rollouts.cancel(uid)
+    assert not await raw.exists("rp:polling_leases", "rp:leases:polled")
 
 
 async def test_an_owner_reaches_their_own_alone(store: Store) -> None:
@@ -219,7 +272,7 @@ async def test_what_is_refused_leaves_no_lease(store: Store, raw: Redis) -> None
     batch = new_batch([{"rollout_id": "r"}], key=KEY, v1=True, polling_lease=new_lease(9)[1])
     with pytest.raises(TooManyOpen):
         await store.batches.submit(batch, max_open=0)
-    assert not await raw.exists("rp:polling_leases", "rp:polled:" + OWNER, keys.idempotency(OWNER, KEY))
+    assert not await raw.exists("rp:leases:polled", "rp:polled:" + OWNER, keys.idempotency(OWNER, KEY))
 
 
 async def test_one_that_was_cancelled_before_its_submit_has_no_lease(store: Store, raw: Redis) -> None:
@@ -227,7 +280,7 @@ async def test_one_that_was_cancelled_before_its_submit_has_no_lease(store: Stor
     uid, token = await leased(store)
     assert (await result(store, uid)).status is RolloutStatus.CANCELLED
     assert (await store.polling_leases.look(OWNER, KEY, token)).status is RolloutStatus.CANCELLED
-    assert not await raw.exists("rp:polling_leases")
+    assert not await raw.exists("rp:leases:polled")
 
 
 async def test_a_killed_redis_has_lease_and_rollout_still() -> None:

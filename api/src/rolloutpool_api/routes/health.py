@@ -1,11 +1,18 @@
-"""Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the whole pool."""
+"""Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the whole pool.
 
-from fastapi import APIRouter
+A caller with a key gets more of `/health`: what controllers of the Osmosis wire read there. Protocol v1's trainers have
+no keys, so their answer stays as it is, to the byte.
+"""
 
+from fastapi import APIRouter, Request
+
+from rolloutpool_api import osmosis
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.health import Alive, Health, Ready
+from rolloutpool_common.protocol.osmosis.response import OsmosisHealth
+from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import StoreError
 
 __all__ = ["router"]
@@ -14,9 +21,14 @@ router = APIRouter()
 
 
 @router.get("/health", tags=["protocol v1"], summary="Always healthy while this process answers")
-async def health() -> Health:
-    """For readiness use `/readyz`."""
-    return Health()
+async def health(request: Request, services: ServicesDep) -> OsmosisHealth | Health:
+    """For readiness use `/readyz`. With a key it also has what the Osmosis SDK's `wait_idle` reads."""
+    caller = request.state.caller
+    # A pool without keys takes any: all its callers are one.
+    owner = GUEST if not services.settings.api_keys and "authorization" in request.headers else None
+    if caller is not None:
+        owner = caller.name
+    return (None if owner is None else await osmosis.health(services, owner)) or Health()
 
 
 @router.get("/livez", tags=["pool"], summary="Whether this process answers")

@@ -24,6 +24,7 @@ rp:batches                 zset    b -> ms of its commit, of all batches; rp:bat
 rp:batches_v1              zset    the same for protocol v1's batches of one, and rp:batches_v1:{owner}
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
+rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -37,7 +38,7 @@ rp:rollout:{uid}:streams   list    records of annotations, one number for a toke
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name
-rp:polling_leases          zset    uid -> ms until which somebody must poll it again (`polling_leases.py`)
+rp:polling_leases          zset    uid -> ms; written by an older version beside this one, and emptied by `tick.lua`
 rp:polled:{owner}          hash    the caller's name -> uid, of rollouts that have such a lease and have not ended
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
@@ -87,7 +88,8 @@ rp:push:dead               list    uids whose push was given up, newest first; a
 
 The pool:
 rp:schema                  string  version of all this data (`schema.py`); absent in version 1
-rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`)
+rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`);
+                                   data: a name of this data, by chance (`polling_leases.py`)
 rp:leader                  string  the process that reconciles; expires by itself
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
 rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
@@ -105,7 +107,6 @@ WORKERS = f"{PREFIX}workers"
 OBITUARIES = f"{PREFIX}obituaries"
 FINISHED = f"{PREFIX}finished"
 DEADLINES = f"{PREFIX}deadlines"
-POLLING_LEASES = f"{PREFIX}polling_leases"
 DELAYED = f"{PREFIX}delayed"
 GRADING = f"{PREFIX}grading"
 SUSPECTS = f"{PREFIX}suspects"

@@ -1,10 +1,15 @@
-"""Leases: a batch is cancelled when its trainer has not read it for as long as it asked for.
+"""Leases: what nobody asks for any more is ended.
 
-1. A batch with `lease_seconds` has a place in `rp:leases` from its commit to its end: the time at which its lease is
-   over. The time is of the served clock, which stands still while Redis or the API is away (`tick.lua`).
-2. Each read by its owner puts that time off (`renew`). So does each push that its webhook takes (`settle_push.lua`).
-3. Once a second the reconciler lets the clock go on, and gets the batches whose lease is over. Their cancellation has
-   begun in the same step, so that it is completed even if the reconciler ends there.
+There are two kinds. A batch with `lease_seconds` is cancelled when its trainer has not read it for so long. A rollout
+of the Osmosis wire fails when the holder of its token has not polled it (`polling_leases.py`). One clock serves both:
+
+1. The batch has a place in `rp:leases`, or `rp:leases:polled`, from its commit to its end: the time at which its lease
+   is over. The time is of the served clock, which stands still while Redis or the API is away (`tick.lua`).
+2. Each read by its owner puts that time off (`renew`), and so does each push that its webhook takes
+   (`settle_push.lua`). Of a rollout that is polled, only its holder's looks do (`look_polled.lua`).
+3. Once a second the reconciler lets the clock go on, and gets what is over. A batch's cancellation has begun in the
+   same step, and is completed even if the reconciler ends there. A rollout that was polled is found again by the next
+   tick until it has ended, and no look renews it meanwhile.
 """
 
 from typing import NamedTuple
@@ -17,6 +22,8 @@ __all__ = ["Leases", "Tick"]
 
 AT_ONCE = 20
 """Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
+POLLED_AT_ONCE = 1000
+"""Polling leases that one tick ends; each is of one rollout."""
 
 
 class Tick(NamedTuple):
@@ -24,6 +31,8 @@ class Tick(NamedTuple):
 
     batches: list[str]
     """Batches whose lease is over; their cancellation has begun."""
+    polled: list[str]
+    """Batches of one whose rollout nobody polls any more; it is yet to be ended."""
     paused_runs: list[str]
     """Runs whose pause is over, as `run_key` names them."""
 
@@ -50,5 +59,5 @@ class Leases:
             process: The one that reconciles.
             serving: Whether callers could reach the API, and this process Redis, since the last tick.
         """
-        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE))
-        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "paused")))
+        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE, POLLED_AT_ONCE))
+        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "polled", "paused")))

@@ -3,20 +3,17 @@
 1. The caller of a submit gets a random token; the batch's hash has its digest. Submit and lease are one script
    (`commit.lua`), so a caller that never gets the answer leaves a rollout that ends by itself.
 2. Each look at the rollout with this token renews the lease (`look_polled.lua`).
-3. The reconciler ends rollouts whose leases are over (`expire`). The end of a rollout, however it comes, ends its lease
-   (`end_rollout` in `_prelude.lua`).
+3. When a lease is over is decided as for all leases (`leases.py`): by the served clock, so that holders who could not
+   ask, because Redis or the API was down, lose no rollout. The reconciler then ends the rollout (`end`). The end of a
+   rollout, however it comes, ends its lease (`end_rollout` in `_prelude.lua`).
 
 The token is nowhere in Redis: who reads all of Redis can look at no rollout in its holder's name. Names of two owners
 are apart, so nobody reaches a rollout of somebody else, by id or by prefix.
-
-A lease is over only when the reconciler says so, and it says nothing until it has watched for `GRACE_SECONDS` without a
-gap. So holders that could not ask, because Redis or the API was down, lose no rollout.
 """
 
 import asyncio
 import hashlib
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
@@ -24,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from rolloutpool_common.errors import LeaseExpired
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import NewLease
@@ -34,14 +31,8 @@ __all__ = ["LeaseLook", "LeaseOutcome", "PollingLeases", "new_lease"]
 
 T = TypeVar("T")
 
-GRACE_SECONDS = 45.0
-"""A holder that waits out a poll of 30 s and then repeats it has asked by then."""
-GAP_SECONDS = 5.0
-"""Rounds of the reconciler come once a second. After a longer pause it may have missed looks."""
 AT_ONCE = 64
 """Rollouts that are ended at the same time; more would hold up the other calls of this process."""
-MOST = 1000
-"""Leases that one round ends, so that the round stays short."""
 
 
 class LeaseOutcome(StrEnum):
@@ -80,15 +71,10 @@ def new_lease(lasts_s: float) -> tuple[str, NewLease]:
 class PollingLeases:
     """The polling leases in one store."""
 
-    def __init__(self, connection: Connection, rollouts: Rollouts, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds; tests pass their own."""
+    def __init__(self, connection: Connection, rollouts: Rollouts) -> None:
         self._connection = connection
         self._redis = connection.redis
         self._rollouts = rollouts
-        self._clock = clock
-        # When this process last looked for leases that are over, and since when it has done so without a gap.
-        self._looked = self._since = float("-inf")
-        self._epoch = 0
 
     async def look(self, owner: str, idempotency_key: str, token: str) -> LeaseLook:
         """Looks at a rollout as the holder of its lease, and so renews the lease.
@@ -109,8 +95,9 @@ class PollingLeases:
 
     async def status(self, batch_id: str) -> RolloutStatus:
         """Reads the status of a batch's only rollout; the lease stays as it is."""
-        status = await self._connection.command("HGET", keys.rollout(keys.uid_of(batch_id, 0)), "status")
-        return RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
+        uid = keys.uid_of(batch_id, 0)
+        status, stage = await self._connection.command("HMGET", keys.rollout(uid), "status", "stage")
+        return RolloutStatus((stage or status or b"queued").decode())
 
     async def live(self, owner: str, names: Sequence[str] | None = None) -> dict[str, str]:
         """Finds an owner's rollouts that have a lease and have not ended.
@@ -128,11 +115,25 @@ class PollingLeases:
             found = await self._redis.hmget(keys.polled(owner), names) if names else []
         return {name: uid.decode() for name, uid in zip(names, found, strict=True) if uid is not None}
 
+    async def active(self, owner: str) -> tuple[str, int]:
+        """Counts an owner's rollouts that have a lease and have not ended.
+
+        Returns:
+            A name of this Redis' data, which stays as long as its rollouts do; and the count.
+        """
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hsetnx(keys.EPOCH, "data", secrets.token_hex(16))
+            pipe.hget(keys.EPOCH, "data")
+            pipe.hlen(keys.polled(owner))
+            _, name, count = await pipe.execute()
+        return name.decode(), count
+
     async def cancel(self, uids: Iterable[str]) -> dict[str, RolloutStatus]:
         """Cancels rollouts.
 
         Returns:
-            Of those that had not ended, the status that each had before: queued or running.
+            Of those that had not ended, the status that each had before: queued, running or grading.
         """
         uids = list(uids)
         found = await _in_turns(self._cancel, uids)
@@ -144,41 +145,13 @@ class PollingLeases:
         status = await self.status(batch_id)
         return status if await self._rollouts.cancel_at(batch_id, 0) == "ok" else None
 
-    async def expire(self, epoch: int, *, serving: bool = True) -> int:
-        """Ends rollouts whose leases are over; the reconciler calls it in each round in which it leads.
+    async def end(self, batch_ids: Sequence[str]) -> int:
+        """Ends the rollouts of leases that are over (`Tick.polled`); returns how many had not ended."""
+        return sum(await _in_turns(self._end, batch_ids))
 
-        Args:
-            epoch: Of Redis.
-            serving: Whether callers could reach the API since the last round.
-
-        Returns:
-            How many were ended.
-        """
-        now = self._clock()
-        if not serving or epoch != self._epoch or now - self._looked > GAP_SECONDS:
-            self._since = now
-        self._epoch, self._looked = epoch, now
-        if now - self._since < GRACE_SECONDS:
-            return 0
-        with store_errors():
-            due = await self._redis.zrangebyscore(
-                keys.POLLING_LEASES, "-inf", f"{await now_ms(self._redis):.0f}", start=0, num=MOST
-            )
-        return sum(await _in_turns(self._end, [raw.decode() for raw in due]))
-
-    async def _end(self, uid: str) -> bool:
-        """Ends a rollout unless its holder has looked at it meanwhile; tells whether it did."""
-        with store_errors():
-            until_ms, now = await self._redis.zscore(keys.POLLING_LEASES, uid), await now_ms(self._redis)
-        split = keys.split_uid(uid)
-        if split is None or until_ms is None or until_ms > now:
-            return False
-        answer = await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, LeaseExpired().failure())
-        # The script takes what it ends off the list. One that had ended, or is gone, is taken off here.
-        if answer != "ok":
-            with store_errors():
-                await self._redis.zrem(keys.POLLING_LEASES, uid)
-        return answer == "ok"
+    async def _end(self, batch_id: str) -> bool:
+        failure = LeaseExpired().failure()
+        return await self._rollouts.settle(batch_id, 0, RolloutStatus.FAILED, FinishReason.ERROR, failure) == "ok"
 
 
 async def _in_turns(work: Callable[[str], Awaitable[T]], uids: Sequence[str]) -> list[T]:

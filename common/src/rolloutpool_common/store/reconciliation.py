@@ -18,9 +18,8 @@ What happens when a worker dies:
    put on the dead-letter list.
 
 About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
-rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed or that nobody polls
-(`polling_leases.py`), cancels batches that nobody reads (`leases.py`) and batches of runs that stay paused (`runs.py`),
-and deletes batches whose retention is over.
+rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed, ends what nobody reads or
+polls (`leases.py`), cancels batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
 """
 
 import asyncio
@@ -131,15 +130,14 @@ class Reconciliation:
         cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
         cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
         resumed, expired = await self._resume(), await self._expire()
-        leases, pauses = await self._end_overdue(serving=serving and unbroken)
+        leases, pauses, forsaken = await self._end_overdue(serving=serving and unbroken)
         deleted, ungraded = await self._delete(), await self._grading.end_late()
-        forsaken = await self._polling_leases.expire(redis["epoch"], serving=serving)
         self._unbroken = True
         ended = (leases, pauses, deleted, forsaken, ungraded)
         return ReconciliationReport(True, cancelled, resumed, expired, *ended)
 
-    async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
-        """Cancels what nobody reads and what nobody resumes; returns how many batches, and how many paused runs."""
+    async def _end_overdue(self, *, serving: bool) -> tuple[int, int, int]:
+        """Ends what nobody reads, resumes or polls; returns how many batches, paused runs, and rollouts."""
         over = await self._leases.tick(self.process_id, serving=serving)
         for batch_id in over.batches:
             _log.warning("batch %s is cancelled: its trainer has stopped reading it", batch_id)
@@ -149,7 +147,10 @@ class Reconciliation:
             _log.warning("run %s was paused for too long: %d of its batches are cancelled", run, len(batches))
             for batch_id in batches:
                 await self._batches.cancel(batch_id, CancelCause.PAUSE)
-        return len(over.batches), len(over.paused_runs)
+        forsaken = await self._polling_leases.end(over.polled)
+        if forsaken:
+            _log.warning("%d rollouts are ended: nobody polls for them any more", forsaken)
+        return len(over.batches), len(over.paused_runs), forsaken
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""

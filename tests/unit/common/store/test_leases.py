@@ -1,10 +1,10 @@
 """Leases: a batch that nobody reads is cancelled, and no gap in anybody's view counts as silence."""
 
 from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.protocol.batch import CancelCause, Delivery
 from rolloutpool_common.store import NewBatch, Store
-from rolloutpool_common.store.leases import Tick
 
 LEASE = 30.0
 
@@ -15,25 +15,6 @@ async def leased(store: Store, **options: object) -> NewBatch:
     return batch
 
 
-class Reconciler:
-    """Ticks as the reconciler does, on a clock that the test moves."""
-
-    def __init__(self, store: Store, process: str = "p1") -> None:
-        self._store, self._process = store, process
-
-    async def tick(self, passed_s: float = 0.0, *, serving: bool = True) -> Tick:
-        """A tick after so much time of Redis' clock."""
-        redis = self._store._connection.redis
-        seen = await redis.hget("rp:served", "seen_ms")
-        if seen is not None:
-            await redis.hset("rp:served", "seen_ms", int(int(seen) - passed_s * 1000))
-        return await self._store.leases.tick(self._process, serving=serving)
-
-    async def seconds(self, seconds: float) -> list[str]:
-        """So many seconds in which nothing is amiss; the batches whose lease was over."""
-        return [batch for _ in range(int(seconds)) for batch in (await self.tick(1.0)).batches]
-
-
 async def left_s(store: Store, batch: NewBatch) -> float:
     redis = store._connection.redis
     due, clock = await redis.zscore("rp:leases", batch.batch_id), await redis.hget("rp:served", "clock_ms")
@@ -41,7 +22,7 @@ async def left_s(store: Store, batch: NewBatch) -> float:
 
 
 async def test_a_batch_that_nobody_reads_is_cancelled(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch, plain = await leased(store), new_batch(1)
     await store.batches.submit(plain)
@@ -59,7 +40,7 @@ async def test_a_batch_that_nobody_reads_is_cancelled(store: Store) -> None:
 
 
 async def test_a_read_by_its_owner_renews_it_and_nobody_else_s(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store)
     await reconciler.seconds(20)
@@ -73,7 +54,7 @@ async def test_a_read_by_its_owner_renews_it_and_nobody_else_s(store: Store) -> 
 
 
 async def test_an_accepted_push_is_a_read(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store, delivery=Delivery(callback_url="http://127.0.0.1:9/hook", secret="whsec_12345678"))
     held = await claim(store, uids_of(batch)[0])
@@ -87,7 +68,7 @@ async def test_an_accepted_push_is_a_read(store: Store) -> None:
 
 
 async def test_what_has_ended_has_no_lease_and_stays(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store)
     for uid in uids_of(batch):
@@ -103,7 +84,7 @@ async def test_what_has_ended_has_no_lease_and_stays(store: Store) -> None:
 
 
 async def test_the_clock_stands_still_while_redis_is_away(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store)
     await reconciler.seconds(25)
@@ -116,16 +97,16 @@ async def test_the_clock_stands_still_while_redis_is_away(store: Store) -> None:
 
 
 async def test_the_clock_stands_still_while_no_process_reconciles(store: Store) -> None:
-    await (first := Reconciler(store)).tick()
+    await (first := ServedClock(store)).tick()
     batch = await leased(store)
     await first.seconds(25)
-    second = Reconciler(store, "p2")
+    second = ServedClock(store, "p2")
     assert (await second.tick(3600.0)).batches == []
     assert 3 < await left_s(store, batch) < 6
 
 
 async def test_a_process_that_stood_still_counts_nothing(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store)
     before = await left_s(store, batch)
@@ -136,7 +117,7 @@ async def test_a_process_that_stood_still_counts_nothing(store: Store) -> None:
 
 
 async def test_a_start_of_redis_is_a_gap(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     batch = await leased(store)
     await reconciler.seconds(29)
@@ -146,7 +127,7 @@ async def test_a_start_of_redis_is_a_gap(store: Store) -> None:
 
 
 async def test_two_leaders_by_mistake_end_nothing(store: Store) -> None:
-    one, two = Reconciler(store), Reconciler(store, "p2")
+    one, two = ServedClock(store), ServedClock(store, "p2")
     await leased(store)
     for _ in range(60):
         assert (await one.tick(1.0)).batches == []
@@ -154,7 +135,7 @@ async def test_two_leaders_by_mistake_end_nothing(store: Store) -> None:
 
 
 async def test_a_deleted_batch_is_passed_over(store: Store) -> None:
-    reconciler = Reconciler(store)
+    reconciler = ServedClock(store)
     await reconciler.tick()
     await store._connection.redis.zadd("rp:leases", {"b" + "0" * 32: 1})
     assert await reconciler.seconds(12) == ["b" + "0" * 32]

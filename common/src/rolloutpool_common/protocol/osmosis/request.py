@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 
 from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
 from rolloutpool_common.protocol.environments import EnvironmentChoice
+from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.messages import Message
 
 __all__ = ["LEASE_HEADER", "OsmosisCancel", "OsmosisOptions", "OsmosisRequest", "Wire", "names_wire", "wire_of"]
@@ -30,6 +31,8 @@ _MARKS = (b"chat_completions_url", b"initial_messages")
 _CALLBACKS = ("completion_callback_url", "grader_callback_url")
 OPTIONS_KEY = "rolloutpool"
 """In `metadata`, with `OsmosisOptions`: the wire itself has no place for them."""
+LONGEST_GRADING = 86_400.0
+"""Seconds; `GraderChoice` takes no longer deadline."""
 MAX_TURNS = 100
 """The wire knows no limit of turns, so this is as high as protocol v1's."""
 
@@ -74,7 +77,9 @@ class OsmosisOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: EnvironmentChoice | None = None
-    """Where the policy acts. Its score is the reward."""
+    """Where the policy acts. Its score is the reward, unless there is a grader."""
+    grader: GraderChoice | None = None
+    """Who says what the rollout is worth, where it is to be graded."""
     tools: list[str] | None = None
     """Names of the tools that the policy is shown and may call; null stands for all."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
@@ -102,7 +107,8 @@ class OsmosisRequest(BaseModel):
     agent_timeout_sec: float | None = None
     """From acceptance to the rollout's end; zero and less have passed already, null bounds nothing."""
     grader_timeout_sec: float | None = None
-    """Accepted; an environment's score is bounded by the environment's own limit."""
+    """For the grader, from the conversation's end, in the place of its `deadline_seconds`; zero and less have passed.
+    An environment's score is bounded by the environment's own limit."""
     extra_fields: dict[str, Any] | None = None
     """Accepted, unused."""
 
@@ -146,10 +152,11 @@ class OsmosisRequest(BaseModel):
             raise ValueError(f"{at}: {first['msg']}") from None
         # A null reward could reach a trainer as if the rollout were worth nothing, so it is refused before it costs
         # anything.
-        if self.grade and options.environment is None:
+        if self.grade and options.environment is None and options.grader is None:
             raise ValueError(
-                "grade: this pool has no grader, and only an environment gives a reward; send `grade: false`, or name "
-                f"one in metadata.{OPTIONS_KEY}.environment"
+                "grade: nothing gives this rollout a reward; name a grader in "
+                f"metadata.{OPTIONS_KEY}.grader, or an environment in metadata.{OPTIONS_KEY}.environment, or send "
+                "`grade: false`"
             )
         return self
 
@@ -157,6 +164,16 @@ class OsmosisRequest(BaseModel):
     def options(self) -> OsmosisOptions:
         """What `metadata` says to the pool."""
         return OsmosisOptions.model_validate((self.metadata or {}).get(OPTIONS_KEY, {}))
+
+    @property
+    def grader(self) -> GraderChoice | None:
+        """The grader that is asked, with its time; None where nothing is to be graded, or an environment does it."""
+        chosen, seconds = self.options.grader, self.grader_timeout_sec
+        if chosen is None or not self.grade:
+            return None
+        if seconds is None:
+            return chosen
+        return chosen.model_copy(update={"deadline_seconds": min(max(seconds, 0.001), LONGEST_GRADING)})
 
 
 class OsmosisCancel(BaseModel):

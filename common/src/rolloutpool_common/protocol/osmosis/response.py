@@ -1,7 +1,7 @@
 """What a controller of the Osmosis wire v3.3 gets, and how a stored result becomes it.
 
 The wire carries messages and a reward, and no tokens: the endpoint that sampled them belongs to the controller, which
-has their ids. The reward is the score of the rollout's environment. The whole record is under
+has their ids. The reward is the rollout's grade, or its environment's score. The whole record is under
 `GET /v1/rollouts/{rollout_id}`.
 
 A failure of the pool's has many categories, and the wire has six (`_category`). A rollout that failed, expired or was
@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.environments import EnvironmentReport
+from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, Spans
 
@@ -27,6 +28,8 @@ __all__ = [
     "OsmosisAccepted",
     "OsmosisCancelled",
     "OsmosisCategory",
+    "OsmosisHealth",
+    "OsmosisLifecycle",
     "OsmosisRecord",
     "OsmosisResult",
     "OsmosisSample",
@@ -42,13 +45,16 @@ LEASE_SECONDS = 120.0
 UNGRADED = "grade"
 """The label of a rollout that needs no reward; its value is `false`."""
 LABEL = "label"
+_AGENTS = (Boundary.AGENT, Boundary.ENVIRONMENT, Boundary.GRADER)
+"""Whose failures the wire gives to the agent, as the SDK's own server does."""
 
 
 class OsmosisStatus(StrEnum):
-    """Where a rollout stands, in the wire's words; `grading` and `unknown` are the wire's too, and never used here."""
+    """Where a rollout stands, in the wire's words; `unknown` is the wire's too, and never used here."""
 
     QUEUED = "queued"
     RUNNING = "running"
+    GRADING = "grading"
     SUCCESS = "success"
     FAILURE = "failure"
     CANCELLED = "cancelled"
@@ -58,13 +64,14 @@ class OsmosisCategory(StrEnum):
     """Why a rollout failed, in the wire's words."""
 
     TIMEOUT = "timeout"
+    """The rollout's time is over, or that of its grader."""
     LEASE_EXPIRED = "lease_expired"
     VALIDATION_ERROR = "validation_error"
     """The job was wrong, or it was to be graded and got no reward."""
     HTTP_ERROR = "http_error"
     """The controller's endpoint could not be reached, or answered with an error."""
     AGENT_ERROR = "agent_error"
-    """What the policy sampled can't be answered, or an environment failed."""
+    """What the policy sampled can't be answered, or an environment or a grader failed."""
     INTERNAL_ERROR = "internal_error"
 
 
@@ -124,14 +131,32 @@ class OsmosisRecord(BaseModel):
     num_tool_calls: int = 0
     spans: Spans = Field(default_factory=Spans)
     environment: EnvironmentReport | None = None
+    reward: float | None = None
+    """Null also in records of versions that had no graders."""
+    reward_parts: dict[str, float] = Field(default_factory=dict)
+
+
+class OsmosisLifecycle(Answer):
+    """What the caller's rollouts do; the SDK's `wait_idle` waits until none is active."""
+
+    accepting_rollouts: bool
+    active_rollouts: int
+    """Of this caller; at least 1 while Redis is away, because then nobody knows."""
+
+
+class OsmosisHealth(Health):
+    """`GET /health` with an API key: protocol v1's answer, and what the SDK's `wait_idle` reads."""
+
+    instance_id: str
+    """The same as `process_id`."""
+    process_id: str
+    """A name of the pool's data. It stays when processes or Redis start again, because no rollout is lost then."""
+    lifecycle: OsmosisLifecycle
 
 
 def running_result(rollout_id: str, status: RolloutStatus) -> OsmosisResult:
     """The answer for a rollout that has not ended."""
-    return OsmosisResult(
-        rollout_id=rollout_id,
-        status=OsmosisStatus.RUNNING if status is RolloutStatus.RUNNING else OsmosisStatus.QUEUED,
-    )
+    return OsmosisResult(rollout_id=rollout_id, status=OsmosisStatus(status))
 
 
 def to_osmosis(record: OsmosisRecord) -> OsmosisResult:
@@ -159,13 +184,15 @@ def _failed(record: OsmosisRecord, category: OsmosisCategory, message: str) -> O
 
 
 def _sample(record: OsmosisRecord) -> OsmosisSample:
-    environment, spans = record.environment, record.spans
+    environment, spans, reward = record.environment, record.spans, record.reward
+    if reward is None and environment is not None:
+        reward = environment.reward
     return OsmosisSample(
         messages=[
             {key: value for key, value in message.wire().items() if value is not None} for message in record.messages
         ],
         label=record.labels.get(LABEL),
-        reward=None if environment is None else environment.reward,
+        reward=reward,
         metrics={
             "num_llm_calls": record.num_llm_calls,
             "num_tool_calls": record.num_tool_calls,
@@ -173,6 +200,7 @@ def _sample(record: OsmosisRecord) -> OsmosisSample:
             "llm_latency_ms": spans.llm_ms,
             "tool_latency_ms": spans.tools_ms,
             **({} if environment is None else environment.parts),
+            **record.reward_parts,
         },
         extra_fields={"uid": record.uid, "finish_reason": record.finish_reason, "alignment": record.alignment},
     )
@@ -183,6 +211,8 @@ def _category(failure: Failure) -> OsmosisCategory:
         return OsmosisCategory.LEASE_EXPIRED
     if failure.kind is FailureKind.REQUEST:
         return OsmosisCategory.VALIDATION_ERROR
-    if failure.kind is FailureKind.POLICY or failure.boundary in (Boundary.AGENT, Boundary.ENVIRONMENT):
+    if failure.category in (Category.GRADE_LATE, Category.GROUP_GRADE_LATE):
+        return OsmosisCategory.TIMEOUT
+    if failure.kind is FailureKind.POLICY or failure.boundary in _AGENTS:
         return OsmosisCategory.AGENT_ERROR
     return OsmosisCategory.HTTP_ERROR if failure.boundary is Boundary.TRAINER else OsmosisCategory.INTERNAL_ERROR

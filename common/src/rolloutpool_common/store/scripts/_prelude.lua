@@ -145,13 +145,16 @@ local function keep_run(run)
   return true
 end
 
--- A batch is read by its owner, so its lease lasts from now on again.
-local function renew_lease(batch)
-  local lease_ms, finished, cancelled = unpack(redis.call('HMGET', k_batch(batch), 'lease_ms', 'finished_ms', 'cancelled_ms'))
-  if not lease_ms or finished or cancelled then return end
-  local due = str(served_ms() + tonumber(lease_ms))
+-- A batch is read by its owner, or, with `polled`, polled by its holder, so its lease lasts from now on again. One that
+-- tick.lua has found over stays over.
+local function renew_lease(batch, polled)
+  local lease_ms, finished, cancelled, forsaken = unpack(redis.call(
+    'HMGET', k_batch(batch), polled and 'polling_ms' or 'lease_ms', 'finished_ms', 'cancelled_ms', 'forsaken'
+  ))
+  if not lease_ms or finished or cancelled or forsaken then return end
+  local leases, due = P .. (polled and 'leases:polled' or 'leases'), str(served_ms() + tonumber(lease_ms))
   -- The clock stands still between two ticks, so most reads have nothing to write.
-  if redis.call('ZSCORE', P .. 'leases', batch) ~= due then redis.call('ZADD', P .. 'leases', due, batch) end
+  if redis.call('ZSCORE', leases, batch) ~= due then redis.call('ZADD', leases, due, batch) end
 end
 
 -- Begin to cancel a batch, for a reason in one word. From now on none of its rollouts can start; `cancellation.py` ends
@@ -292,6 +295,8 @@ local function end_rollout(batch, index, status, result, row, counts)
   redis.call('ZREM', P .. 'delayed', uid)
   redis.call('ZREM', P .. 'suspects', uid)
   if polled then
+    redis.call('ZREM', P .. 'leases:polled', batch)
+    -- Where an older version has written (tick.lua).
     redis.call('ZREM', P .. 'polling_leases', uid)
     redis.call('HDEL', k_polled(owner), polled)
   end

@@ -77,6 +77,8 @@ local owner, v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'owner'
 -- Where too many runs are known, this one runs all the same, and nothing is known of it.
 if run ~= batch then keep_run(run) end
 renew_lease(batch)
+-- In this same step too: without it nothing would end a rollout whose caller has lost the answer to its submit.
+renew_lease(batch, true)
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
 if v1 then
@@ -97,9 +99,7 @@ local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
   redis.call('SET', k_name(owner, name), batch .. '-' .. index)
-  -- In this same step too: without a polling lease nothing would end a rollout whose caller has lost the answer to its submit.
   if polling_ms then
-    redis.call('ZADD', P .. 'polling_leases', str(now + tonumber(polling_ms)), batch .. '-' .. index)
     redis.call('HSET', k_polled(owner), name, batch .. '-' .. index)
     redis.call('HSET', k_batch(batch), 'polled_name', name)
   end

@@ -71,6 +71,8 @@ def test_a_name_is_one_segment_of_a_path(name: str) -> None:
         {"metadata": {"rolloutpool": {"max_turns": 101}}},
         {"grade": True},
         {"grade": True, "metadata": {"rolloutpool": {"tools": []}}},
+        {"grade": True, "metadata": {"rolloutpool": {"grader": "judge"}}},
+        {"grade": True, "metadata": {"rolloutpool": {"grader": {"name": "judge", "deadline_seconds": 0}}}},
     ],
 )
 def test_what_is_refused(change: dict[str, Any]) -> None:
@@ -89,6 +91,19 @@ def test_what_is_graded_names_its_environment() -> None:
     request = OsmosisRequest.model_validate(body(grade=True, metadata=chosen))
     assert request.options.environment is not None
     assert (request.options.environment.name, request.options.tools, request.options.max_turns) == ("game", ["add"], 4)
+
+
+GRADER = {"rolloutpool": {"grader": {"name": "judge", "options": {"answer": 38}}}}
+
+
+@pytest.mark.parametrize(("seconds", "deadline"), [(None, 600.0), (5, 5.0), (0, 0.001), (-3, 0.001), (1e9, 86_400.0)])
+def test_what_is_graded_may_name_a_grader_with_the_wire_s_own_time(seconds: float | None, deadline: float) -> None:
+    request = OsmosisRequest.model_validate(body(grade=True, grader_timeout_sec=seconds, metadata=GRADER))
+    assert request.grader is not None
+    assert (request.grader.name, request.grader.options) == ("judge", {"answer": 38})
+    assert request.grader.deadline_seconds == deadline
+    # What is not to be graded asks nobody.
+    assert OsmosisRequest.model_validate(body(grade=False, metadata=GRADER)).grader is None
 
 
 def test_nulls_stand_for_nothing_as_the_sdk_sends_them() -> None:

@@ -71,6 +71,12 @@ def test_the_environment_s_score_is_the_reward() -> None:
     assert (answer.sample.reward, answer.sample.label, answer.sample.metrics["moves"]) == (0.5, None, 4.0)
 
 
+def test_the_grade_goes_before_the_environment_s_score() -> None:
+    graded = answered(environment=environment(0.5), reward=0.25, reward_parts={"style": 1.0}, labels={})
+    assert graded.sample is not None
+    assert (graded.sample.reward, graded.sample.metrics["style"], graded.sample.metrics["moves"]) == (0.25, 1.0, 4.0)
+
+
 def test_without_a_reward_what_was_to_be_graded_fails() -> None:
     answer = answered(environment=environment(None), labels={})
     assert (answer.status, answer.err_category, answer.sample) == (OsmosisStatus.FAILURE, "validation_error", None)
@@ -86,6 +92,8 @@ def test_without_a_reward_what_was_to_be_graded_fails() -> None:
         (FailureKind.REQUEST, Boundary.TRAINER, Category.TARGET_REFUSED, OsmosisCategory.VALIDATION_ERROR),
         (FailureKind.POLICY, Boundary.AGENT, Category.TOOL_ERROR, OsmosisCategory.AGENT_ERROR),
         (FailureKind.INFRA, Boundary.ENVIRONMENT, Category.ENVIRONMENT_LOST, OsmosisCategory.AGENT_ERROR),
+        (FailureKind.INFRA, Boundary.GRADER, Category.GRADER_ERROR, OsmosisCategory.AGENT_ERROR),
+        (FailureKind.INFRA, Boundary.GRADER, Category.GRADE_LATE, OsmosisCategory.TIMEOUT),
         (FailureKind.INFRA, Boundary.WORKER, Category.POISON, OsmosisCategory.INTERNAL_ERROR),
     ],
 )
@@ -113,3 +121,4 @@ def test_what_expired_is_a_timeout_and_what_was_cancelled_is_cancelled() -> None
 def test_what_has_not_ended_has_a_status_alone() -> None:
     assert running_result("r", RolloutStatus.QUEUED) == OsmosisResult(rollout_id="r", status=OsmosisStatus.QUEUED)
     assert running_result("r", RolloutStatus.RUNNING).status is OsmosisStatus.RUNNING
+    assert running_result("r", RolloutStatus.GRADING).status is OsmosisStatus.GRADING
