@@ -106,6 +106,11 @@ class TrainingRow:
         return [(start, end) for start, end, _ in self._sampled]
 
     @property
+    def turn_ranges(self) -> list[tuple[int, int, int]]:
+        """Of each trained turn of the policy: its number, from 1, and where it lies in `ids`, end exclusive."""
+        return [(segment.turn, start, end) for start, end, segment in self._sampled]
+
+    @property
     def version_names(self) -> list[str]:
         """The policy version of each turn, where it has one."""
         return [segment.policy_version for _, _, segment in self._sampled if segment.policy_version is not None]

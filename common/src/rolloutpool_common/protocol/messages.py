@@ -4,6 +4,7 @@ Every message that leaves the pool is in normal form: the keys role, content, to
 null if absent, and then the other keys that it came with. The arguments of a tool call keep their type.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 
 # Plug-ins written for 0.1 import the two from here.
-__all__ = ["CALL_FAULTS", "ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction"]
+__all__ = ["CALL_FAULTS", "ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction", "text_of"]
 
 CALL_FAULTS = "tool_call_faults"
 """The key of an assistant message that says which of its calls cannot be run, and why: an object, by the calls' ids.
@@ -55,3 +56,11 @@ class Message(BaseModel):
     def wire(self) -> dict[str, Any]:
         """Write this message in normal form."""
         return self.model_dump()
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Returns what a message says as text; of a list of parts, their texts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return content or ""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.messages import ROLES, Message, ToolCall
+from rolloutpool_common.protocol.messages import ROLES, Message, ToolCall, text_of
 
 
 def test_normal_form_has_four_keys_in_order_and_then_the_others() -> None:
@@ -70,3 +70,8 @@ def test_what_is_no_tool_call(fields: dict[str, Any]) -> None:
 def test_limits_are_inclusive() -> None:
     call = ToolCall.model_validate({"id": "x" * 256, "function": {"name": "f" * 256, "arguments": "{}"}})
     assert Message(role="assistant", tool_calls=[call], tool_call_id="y" * 256).tool_calls == [call]
+
+
+def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
+    assert [text_of({"content": content}) for content in ("a", None, parts)] == ["a", "", "ab"]

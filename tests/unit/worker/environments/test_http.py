@@ -11,10 +11,11 @@ from tests.support.resources_server import ROW, ResourcesServer, row
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer, output_items
+from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
 
 TRANSCRIPT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -61,15 +62,6 @@ async def test_a_session_is_seeded_called_verified_and_closed() -> None:
             await environment.close(one)
         assert server.sessions == {}
         await environment.aclose()
-
-
-def test_the_transcript_in_the_responses_form_begins_with_the_first_turn() -> None:
-    said, called, answered, user, nothing = output_items(TRANSCRIPT)
-    assert said["content"] == [{"type": "output_text", "text": "I try.", "annotations": []}]
-    assert (called["name"], called["arguments"], called["call_id"]) == ("guess", '{"number": 3}', "c1")
-    assert answered == {"type": "function_call_output", "call_id": "c1", "output": "wrong"}
-    assert user == {"type": "message", "role": "user", "content": "Go on."}
-    assert nothing["content"][0]["text"] == ""
 
 
 async def test_a_later_attempt_ends_the_session_of_an_earlier_one() -> None:

@@ -23,7 +23,6 @@ from rolloutpool_worker.environments.session import (
     MOST_SNAPSHOT_BYTES,
     MOST_TOOLS,
     MOST_TOOLS_BYTES,
-    text_of,
 )
 from rolloutpool_worker.tools import ToolContext
 
@@ -268,8 +267,3 @@ async def test_only_an_open_session_that_cannot_be_made_again_is_final(crash: Cr
     assert not life.final
     await life.open()
     assert life.final is (crash is CrashEffect.NONE)
-
-
-def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
-    assert [text_of({"content": content}) for content in ("a", None, parts)] == ["a", "", "ab"]

@@ -12,7 +12,8 @@ framework is imported only when its adapter is used.
 - `areal`: a workflow.
 - `openrlhf`: an agent executor.
 - `verifiers`: an env server, for verifiers and prime-rl.
+- `nemo_gym`: an agent server, for NeMo Gym and NeMo-RL.
 
-Tinker, NeMo-RL and Marin have no call of this kind: their loops are yours, and take what
+Tinker and Marin have no call of this kind: their loops are yours, and take what
 `rolloutpool_rl.export` and `rolloutpool_rl.verifiers_trace` make.
 """

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
-from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
+from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall, text_of
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.fork_point import ForkPoint
@@ -26,7 +26,6 @@ from rolloutpool_worker.conversation.recorder import Recorder
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.environments import SessionLife, SessionScore
-from rolloutpool_worker.environments.session import text_of
 from rolloutpool_worker.policy import CallbackChannel, EngineChannel
 from rolloutpool_worker.tools import ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace

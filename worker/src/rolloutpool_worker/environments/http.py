@@ -19,7 +19,6 @@ What a reply's status means:
   its reward measures nothing (`mask_sample`).
 """
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -31,11 +30,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
 from rolloutpool_worker.environments.server_calls import ServerCalls, ServerReply
-from rolloutpool_worker.environments.session import text_of
 from rolloutpool_worker.policy import AiohttpTransport
 from rolloutpool_worker.policy.resolver import Resolver
 
@@ -186,57 +185,3 @@ class HttpEnvironment(Environment):
             raise EnvironmentFault(f"environment {self._name}: this attempt is over, says /{path}", retryable=False)
         if reply.status >= 400:
             raise EnvironmentFault(f"environment {self._name}: the server answered {reply.status} to /{path}")
-
-
-def output_items(transcript: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Writes what followed the prompt in the form of the Responses API.
-
-    Args:
-        transcript: Messages in normal form. The first assistant's message ends the prompt.
-
-    Returns:
-        The items, in their order.
-    """
-    items: list[dict[str, Any]] = []
-    for number, message in enumerate(transcript):
-        if message["role"] == "assistant":
-            items += _of_assistant(message, number)
-        elif not items:
-            continue
-        elif message["role"] == "tool":
-            items.append(
-                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": text_of(message)}
-            )
-        else:
-            items.append({"type": "message", "role": message["role"], "content": text_of(message)})
-    return items
-
-
-def _of_assistant(message: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
-    if text := text_of(message):
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        said = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed"}
-        items.append({**said, "content": content})
-    for call in message.get("tool_calls") or ():
-        arguments = call["function"]["arguments"]
-        items.append(
-            {
-                "type": "function_call",
-                "id": f"fc_{call['id']}",
-                "call_id": call["id"],
-                "name": call["function"]["name"],
-                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-                "status": "completed",
-            }
-        )
-    # A turn of nothing at all is a turn too.
-    return items or [
-        {
-            "type": "message",
-            "id": f"msg_{number}",
-            "role": "assistant",
-            "status": "completed",
-            "content": [{"type": "output_text", "text": "", "annotations": []}],
-        }
-    ]

@@ -26,9 +26,9 @@ from typing import Any
 from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, EnvironmentLost, RequestChanged
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentStep
 from rolloutpool_common.protocol.journal import EnvironmentRecord, JournalRecord, ObservationRecord, TurnRecord
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import Message, text_of
 from rolloutpool_worker.environments.base import StepAnswer
-from rolloutpool_worker.environments.session import SessionLife, text_of
+from rolloutpool_worker.environments.session import SessionLife
 
 __all__ = ["open_session"]
 

@@ -21,7 +21,7 @@ import base64
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -35,7 +35,7 @@ from rolloutpool_worker.tools import Tool, ToolContext, ToolFailed
 from rolloutpool_worker.tools.base import timed_out
 from rolloutpool_worker.tools.limits import cut_result
 
-__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "MOST_TOOLS", "SessionLife", "text_of"]
+__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "MOST_TOOLS", "SessionLife"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -265,14 +265,6 @@ class SessionLife:
 
 class _TimeOver(Exception):
     """A stateless environment did not answer in time."""
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """Returns what a policy wrote, as the text that an environment gets; of a list of parts, their texts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    return content or ""
 
 
 def _is_finite(number: object) -> bool:
