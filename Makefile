@@ -22,10 +22,14 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 # Each has an environment of its own, because their packages do not go together.
-TRAINERS := verifiers marin osmosis trl
+TRAINERS := verifiers marin osmosis nemo trl
 # What needs a newer Python is left out where there is none.
-PYTHON_marin := python3.12
-PYTHON_osmosis := python3.12
+PYTHON312 ?= python3.12
+PYTHON_marin := $(PYTHON312)
+PYTHON_osmosis := $(PYTHON312)
+PYTHON_nemo := $(PYTHON312)
+# Of trainers for GPUs the wheels are fetched and read, and not installed. They run on the torch of `trl`.
+WHEELS := build/trainers/sources
 # Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out.
 CORES := $(or $(shell nproc 2>/dev/null),2)
 PROCESSES := $(shell echo $$(( ($(CORES) * 3 + 1) / 2 )))
@@ -114,6 +118,11 @@ images: $(STAMP) ## Build all images with buildah in build/images, and run a poo
 
 test-trainers: ## Train with TRL through a pool, and give real types of other trainers our samples (torch: several GB in build/trainers)
 	@$(foreach name,$(TRAINERS),$(call test_trainer,$(name),$(or $(PYTHON_$(name)),$(PYTHON))) &&) true
+	@cmp --quiet tests/trainers/sources.txt $(WHEELS)/requirements.txt || { echo "fetching $(WHEELS)" && rm -rf $(WHEELS) \
+	  && build/trainers/trl/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+	    --python-version 3.12 --platform any --platform manylinux1_x86_64 --dest $(WHEELS) -r tests/trainers/sources.txt \
+	  && cp tests/trainers/sources.txt $(WHEELS)/requirements.txt; }
+	HF_HUB_OFFLINE=1 build/trainers/trl/bin/python -m pytest --noconftest tests/trainers/test_sources.py $(ARGS)
 
 # $(1) is the environment, $(2) its Python. It is made once, and again when its list of packages has changed.
 define test_trainer

@@ -59,7 +59,7 @@ class AgentLoopBase:
 
 
 class AgentExecutorBase:
-    """OpenRLHF at 3c3be623, openrlhf/utils/agent.py."""
+    """OpenRLHF 0.11.2, openrlhf/utils/agent.py."""
 
 
 @dataclass

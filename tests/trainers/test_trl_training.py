@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import pytest
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_rl.logits import token_logprobs
-from rolloutpool_trainer import GenerateParams, Generation, LocalPool, batched, callback_app, serve_callback
+from rolloutpool_trainer import (
+    GenerateParams,
+    Generation,
+    LocalPool,
+    RolloutStream,
+    batched,
+    callback_app,
+    serve_callback,
+)
 from rolloutpool_trainer.adapters.driver import PoolDriver
-from rolloutpool_trainer.adapters.trl import rollout_func
+from rolloutpool_trainer.adapters.trl import PoolRolloutWorker, rollout_func
 
 torch: Any = pytest.importorskip("torch", reason="torch has an environment of its own: make test-trainers")
 trl: Any = pytest.importorskip("trl")
@@ -63,16 +72,13 @@ class Policy:
         return turns
 
 
-@pytest.mark.timeout(900)
-def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
-    from datasets import Dataset
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+def small_model(vocabulary: int) -> Any:
+    """A transformer of one layer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(3)
-    tokenizer = load_tokenizer(str(TINY_TOKENIZER))
-    assert tokenizer.close_id is not None
     config = Qwen3Config(
-        vocab_size=tokenizer.vocab_size,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=1,
@@ -80,7 +86,17 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
         num_key_value_heads=2,
         head_dim=16,
     )
-    model = Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config)
+
+
+@pytest.mark.timeout(900)
+def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    tokenizer = load_tokenizer(str(TINY_TOKENIZER))
+    assert tokenizer.close_id is not None
+    model = small_model(tokenizer.vocab_size)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     policy = Policy(model, tokenizer.close_id)
     calls: list[dict[str, list[Any]]] = []
@@ -136,6 +152,47 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == STEPS
     assert sum(policy.batches) == STEPS * GROUP
+
+
+@pytest.mark.timeout(900)
+def test_the_asynchronous_trainer_s_loader_reads_the_pool() -> None:
+    """Its own queue reader, batcher and collator. Its forward pass needs FlashAttention, so the model reads rows."""
+    from trl.experimental.async_grpo import async_grpo_trainer as theirs
+
+    tokenizer = load_tokenizer(str(TINY_TOKENIZER))
+    assert tokenizer.close_id is not None
+    model = small_model(tokenizer.vocab_size).eval()
+    policy = Policy(model, tokenizer.close_id)
+    prompts = [
+        [{"group": str(n), "n": GROUP, "messages": [{"role": "user", "content": f"How much is {n} + 1?"}]}]
+        for n in range(2)
+    ]
+    with LocalPool(workers=1, flower=False) as pool, pool.client() as client:
+        app = callback_app(batched(policy), tokenizer=tokenizer)
+        with serve_callback(app, [0]) as served:
+            defaults = {"tokenizer_name": str(TINY_TOKENIZER), "sampling_params": {"max_tokens": 8}}
+            stream = RolloutStream(client, prompts, trainer=served.urls, defaults=defaults)
+            worker = PoolRolloutWorker(stream, lambda rollout: float(rollout.index))
+            metrics: dict[str, list[Any]] = defaultdict(list)
+            reader = theirs.RolloutQueueDataset(worker.rollout_buffer, lambda: 0, worker.check_health, 60.0, metrics)
+            worker.start()
+            (rows,) = next(iter(theirs.FixedCountBatcher(reader, 1, GROUP)))
+            worker.stop()
+    batch = theirs.DataCollatorForRollout(pad_token_id=tokenizer.close_id, metrics=metrics)([[rows]])
+    samples = rows.samples
+    assert len(samples) == GROUP
+    assert {sample["group_id"] for sample in samples} == {0}
+    assert batch["token_index"].numel() == sum(int(sample["completion_mask"].sum()) for sample in samples) > 0
+    assert metrics["reward"]
+    # What it calls the sampler's log-probability of a token is that of the model, at that token.
+    worst = 0.0
+    for sample in samples:
+        ids = torch.tensor(sample["input_ids"])[None]
+        with torch.no_grad():
+            known = token_logprobs(model(ids).logits[:, :-1], ids[:, 1:])[0]
+        trained = torch.tensor(sample["completion_mask"])[1:] == 1
+        worst = max(worst, (known - torch.tensor(sample["old_log_probs"])[1:])[trained].abs().max().item())
+    assert worst < 1e-4
 
 
 @pytest.mark.timeout(900)

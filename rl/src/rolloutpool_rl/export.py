@@ -170,26 +170,37 @@ def prime_rl_samples(
 
 
 def skyrl_output(
-    results: Sequence[RolloutResult], rewards: Sequence[Reward], trajectory_ids: Sequence[Any] | None = None
+    results: Sequence[RolloutResult],
+    rewards: Sequence[Reward],
+    trajectory_ids: Sequence[Any] | None = None,
+    *,
+    step_wise: bool = False,
 ) -> dict[str, Any]:
-    """Makes SkyRL's `GeneratorOutput` (SkyRL 0.4.0). A forked rollout is step-wise: the last of its rows says so.
+    """Makes SkyRL's `GeneratorOutput` (SkyRL 0.4.0, whose `validate_generator_output` says what must be there).
 
     Args:
         results: In the order of the input batch.
         rewards: One entry for each rollout; it stands on the last trained token.
         trajectory_ids: Those of the input batch; each row gets that of its rollout.
+        step_wise: SkyRL's `generator.step_wise_trajectories`. With it a rollout that forked has a row for each sample,
+            the last of which says so, and trajectory ids are needed. Without it SkyRL takes one row for each rollout.
 
     Raises:
-        ExportRefused: See `trainable`; also if there are not as many rewards or trajectory ids as rollouts.
+        ExportRefused: See `trainable`; also a rollout that has not one row where SkyRL takes one, and if there are not
+            as many rewards or trajectory ids as rollouts.
     """
+    if step_wise and trajectory_ids is None:
+        raise ExportRefused("SkyRL needs trajectory ids to train step by step.")
     if len(rewards) != len(results) or (trajectory_ids is not None and len(trajectory_ids) != len(results)):
         raise ExportRefused(f"There must be a reward, and a trajectory id, for each of {len(results)} rollouts.")
-    rows = [convert(FORMATS["skyrl"], result, reward) for result, reward in zip(results, rewards, strict=True)]
+    forks = Forks.ROWS if step_wise else Forks.REFUSE
+    rows = [
+        convert(FORMATS["skyrl"], result, reward, forks=forks) for result, reward in zip(results, rewards, strict=True)
+    ]
     output: dict[str, Any] = dict(_columns("skyrl", [row for of_rollout in rows for row in of_rollout]))
     if trajectory_ids is not None:
         output["trajectory_ids"] = [name for name, own in zip(trajectory_ids, rows, strict=True) for _ in own]
-    # Where each rollout has one row, nothing is step-wise, and SkyRL expects the field to be empty.
-    if all(len(of_rollout) == 1 for of_rollout in rows):
+    if not step_wise:
         output["is_last_step"] = None
     return output | {"rollout_metrics": None, "rollout_expert_indices": None}
 
@@ -261,7 +272,7 @@ def areal_trajectories(result: RolloutResult, reward: Reward) -> list[dict[str, 
 
 
 def openrlhf_output(result: RolloutResult, reward: float, *, prompt: Any, label: Any) -> dict[str, Any]:
-    """Makes what an OpenRLHF agent's `execute` returns (OpenRLHF at 3c3be623).
+    """Makes what an OpenRLHF agent's `execute` returns (OpenRLHF 0.11.2).
 
     Args:
         result: Of a rollout with one sample.

@@ -125,9 +125,9 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
         },
     ),
     "slime": TrainerFormat(
-        "slime 0.3.1 and miles 0.0.2, slime/utils/types.py, `Sample`",
+        "slime 0.3.1, slime/utils/types.py, and miles 0.0.2, miles/utils/types.py, `Sample`",
         Forks.ROWS,
-        "which turn a token belongs to",
+        "which turn a token belongs to; miles 0.0.2 has no `rollout_id` and counts each sample of a fork",
         {
             "group_index": lambda row: row.group_index,
             "index": lambda row: row.result.index,
@@ -160,7 +160,7 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
         },
     ),
     "skyrl": TrainerFormat(
-        "SkyRL 0.4.0, skyrl/train/generators/base.py, `GeneratorOutput`",
+        "SkyRL 0.4.0, skyrl/train/generators/base.py, `GeneratorOutput`; train/utils/trainer_utils.py",
         Forks.ROWS,
         "policy versions, turns",
         {
@@ -200,7 +200,7 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
         },
     ),
     "openrlhf": TrainerFormat(
-        "OpenRLHF at 3c3be623, openrlhf/utils/agent.py, `AgentExecutorBase.execute`",
+        "OpenRLHF 0.11.2, openrlhf/utils/agent.py, `AgentExecutorBase.execute`",
         Forks.REFUSE,
         "a second sample of a rollout, policy versions",
         {
@@ -209,6 +209,7 @@ FORMATS: Final[Mapping[str, TrainerFormat]] = {
             "observation_tokens": lambda row: row.ids,
             "action_ranges": lambda row: row.action_ranges,
             "rollout_log_probs": lambda row: row.whole_logprobs,
+            "truncated": lambda row: row.truncated,
             "extra_logs": lambda row: {"turns": row.result.num_llm_calls, "tool_calls": row.result.num_tool_calls},
         },
     ),

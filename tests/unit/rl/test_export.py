@@ -229,9 +229,15 @@ def test_skyrl() -> None:
 
 
 def test_skyrl_forks_are_steps() -> None:
-    got = skyrl_output([PLAIN, FORKED], [1.0, 2.0], ["a", "b"])
+    got = skyrl_output([PLAIN, FORKED], [1.0, 2.0], ["a", "b"], step_wise=True)
     assert got["trajectory_ids"] == ["a", "b", "b"]
     assert got["is_last_step"] == [True, False, True]
+    # SkyRL wants the field of each batch, also of one in which nothing forked.
+    assert skyrl_output([PLAIN], [1.0], ["a"], step_wise=True)["is_last_step"] == [True]
+    with pytest.raises(ExportRefused, match="needs trajectory ids"):
+        skyrl_output([PLAIN], [1.0], step_wise=True)
+    with pytest.raises(ExportRefused, match="r5 has 2 samples"):
+        skyrl_output([PLAIN, FORKED], [1.0, 2.0], ["a", "b"])
     with pytest.raises(ExportRefused, match="each of 2 rollouts"):
         skyrl_output([PLAIN, FORKED], [1.0])
 
@@ -294,6 +300,7 @@ def test_openrlhf() -> None:
         "observation_tokens": [1, 2, 3, 100, 101, 102, 103, 104, 105],
         "action_ranges": [(3, 5), (8, 9)],
         "rollout_log_probs": [0.0, 0.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, -0.5],
+        "truncated": False,
         "extra_logs": {"turns": 2, "tool_calls": 0},
     }
     with pytest.raises(ExportRefused, match="r5 has 2 samples"):

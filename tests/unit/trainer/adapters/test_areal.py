@@ -1,4 +1,4 @@
-"""AReaL's workflow, against the keys of its trajectories (AReaL at cbff54d64, areal/workflow/rlvr.py)."""
+"""AReaL's workflow, against the keys of its trajectories (AReaL 1.0.4, areal/workflow/rlvr.py)."""
 
 from collections.abc import Callable
 
@@ -25,11 +25,14 @@ async def test_an_episode_is_a_dict_of_tensors(driver: PoolDriver, ends: Callabl
     assert found["rewards"].tolist() == [2.0]
 
 
-async def test_a_fork_is_a_list(driver: PoolDriver, ends: Callable[..., None]) -> None:
-    ends([{"samples": result(0)["samples"] * 2}])
+async def test_the_samples_of_a_fork_are_rows(driver: PoolDriver, ends: Callable[..., None]) -> None:
+    ends([{"samples": [*version_segment("4", 3)["samples"], *result(0)["samples"]], "alignment": "forked"}])
     found = await workflow(driver).arun_episode(None, DATA)
-    assert isinstance(found, list)
-    assert len(found) == 2
+    assert found is not None
+    assert {array.shape for name, array in found.items() if name != "rewards"} == {(2, 5)}
+    assert found["attention_mask"].tolist() == [[True] * 5, [True] * 4 + [False]]
+    assert found["loss_mask"].tolist() == [[0, 0, 1, 1, 1], [0, 0, 1, 1, 0]]
+    assert found["rewards"].tolist() == [2.0, 2.0]
 
 
 async def test_a_failure_rejects_the_episode(driver: PoolDriver, ends: Callable[..., None]) -> None:

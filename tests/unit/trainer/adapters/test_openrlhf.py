@@ -1,4 +1,4 @@
-"""OpenRLHF's agent executor, against the keys of its output (OpenRLHF at 3c3be623, openrlhf/utils/agent.py)."""
+"""OpenRLHF's agent executor, against the keys of its output (OpenRLHF 0.11.2, openrlhf/utils/agent.py)."""
 
 import json
 from collections.abc import Callable
@@ -37,6 +37,7 @@ async def test_a_prompt_becomes_a_sequence(
         "observation_tokens": [1, 2, 3, 4],
         "action_ranges": [(2, 4)],
         "rollout_log_probs": [0.0, 0.0, -0.5, -0.25],
+        "truncated": False,
         "extra_logs": {"turns": 1, "tool_calls": 0},
     }
     (item,) = pool.requests[0].body["rollouts"]

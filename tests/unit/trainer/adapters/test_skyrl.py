@@ -42,7 +42,7 @@ def batch(**more: Any) -> dict[str, Any]:
 
 async def test_a_batch_is_answered_in_its_order(pool: StubPool, driver: PoolDriver, ends: Callable[..., None]) -> None:
     ends([{}, {"samples": result(0)["samples"] * 2}])
-    generator = SkyRLPoolGenerator(driver, lambda rollout, extra: extra["score"])
+    generator = SkyRLPoolGenerator(driver, lambda rollout, extra: extra["score"], step_wise=True)
     given = batch(env_extras=[{"score": 1.0}, {"score": 2.0}], sampling_params={"temperature": 0.5})
     output = await generator.generate(given)
     assert set(output) == KEYS
@@ -58,3 +58,11 @@ async def test_a_failure_is_never_a_row(driver: PoolDriver, ends: Callable[..., 
     ends([{}, failed()], [failed()])
     with pytest.raises(ExportRefused):
         await SkyRLPoolGenerator(driver, lambda rollout, extra: 0.0).generate(batch(trajectory_ids=None))
+
+
+async def test_a_fork_is_refused_unless_skyrl_trains_step_by_step(
+    driver: PoolDriver, ends: Callable[..., None]
+) -> None:
+    ends([{}, {"samples": result(0)["samples"] * 2}])
+    with pytest.raises(ExportRefused, match="2 samples"):
+        await SkyRLPoolGenerator(driver, lambda rollout, extra: 0.0).generate(batch())

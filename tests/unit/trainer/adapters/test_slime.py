@@ -71,3 +71,10 @@ def test_a_group_that_was_lost_goes_back_and_another_is_taken(driver: PoolDriver
 def test_evaluation_is_left_to_slime(driver: PoolDriver) -> None:
     with pytest.raises(NotImplementedError, match="eval-function-path"):
         rollout_function(driver, lambda rollout: 0.0)(ARGUMENTS, 0, DataSource(), evaluation=True)
+
+
+def test_where_there_is_no_slime_the_output_is_miles_s(driver: PoolDriver, ends: Callable[..., None]) -> None:
+    ends([{}, {}, {}, {}])
+    with installed("miles.rollout.base_types", RolloutFnTrainOutput=RolloutFnTrainOutput):
+        output = rollout_function(driver, lambda rollout: 0.0)(ARGUMENTS, 0, DataSource())
+    assert isinstance(output, RolloutFnTrainOutput)

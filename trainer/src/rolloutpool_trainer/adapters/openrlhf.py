@@ -1,9 +1,10 @@
-"""For OpenRLHF: an agent executor (read from OpenRLHF at 3c3be623).
+"""For OpenRLHF: an agent executor (read from OpenRLHF 0.11.2).
 
     # my_agent.py, for --train.agent_func_path
     AgentExecutor = agent_executor(PoolDriver(url, trainer=…), reward)
 
-`execute` returns one sequence: a rollout that forked, or that failed after all retries, raises `ExportRefused`.
+`execute` returns one sequence: a rollout that forked, or that failed after all retries, raises `ExportRefused`. Policy
+versions and images have no place.
 OpenRLHF's prompt is text that its chat template has rendered already, and the pool renders messages; so give it
 prompts without template (`--data.apply_chat_template` off), as text or as JSON of messages.
 """

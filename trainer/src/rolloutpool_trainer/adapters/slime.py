@@ -4,7 +4,9 @@
     generate_rollout = rollout_function(PoolDriver(url, trainer=…), reward)
 
 Samples of one rollout share `rollout_id`, so that slime's loss averages inside it. A group in which a rollout failed
-by the infrastructure is marked `aborted` and goes back to the data source; it is never a sample with reward 0.
+by the infrastructure is marked `aborted` and goes back to the data source; it is never a sample with reward 0. Which
+turn a token belongs to has no place. The `Sample` of miles 0.0.2 has no `rollout_id`, so there each sample of a fork
+counts by itself.
 Evaluation stays with slime's own function: it has another input.
 """
 
@@ -34,7 +36,8 @@ def rollout_function(
         driver: Its `trainer` is where slime's engines, or an endpoint in front of them, answer.
         reward: Of a rollout.
         decode: Makes the text of a response, for what reads it.
-        output_type: What is returned, `(samples=groups, metrics=…)`; None takes slime's `RolloutFnTrainOutput`.
+        output_type: What is returned, `(samples=groups, metrics=…)`; None takes slime's `RolloutFnTrainOutput`, or
+            miles' where there is no slime.
     """
 
     def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
@@ -90,6 +93,9 @@ def _filled(
 
 
 def _train_output() -> Callable[..., Any]:
-    from slime.rollout.base_types import RolloutFnTrainOutput
+    try:
+        from slime.rollout.base_types import RolloutFnTrainOutput
+    except ImportError:
+        from miles.rollout.base_types import RolloutFnTrainOutput
 
     return RolloutFnTrainOutput  # type: ignore[no-any-return]

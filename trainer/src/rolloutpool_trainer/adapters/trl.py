@@ -6,6 +6,9 @@ waits. It takes one row for each entry, so a rollout that forked, or that failed
 
 `AsyncGRPOTrainer` reads `RolloutSample` from a queue while the pool goes on; it takes every sample of a forked
 rollout, and expects the advantage from the worker. `PoolRolloutWorker` fills that queue from a `RolloutStream`.
+
+The first has no place for policy versions and turns; the second none for turns, and of a sample's versions it takes the
+oldest.
 """
 
 import queue

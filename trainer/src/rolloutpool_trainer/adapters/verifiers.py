@@ -51,7 +51,7 @@ class PoolEnvServer:
         Args:
             driver: Its `defaults` name the tokenizer; it needs no `trainer`, because each request says where to ask.
             address: For ZMQ; with port 0 `address` has the real one.
-            reward: Of a rollout and its task's data. None takes the score of the rollout's environment, if it has one.
+            reward: Of a rollout and its task's data. None takes what its grader or its environment says, if any.
             name: Of the environment, in each episode.
         """
         import zmq.asyncio
@@ -171,7 +171,7 @@ class PoolEnvServer:
     def _score(self, result: FinishedRollout, task: dict[str, Any]) -> float | None:
         if self._reward is not None:
             return self._reward(result, task)
-        return None if result.environment is None else result.environment.reward
+        return result.reward
 
 
 def _item(asked: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 An AgentLoop returns one row. Of a rollout that forked, the sample that ends it is delivered, and the others are lost;
 with `Forks.REFUSE` such a rollout is an error. verl pads rows but does not cut them, so they are cut here. A rollout
-that failed after all retries raises `ExportRefused`.
+that failed after all retries raises `ExportRefused`. Policy versions have no place.
 """
 
 from collections.abc import Callable
