@@ -1,5 +1,6 @@
 """A short seed of `make chaos`: real processes, killed and cut off while they work; nothing lost, nothing twice."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from tests.chaos.grades import wrong_grades
 from tests.chaos.items import SHARES
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record
+from tests.chaos.replays import replay_completed
 from tests.chaos.table import show
 from tests.chaos.verdict import Verdict, judge, truth
 
@@ -34,6 +36,7 @@ CAMPAIGN = Campaign(
 async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     await run(CAMPAIGN, tmp_path)
     verdict = judge(tmp_path)
+    await asyncio.to_thread(replay_completed, tmp_path, verdict)
     table = show(verdict)
     print(table)
     assert verdict.clean, table
@@ -43,6 +46,8 @@ async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     assert verdict.resumed > 0, table
     assert verdict.graded > 10, table
     assert verdict.sessions.played > 5, table
+    assert verdict.engine_samples > 0, table
+    assert verdict.replayed == verdict.completed, table
 
 
 class TestVerdict:

@@ -7,14 +7,14 @@ from tests.chaos.cast import Cast
 from tests.chaos.consumer import Item
 from tests.chaos.environments import choice_of
 from tests.chaos.graders import BROKEN, CHOICES
-from tests.chaos.manners import Manner
+from tests.chaos.manners import ENGINES, Manner
 
 from rolloutpool_trainer.testing import calculator_prompts
 
 __all__ = ["SHARES", "STEADY_SHARES", "draw_items"]
 
 SHARES: Mapping[Manner, float] = {
-    Manner.STEADY: 65,
+    Manner.STEADY: 57,
     Manner.SLOW: 5,
     Manner.BUSY: 6,
     Manner.FLAKY: 6,
@@ -27,6 +27,8 @@ SHARES: Mapping[Manner, float] = {
     Manner.HUGE: 0.3,
     Manner.BOMB: 0.3,
     Manner.ONCE: 3,
+    Manner.VLLM: 4,
+    Manner.SGLANG: 4,
 }
 """Of a campaign."""
 _ALONE = {0: "digest", 5: "digest", 7: "moody", 17: BROKEN}
@@ -73,6 +75,8 @@ def draw_items(
             "server_url": cast.url(manner, rng.randrange(2)),
             "idempotent": manner is not Manner.ONCE,
         }
+        if manner in ENGINES:
+            fields |= {"protocol": manner.value, "model": "policy"}
         if graded:
             fields |= _grader_of(number)
         if played:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["HONEST", "MUST_COMPLETE", "MUST_FAIL", "Manner"]
+__all__ = ["ENGINES", "HONEST", "MUST_COMPLETE", "MUST_FAIL", "Manner"]
 
 
 class Manner(StrEnum):
@@ -36,8 +36,13 @@ class Manner(StrEnum):
     ONCE = "once"
     """Honest, and does not promise that a turn may be asked again: a rollout whose call was in flight when its worker
     or a connection ended fails, because the turn is in doubt."""
+    VLLM = "vllm"
+    """No callback but an imitated vLLM, which is asked with ids. Its weights are updated every few seconds."""
+    SGLANG = "sglang"
+    """The same of SGLang."""
 
 
-MUST_COMPLETE = frozenset({Manner.STEADY, Manner.SLOW, Manner.BUSY, Manner.FLAKY, Manner.RERENDER, Manner.TRICKLE})
+ENGINES = frozenset({Manner.VLLM, Manner.SGLANG})
+MUST_COMPLETE = ENGINES | {Manner.STEADY, Manner.SLOW, Manner.BUSY, Manner.FLAKY, Manner.RERENDER, Manner.TRICKLE}
 HONEST = MUST_COMPLETE | {Manner.ONCE}
 MUST_FAIL = frozenset({Manner.SHORT, Manner.ALIEN, Manner.DEAF, Manner.HUGE, Manner.BOMB})

@@ -28,6 +28,7 @@ def show(verdict: Verdict) -> str:
         ("**delivered twice**", len(verdict.delivered_twice)),
         ("**turns sampled twice**", len(verdict.sampled_twice)),
         ("**wrong masks**", len(verdict.wrong_masks)),
+        (f"**wrong weight versions**, of {verdict.engine_samples} samples of engines", len(verdict.wrong_versions)),
         (f"**wrong grades**, of {verdict.graded} graded", len(verdict.wrong_grades)),
         (f"**wrong answers of environments**, of {sessions.played} completed", len(sessions.wrong)),
         ("**calls in another attempt's session**", len(sessions.touched)),
@@ -48,6 +49,8 @@ def show(verdict: Verdict) -> str:
         ("resumed at least once", f"{verdict.resumed} ({share:.0%})"),
         ("calls of replaced workers, none of which counted", verdict.asked_by_replaced),
         ("turns sampled again by trainers that forgot them", verdict.sampled_after_loss),
+        ("turns of engines over a weight update", verdict.over_updates),
+        ("turns that engines sampled again, because their reply was lost", verdict.resampled),
         ("pushed again under the same webhook-id", verdict.pushed_again),
         *(
             [("replayed and **not the same**", f"{verdict.replayed} / {len(verdict.not_reproduced)}")]
@@ -67,7 +70,7 @@ def show(verdict: Verdict) -> str:
     lines += [f"left out: {why}" for why in verdict.skipped]
     lines += [f"false death: {what}" for what in verdict.deaths.false[:20]]
     for name in (
-        *("lost", "delivered_twice", "sampled_twice", "wrong_masks", "wrong_grades"),
+        *("lost", "delivered_twice", "sampled_twice", "wrong_masks", "wrong_versions", "wrong_grades"),
         *("written_by_replaced", "not_reproduced"),
     ):
         lines += [f"{name}: {what}" for what in getattr(verdict, name)[:20]]

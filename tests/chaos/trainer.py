@@ -21,7 +21,8 @@ from typing import Any
 
 import orjson
 from starlette.types import Receive, Scope, Send
-from tests.chaos.manners import Manner
+from tests.chaos.engine import serve_engines
+from tests.chaos.manners import ENGINES, Manner
 from tests.chaos.record import Record
 
 from rolloutpool_common.protocol.messages import Message
@@ -294,10 +295,12 @@ def main() -> None:
     record, tokenizer = Record(path), load_tokenizer("rolloutpool/tiny")
     memory = Memory(path)
     with ExitStack() as stack:
-        for argument in sys.argv[4:]:
-            port, _, manner = argument.partition("=")
-            trainer = Trainer(Manner(manner), record, memory, tokenizer, tools, latency)
-            stack.enter_context(serve_callback(trainer, [int(port)]))
+        listens = {int(port): Manner(manner) for port, manner in (text.split("=") for text in sys.argv[4:])}
+        engines = {port: manner for port, manner in listens.items() if manner in ENGINES}
+        for port, manner in listens.items() - engines.items():
+            trainer = Trainer(manner, record, memory, tokenizer, tools, latency)
+            stack.enter_context(serve_callback(trainer, [port]))
+        stack.enter_context(serve_engines(engines, record, tokenizer, turns=TURNS, latency=latency))
         record.write("start")
         signal.pause()
 

@@ -2,7 +2,8 @@
 
 The truth about a rollout's tokens is built from the prompts and ids that its trainer noted as it sampled them, with
 nothing of the pool's code: each turn's prompt either continues what was seen and sampled before, then what was added
-has mask 0, or it does not, then a further sample begins with it.
+has mask 0, or it does not, then a further sample begins with it. An engine keeps nothing, so it may note a turn twice;
+there the truth is the one way through its notes that the result is (`engine_samples`).
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from statistics import quantiles
 from typing import Any
 
 from tests.chaos.deaths import Deaths, declarations, judge_deaths
+from tests.chaos.engine_samples import judge_engines
 from tests.chaos.grades import graders_of, is_grader_failure, wrong_grades
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
@@ -45,6 +47,14 @@ class Verdict:
     """Turns that a trainer sampled again because it had been killed and remembers nothing; it promised too much."""
     wrong_masks: list[str] = field(default_factory=list)
     """Delivered samples that are not what the trainer sampled, token by token; or data from a liar."""
+    engine_samples: int = 0
+    """Rollouts over engines, of which each has one sample."""
+    over_updates: int = 0
+    """Turns of these that several versions of the weights have sampled."""
+    resampled: int = 0
+    """Turns that an engine sampled more than once, because the first reply was lost."""
+    wrong_versions: list[str] = field(default_factory=list)
+    """Rollouts over engines whose segments do not name the weights that sampled the ids."""
     graded: int = 0
     """Rollouts that were delivered with a grade, of which there is one."""
     wrong_grades: list[str] = field(default_factory=list)
@@ -87,6 +97,7 @@ class Verdict:
                 or self.delivered_twice
                 or self.sampled_twice
                 or self.wrong_masks
+                or self.wrong_versions
                 or self.wrong_grades
                 or self.written_by_replaced
                 or self.deaths.false
@@ -133,6 +144,10 @@ def judge(folder: Path) -> Verdict:
     manners, pushed = _accepted(client, verdict)
     sampled = _sampled(trainers.values(), manners, verdict)
     results = _delivered(client, pushed, manners, verdict)
+    engines = judge_engines(trainers.values(), manners, results)
+    sampled.update(engines.turns)
+    verdict.engine_samples, verdict.over_updates = len(engines.turns), engines.over_updates
+    verdict.resampled, verdict.wrong_versions = engines.resampled, engines.wrong_versions
     graders, environments = graders_of(client), environments_of(client)
     for uid, manner in manners.items():
         grader, _ = graders.get(uid, (None, None))
