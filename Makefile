@@ -162,7 +162,7 @@ test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, and thr
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/unit/rl/test_torch_maths.py tests/unit/rl/test_padded_batch.py tests/learning $(ARGS)
 
 # Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
-ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3
+ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3 openenv=openenv>=0.10,<0.11 skyrl_gym=skyrl-gym>=0.4,<0.5 gem=gem-llm>=0.1,<0.2
 
 test-environments: $(STAMP) ## Run the adapters of environments on the real packages, each in a venv below build/environments
 	@failed=0; ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \

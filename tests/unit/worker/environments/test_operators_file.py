@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+from tests.support.text_packages import put_gem, put_skyrl_gym
 
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
+from rolloutpool_worker.environments.gem import GemEnvironment
 from rolloutpool_worker.environments.http import HttpEnvironment
+from rolloutpool_worker.environments.openenv import OpenEnvEnvironment
 from rolloutpool_worker.environments.operators_file import EnvironmentsFileInvalid, load_environments
+from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.plugins import NameTaken
 
 GOOD = """
@@ -22,6 +26,21 @@ headers = {Authorization = "Bearer s3cret"}
 [plain]
 kind = "http"
 url = "http://localhost:8101"
+
+[sockets]
+kind = "openenv"
+url = "http://localhost:8102"
+action_field = "message"
+
+[math]
+kind = "skyrl_gym"
+id = "game"
+options = {most = 3}
+
+[number]
+kind = "gem"
+id = "game"
+crash = "restartable"
 """
 
 
@@ -40,13 +59,24 @@ def written(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def test_each_entry_becomes_an_environment(tmp_path: Path, things: dict[str, Environment]) -> None:
+def test_each_entry_becomes_an_environment(
+    tmp_path: Path, things: dict[str, Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_skyrl_gym(monkeypatch)
+    put_gem(monkeypatch)
     load_environments(written(tmp_path, GOOD), Targets.loopback())
     wordle, plain = things["wordle"], things["plain"]
     assert isinstance(wordle, HttpEnvironment)
     assert (wordle.crash, wordle.places) == (CrashEffect.RESTARTABLE, 64)
     # Where nothing is declared, nothing is promised.
     assert (plain.crash, plain.places) == (CrashEffect.NONE, None)
+    families = {name: (type(one), one.by_text, one.crash) for name, one in things.items() if name != "wordle"}
+    assert families == {
+        "plain": (HttpEnvironment, False, CrashEffect.NONE),
+        "sockets": (OpenEnvEnvironment, True, CrashEffect.NONE),
+        "math": (SkyrlGymEnvironment, True, CrashEffect.NONE),
+        "number": (GemEnvironment, True, CrashEffect.RESTARTABLE),
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,7 +84,7 @@ def test_each_entry_becomes_an_environment(tmp_path: Path, things: dict[str, Env
     [
         ("[a", "is no TOML"),
         (b"\xff", "is no TOML"),
-        ("a = 1", r"\[a\] needs kind = one of \['http'"),
+        ("a = 1", r"\[a\] needs kind = one of \['gem', 'http'"),
         ("[a]\nurl = 'http://127.0.0.1'", r"\[a\] needs kind = one of .*, got None"),
         ("[a]\nkind = 'smtp'", "got 'smtp'"),
         ("[a]\nkind = 'http'", "url: Field required"),
@@ -64,6 +94,9 @@ def test_each_entry_becomes_an_environment(tmp_path: Path, things: dict[str, Env
         ("[a]\nkind = 'http'\nurl = 'http://127.0.0.1'\ntoken = 's3cret'", "token: Extra inputs"),
         ("[a]\nkind = 'http'\nurl = 'http://10.0.0.1'", "url: 10.0.0.1 at port 80 is in no network"),
         ("[a]\nkind = 'http'\nurl = 'http://169.254.169.254'", "url: 169.254.169.254 is never called"),
+        ("[a]\nkind = 'openenv'\nurl = 'http://10.0.0.1'", "url: 10.0.0.1 at port 80 is in no network"),
+        ("[a]\nkind = 'openenv'\nurl = 'http://127.0.0.1'\ncrash = 'stateless'", "crash: .*`restartable` or `none`"),
+        ("[a]\nkind = 'gem'", "id: Field required"),
         ("[a]\nkind = 'http'\nurl = 'http://u:s3cret@127.0.0.1'", "url: must not hold user and password"),
     ],
 )

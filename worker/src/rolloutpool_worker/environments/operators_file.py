@@ -1,4 +1,4 @@
-"""The operator's file: environments behind servers, with their addresses and secrets.
+"""The operator's file: environments behind servers, with their addresses and secrets, and those of packages.
 
     [wordle]                                  # the name that rollouts give
     kind = "http"
@@ -17,20 +17,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
+from rolloutpool_worker.environments.gem import GemEnvironment
 from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
+from rolloutpool_worker.environments.package import PackageGame
+from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 
 __all__ = ["EnvironmentsFileInvalid", "load_environments"]
 
 SETTING = "ROLLOUTPOOL_ENVIRONMENTS_FILE"
-KINDS: dict[str, tuple[type[HttpServer | McpServer], Callable[..., Environment]]] = {
+KINDS: dict[str, tuple[type[BaseModel], Callable[[str, Any, Targets], Environment]]] = {
+    "gem": (PackageGame, lambda name, game, _: GemEnvironment(name, game)),
     "http": (HttpServer, HttpEnvironment),
     "mcp": (McpServer, McpEnvironment),
+    "openenv": (OpenEnvServer, OpenEnvEnvironment),
+    "skyrl_gym": (PackageGame, lambda name, game, _: SkyrlGymEnvironment(name, game)),
 }
 """By the word in the file: what stands under it, and what is made of that."""
 
@@ -49,7 +56,7 @@ def load_environments(path: Path, targets: Targets) -> None:
     Raises:
         EnvironmentsFileInvalid: It cannot be read, says nonsense, or names a host that may not be called.
         NameTaken: A plug-in has the name of one of them.
-        PluginBroken: A kind needs a package that is not installed.
+        PluginBroken: A kind needs a package that is not installed or has no such environment.
     """
     for name, entry in _read(path).items():
         ENVIRONMENTS.register(name, _make(name, entry, targets, path))
@@ -81,6 +88,8 @@ def _make(name: str, entry: Any, targets: Targets, path: Path) -> Environment:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
         raise EnvironmentsFileInvalid(f"{at} {faults}") from None
-    if server.url is not None and (verdict := targets.refuse_url(server.url)):
+    # Not of each kind.
+    url = getattr(server, "url", None)
+    if url is not None and (verdict := targets.refuse_url(url)):
         raise EnvironmentsFileInvalid(f"{at} url: {verdict}")
     return make(name, server, targets)

@@ -81,22 +81,29 @@ class ServerCalls:
             EnvironmentFault: There is no connection, the reply broke off, is a redirect, or is too large.
             TargetRefused: The host may not be called.
         """
+        return await self._send("POST", path, orjson.dumps(document))
+
+    async def get(self, path: str) -> ServerReply:
+        """Reads a whole reply; returns and raises as `post`."""
+        return await self._send("GET", path, b"")
+
+    async def _send(self, method: str, path: str, content: bytes) -> ServerReply:
         headers = dict(self._headers)
         if self._cookies:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
         try:
             request = httpx.Request(
-                "POST",
+                method,
                 f"{self._url}/{path}",
                 headers=httpx.Headers(headers, encoding="utf-8"),
-                content=orjson.dumps(document),
+                content=content,
             )
             async with aclosing(await self._transport.handle_async_request(request)) as response:
-                body = await _read(response, path)
+                body = await _read(response, f"{method} /{path}")
         except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError) as error:
-            raise EnvironmentFault(f"POST /{path}: no whole answer ({type(error).__name__})") from error
+            raise EnvironmentFault(f"{method} /{path}: no whole answer ({type(error).__name__})") from error
         if 300 <= response.status_code < 400:
-            raise EnvironmentFault(f"POST /{path}: it answered {response.status_code}, and no redirect is followed")
+            raise EnvironmentFault(f"{method} /{path}: it answered {response.status_code}, and no redirect is followed")
         self._keep_cookies(response)
         return ServerReply(response.status_code, body)
 
@@ -111,14 +118,12 @@ class ServerCalls:
             raise EnvironmentFault(f"it set {len(self._cookies)} cookies, at most {MOST_COOKIES} are kept")
 
 
-async def _read(response: httpx.Response, path: str) -> bytes:
+async def _read(response: httpx.Response, what: str) -> bytes:
     parts, size = [], 0
     async for part in response.aiter_bytes():
         size += len(part)
         # While it is read, because a reply need not say its length, or say the truth.
         if size > MOST_REPLY_BYTES:
-            raise EnvironmentFault(
-                f"POST /{path}: the reply is larger than {MOST_REPLY_BYTES:,} bytes", retryable=False
-            )
+            raise EnvironmentFault(f"{what}: the reply is larger than {MOST_REPLY_BYTES:,} bytes", retryable=False)
         parts.append(part)
     return b"".join(parts)

@@ -16,12 +16,14 @@ No redirect is followed, no cookie kept and no proxy of the environment used: al
 An error tells whether the other side can have had the request. `httpx.ConnectError` and `httpx.ConnectTimeout` say
 that it cannot; every other error leaves it open, and a turn may then be asked again only where the trainer promised
 that this is safe.
+
+A WebSocket is opened with the same checks. There its reader sees aiohttp's own messages and errors.
 """
 
 import asyncio
 import io
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -32,13 +34,15 @@ from yarl import URL
 from rolloutpool_worker.policy.aiohttp_compat import ClosingResponse
 from rolloutpool_worker.policy.resolver import Resolver
 
-__all__ = ["AiohttpTransport"]
+__all__ = ["AiohttpTransport", "HandshakeRefused"]
 
 KEEPALIVE_SECONDS = 1.5
 """Less than servers wait (gunicorn 2 s, uvicorn 5 s): a call on a connection that is just being closed is ambiguous."""
 STREAMED_BYTES = 2**20
 """aiohttp warns about larger bodies unless they come as a file."""
 CONNECT_SECONDS = 10.0
+GOODBYE_SECONDS = 2.0
+"""How long a WebSocket's other side has to answer that it is closed."""
 _URLS = 1024
 
 _ERRORS: MappingProxyType[type[Exception], type[httpx.TransportError]] = MappingProxyType(
@@ -56,6 +60,15 @@ _ERRORS: MappingProxyType[type[Exception], type[httpx.TransportError]] = Mapping
     }
 )
 """aiohttp's errors in httpx' words. The first that fits counts, so a subclass stands before its base."""
+
+
+class HandshakeRefused(httpx.RemoteProtocolError):
+    """A server answered something else than that the WebSocket is open."""
+
+    def __init__(self, status: int) -> None:
+        """`status` is what it answered."""
+        super().__init__(f"the server answered {status} to the handshake")
+        self.status = status
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
@@ -77,6 +90,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         # Building one costs 128 ms.
         self._context = ssl.create_default_context()
         self._session: aiohttp.ClientSession | None = None
+        self._websockets: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Sends a request and reads the head of its reply. The caller closes the response.
@@ -106,33 +120,73 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise _translated(error) from error
         return httpx.Response(answer.status, headers=_headers(answer), stream=_Body(answer), request=request)
 
+    async def open_websocket(
+        self, url: str, headers: Mapping[str, str], *, most_bytes: int
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Opens a WebSocket. The caller closes it, and reads all the time: only so the server's pings are answered.
+
+        Args:
+            url: With `http://` or `https://`.
+            headers: Of the handshake.
+            most_bytes: Of one message; a longer one is an error.
+
+        Raises:
+            HandshakeRefused: The server answered something else; a redirect, for instance, which is not followed.
+            TargetRefused: The address may not be called; nothing was sent.
+            OverflowError, UnicodeError, httpx.InvalidURL, httpx.TransportError: As for a request.
+        """
+        target = _parsed(url)
+        self._resolver.check(target.host or "", target.port or 0)
+        if self._websockets is None:
+            connect = self._default["connect"]
+            self._websockets = self._new_session(_limits(connect, connect), _refuse_redirect)
+        try:
+            return await self._websockets.ws_connect(
+                target,
+                headers=headers,
+                timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE_SECONDS),
+                max_msg_size=most_bytes,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise HandshakeRefused(error.status) from error
+        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+            raise _translated(error) from error
+
     async def aclose(self) -> None:
         """Closes all connections."""
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._websockets):
+            if session is not None:
+                await session.close()
         await self._resolver.close()
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(
-                resolver=self._resolver,
-                # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
-                use_dns_cache=False,
-                ssl=self._context,
-                # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
-                # connection.
-                limit=0,
-                keepalive_timeout=KEEPALIVE_SECONDS,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "rolloutpool"},
-                response_class=ClosingResponse,
-                skip_auto_headers=("Accept-Encoding", "Content-Type"),
-                trust_env=False,
-            )
+            self._session = self._new_session()
         return self._session
+
+    def _new_session(
+        self, timeout: aiohttp.ClientTimeout | None = None, *middlewares: aiohttp.ClientMiddlewareType
+    ) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            resolver=self._resolver,
+            # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
+            use_dns_cache=False,
+            ssl=self._context,
+            # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
+            # connection.
+            limit=0,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "rolloutpool"},
+            response_class=ClosingResponse,
+            skip_auto_headers=("Accept-Encoding", "Content-Type"),
+            timeout=timeout or aiohttp.ClientTimeout(),
+            middlewares=middlewares,
+            trust_env=False,
+        )
 
 
 class _Body(httpx.AsyncByteStream):
@@ -153,6 +207,17 @@ class _Body(httpx.AsyncByteStream):
         """Gives the connection back, or closes it where something of the body is still to come."""
         # Not `close`, which would cost the next call a new connection.
         self._answer.release()
+
+
+async def _refuse_redirect(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Ends a handshake that is redirected: aiohttp would follow, to an address that nothing has checked."""
+    response = await handler(request)
+    if 300 <= response.status < 400:
+        response.close()
+        raise aiohttp.WSServerHandshakeError(response.request_info, response.history, status=response.status)
+    return response
 
 
 @lru_cache

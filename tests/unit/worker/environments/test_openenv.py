@@ -1,0 +1,243 @@
+"""An OpenEnv server as an environment: reset, stepped, scored, closed; and one that behaves badly."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.support.games import RIGHT, SEED, WRONG
+from tests.support.journals import observation_record, turn_record
+from tests.support.openenv_server import OpenEnvStub, none_left
+
+from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, RequestFault, TargetRefused
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.journal import JournalRecord
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.environments import EnvironmentFull, EnvironmentHost, SessionLife
+from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
+from rolloutpool_worker.environments.resume import open_session
+from rolloutpool_worker.tools import ToolFailed
+
+TEXT: dict[str, Any] = {"action_field": "number", "observation_field": "said"}
+
+
+@contextlib.asynccontextmanager
+async def served(server: OpenEnvStub, **entry: Any) -> AsyncIterator[OpenEnvEnvironment]:
+    """The environment behind a server; no session is left there."""
+    async with server.served():
+        form = OpenEnvServer(url=f"{server.url}/", **{"crash": "restartable", **entry})
+        environment = OpenEnvEnvironment("numbers", form, Targets.loopback())
+        try:
+            yield environment
+            await none_left(server)
+        finally:
+            await environment.aclose()
+
+
+async def played(environment: OpenEnvEnvironment) -> None:
+    """One guess, in a session that is closed."""
+    opened = await environment.open(None, SEED, "b-0", 1)
+    try:
+        await environment.call(opened.session, "guess", {"number": 1})
+    finally:
+        await environment.close(opened.session)
+
+
+async def test_a_session_of_tools_is_opened_called_scored_and_closed() -> None:
+    server = OpenEnvStub()
+    async with served(server, headers={"X-Key": "k"}, places=7) as environment:
+        assert (environment.crash, environment.places, environment.by_text) == (CrashEffect.RESTARTABLE, 7, False)
+        opened = await environment.open({"hard": True}, SEED, "b-0", 3)
+        other = await environment.open(None, None, "b-1", 1)
+        # Its first observation is empty.
+        assert (opened.messages, [tool.function.name for tool in opened.tools]) == ([], ["guess"])
+        assert opened.tools[0].function.parameters["required"] == ["number"]
+        wrong = await environment.call(opened.session, "guess", {"number": WRONG})
+        assert (wrong.content, wrong.reward, wrong.done) == ("wrong at guess 1\n[image]", -0.5, False)
+        right = await environment.call(opened.session, "guess", {"number": RIGHT})
+        assert (right.content, right.reward, right.done) == ("right at guess 2\n[image]", 1.0, True)
+        # The sessions are apart.
+        assert "at guess 1" in (await environment.call(other.session, "guess", {"number": 0})).content
+        score = await environment.score(opened.session, [])
+        assert score is not None
+        # That of the reset does not count.
+        assert score.reward == 0.5
+        for one in (opened, other, opened):
+            await environment.close(one.session)
+    assert server.seen[0] == {"type": "reset", "data": {"hard": True, "episode_id": "b-0-3", "seed": SEED}}
+    assert server.seen[2] == {"type": "reset", "data": {"episode_id": "b-1-1"}}
+    head = server.headers[0]
+    assert (head["x-key"], head["x-rollout-id"], head["x-rollout-attempt"]) == ("k", "b-0", "3")
+    assert "authorization" not in head
+
+
+async def test_each_message_is_an_action_where_a_field_takes_it() -> None:
+    async with served(OpenEnvStub(tools=False), **TEXT) as environment:
+        assert environment.by_text
+        opened = await environment.open(None, SEED, "b-0", 1)
+        assert (opened.messages, opened.tools) == ([{"role": "user", "content": "Guess a number."}], ())
+        answer = await environment.step(opened.session, f"{RIGHT}")
+        assert (answer.content, answer.reward, answer.done) == ("right at guess 1", 1.0, True)
+        assert answer.info == {"hidden": RIGHT}
+        await environment.close(opened.session)
+
+
+async def test_actions_of_another_form_are_a_tool() -> None:
+    async with served(OpenEnvStub(tools=False)) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        (tool,) = opened.tools
+        assert (tool.function.name, tool.function.description) == ("step", "A guess.")
+        assert list(tool.function.parameters["properties"]) == ["number"]
+        answer = await environment.call(opened.session, "step", {"number": WRONG})
+        # All of the observation, without what is not for the policy.
+        assert answer.content == '{"said":"wrong at guess 1"}'
+        await environment.close(opened.session)
+
+
+async def test_a_session_without_a_reward_has_no_score() -> None:
+    async with served(OpenEnvStub()) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        assert await environment.score(opened.session, []) is None
+        await environment.close(opened.session)
+
+
+async def test_one_that_is_full_has_the_rollout_wait() -> None:
+    server = OpenEnvStub(capacity=1)
+    async with served(server) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        with pytest.raises(EnvironmentFull, match="no room"):
+            await environment.open(None, SEED, "b-1", 1)
+        await environment.close(opened.session)
+        await environment.close((await environment.open(None, SEED, "b-1", 2)).session)
+    assert server.most == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "manner", "text"),
+    [
+        ("connect", "500", "answered 500 to the handshake"),
+        ("reset", "FACTORY_ERROR", "the server answered FACTORY_ERROR to reset"),
+        ("reset", "other type", "the answer to reset has another form"),
+        ("reset", "at once", "the episode was over at once"),
+        ("reset", "end", "the connection has ended"),
+        ("mcp", "INTERNAL", "the server answered INTERNAL to mcp"),
+        ("mcp", "no data", "the answer to mcp has another form"),
+        ("step", "EXECUTION_ERROR", "the server answered EXECUTION_ERROR to step"),
+        ("step", "huge", "the connection has ended"),
+        ("step", "no data", "another form"),
+        ("step", "other form", "another form"),
+        ("step", "odd reward", "another form"),
+        ("step", "odd done", "another form"),
+        ("step", "tool in doubt", "a tool ended with timeout"),
+        ("step", "end", "the connection has ended"),
+    ],
+)
+async def test_what_goes_wrong_is_a_fault_and_leaves_no_session(what: str, manner: str, text: str) -> None:
+    async with served(OpenEnvStub(manners={what: manner})) as environment:
+        with pytest.raises(EnvironmentFault, match=text) as raised:
+            await played(environment)
+        assert "secret" not in str(raised.value)
+
+
+async def test_an_observation_without_its_field_is_a_fault() -> None:
+    async with served(OpenEnvStub(tools=False), action_field="number", observation_field="typo") as environment:
+        # It may be missing before the first action.
+        opened = await environment.open(None, SEED, "b-0", 1)
+        assert opened.messages == []
+        with pytest.raises(EnvironmentFault, match="an observation has no field typo") as raised:
+            await environment.step(opened.session, "1")
+        assert not raised.value.retryable
+        await environment.close(opened.session)
+
+
+@pytest.mark.parametrize("text", ["", "a", "\ud800", "9" * 1000, '{"number": 1}', "\x00", "x" * 10_000_000])
+async def test_the_policy_reads_why_its_message_is_no_action(text: str) -> None:
+    async with served(OpenEnvStub(tools=False), **TEXT) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        if text.isdecimal():
+            assert (await environment.step(opened.session, text)).content == "wrong at guess 1"
+        else:
+            with pytest.raises((ToolFailed, EnvironmentFault)) as raised:
+                await environment.step(opened.session, text)
+            # The server takes 4 MB, and ends the connection at more.
+            said = "the connection has ended" if len(text) > 2**22 else "this is no action: number: Input should be"
+            assert said in str(raised.value)
+        await environment.close(opened.session)
+
+
+async def test_the_policy_reads_what_a_tool_says_of_its_failure() -> None:
+    async with served(OpenEnvStub(manners={"step": "tool failed"})) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        # Also with numbers that are longer than those of most.
+        answer = await environment.call(opened.session, "guess", {"number": 10**40})
+        assert answer.content == "Error: no luck"
+        await environment.close(opened.session)
+
+
+@pytest.mark.parametrize("task", ["text", [1], 3, {"level": "no such"}])
+async def test_a_wrong_task_is_the_requests_fault(task: Any) -> None:
+    async with served(OpenEnvStub()) as environment:
+        with pytest.raises(RequestFault):
+            await environment.open(task, SEED, "b-0", 1)
+
+
+async def test_after_a_crash_a_fresh_session_is_brought_to_where_the_lost_one_was() -> None:
+    number = random.Random(SEED).randint(1, 100)
+    server = OpenEnvStub(tools=False)
+    async with served(server, **TEXT) as environment:
+        host = EnvironmentHost(seconds=5.0, result_bytes=1000)
+
+        def life(attempt: int, seed: int) -> SessionLife:
+            return SessionLife(environment, EnvironmentChoice(name="numbers", seed=seed), "b-0", attempt, host)
+
+        first = life(1, SEED)
+        begun = await open_session(first, [])
+        assert begun is not None
+        wrong = await first.step("0")
+        facts = EnvironmentFacts((EnvironmentStep(0, wrong.reward),))
+        observed = observation_record(wrong.content)
+        records: list[JournalRecord] = [begun, turn_record("0"), replace(observed, environment=facts)]
+        await first.close()
+        again = life(2, SEED)
+        assert await open_session(again, records) is None
+        right = await again.step(f"{number}")
+        assert (right.content, right.done) == ("right at guess 2", True)
+        score = await again.score([])
+        assert score is not None
+        assert score.reward == 0.5
+        await again.close()
+        # A game with another number answers the same call otherwise.
+        facts = EnvironmentFacts((EnvironmentStep(0, 1.0, done=True),))
+        records = [begun, turn_record("0"), replace(observed, environment=facts)]
+        other = life(3, SEED + 1)
+        with pytest.raises(EnvironmentDiverged):
+            await open_session(other, records)
+        await other.close()
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ({}, "url"),
+        ({"url": "ws://h"}, "must be an HTTP/HTTPS URL"),
+        ({"url": "http://h", "crash": "snapshot"}, "`restartable` or `none`"),
+        ({"url": "http://h", "crash": "stateless"}, "`restartable` or `none`"),
+        ({"url": "http://h", "places": 0}, "places"),
+        ({"url": "http://h", "action_field": ""}, "action_field"),
+        ({"url": "http://h", "token": "s3cret"}, "token"),
+    ],
+)
+def test_what_an_entry_may_not_say(entry: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault) as raised:
+        OpenEnvServer.model_validate(entry)
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_the_address_is_checked_again_when_it_is_connected_to() -> None:
+    environment = OpenEnvEnvironment("numbers", OpenEnvServer(url="http://169.254.169.254"), Targets.loopback())
+    with pytest.raises(TargetRefused):
+        await environment.open(None, SEED, "b-0", 1)
+    await environment.aclose()
