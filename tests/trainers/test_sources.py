@@ -134,7 +134,9 @@ def test_areal_takes_our_trajectory(driver: PoolDriver, ends: Ends, ended: dict[
         "areal",
         "areal/utils/data.py",
         "concat_padded_tensors",
+        "_pad_cat_dim0",
         torch=torch,
+        F=torch.nn.functional,
         is_multi_modal_key=lambda key: False,
         get_batch_size=len,
     ).concat_padded_tensors
