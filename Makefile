@@ -41,7 +41,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -135,19 +135,21 @@ define test_trainer
 } ; true
 endef
 
-# It has ours besides, so torch is all that is added. It is made again when another torch is named.
+# They have ours besides, so torch is all that is added. They are made again when another torch is named.
 LEARN := build/learn
+ENGINES := build/engines
 LEARN_STAMP := $(LEARN)/.complete
+ENGINES_STAMP := $(ENGINES)/.complete
 # A name of its own, because `or` separates its arguments by commas.
 LEARN_SEEDS = $(or $(SEEDS),$(THREE_SEEDS))
 THREE_SEEDS := 1,2,3
 
-$(LEARN_STAMP): examples/learning/requirements.txt | $(STAMP)
-	rm -rf $(LEARN)
-	$(PYTHON) -m venv $(LEARN)
-	$(LEARN)/bin/pip install --quiet --disable-pip-version-check -r examples/learning/requirements.txt
+$(LEARN_STAMP) $(ENGINES_STAMP): examples/learning/requirements.txt | $(STAMP)
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \
-	  theirs="$$($(LEARN)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  theirs="$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
 	  echo "import site; site.addsitedir('$$ours')" > "$$theirs/ours.pth"
 	@touch $@
 
@@ -160,6 +162,9 @@ learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning.md and its pictures,
 
 test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, and through an imitated vLLM; run the maths on torch
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/unit/rl/test_torch_maths.py tests/unit/rl/test_padded_batch.py tests/learning $(ARGS)
+
+test-engines: $(ENGINES_STAMP) ## Run batches over imitated engines with a real model, through weight updates and kills (torch in build/engines)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(ENGINES)/bin/python -m pytest --noconftest -s tests/engines $(ARGS)
 
 # Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
 ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3 openenv=openenv>=0.10,<0.11 skyrl_gym=skyrl-gym>=0.4,<0.5 gem=gem-llm>=0.1,<0.2
