@@ -1,16 +1,18 @@
 """One pool of real processes for the whole tier: Redis, API, two workers, Flower, as `rolloutpool up` starts them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from tests.support.browsers import CHROMIUM
+from playwright.sync_api import Browser
+from tests.support.browsers import SharedBrowser
 from tests.support.served_policy import ServedPolicy
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
+
+SHARED = SharedBrowser()
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +43,17 @@ def trainer(pool: LocalPool, tokenizer: ChatTokenizer) -> Iterator[ServedPolicy]
         yield ServedPolicy(app, list(served.urls))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium without its sandbox, which a container has no rights for."""
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
+@pytest.fixture
+def browser() -> Browser:
+    """Chromium, the same one for all tests in a row that need it."""
+    return SHARED.get()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Ends the browser where the next test needs none, after the fixtures of this one are gone."""
+    try:
+        return (yield)
+    finally:
+        if "browser" not in getattr(nextitem, "fixturenames", ()):
+            SHARED.close()

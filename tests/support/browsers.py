@@ -1,11 +1,13 @@
-"""Whether there is a browser for a test, and the marks of a test that needs one."""
+"""Whether there is a browser for a test, the marks of a test that needs one, and one browser for tests in a row."""
 
 import os
 import shutil
+from contextlib import ExitStack
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
-__all__ = ["CHROMIUM", "needs_browser"]
+__all__ = ["CHROMIUM", "SharedBrowser", "needs_browser"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
@@ -14,3 +16,29 @@ needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="chromium is not installed"),
 ]
+
+
+class SharedBrowser:
+    """Chromium, started when a test first asks for it.
+
+    As long as Playwright's driver runs, no test can run an event loop of its own. So it must be closed before the next
+    test that needs no browser.
+    """
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._browser: Browser | None = None
+
+    def get(self) -> Browser:
+        """Chromium without its sandbox, which a container has no rights for. It finds no host but this machine."""
+        if self._browser is None:
+            playwright = self._opened.enter_context(sync_playwright())
+            alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+            self._browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", alone])
+            self._opened.callback(self._browser.close)
+        return self._browser
+
+    def close(self) -> None:
+        """Ends it; the next test that asks gets a new one."""
+        self._browser = None
+        self._opened.close()

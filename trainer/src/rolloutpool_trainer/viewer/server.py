@@ -70,6 +70,8 @@ def _handler(source: ResultFile | PoolRelay, prefix: str, pieces: Pieces | None)
         protocol_version = "HTTP/1.1"
         # A connection that says nothing must not keep its thread.
         timeout = 60
+        # Headers and body are two writes; the second one would wait for an acknowledgement.
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             asked = urlsplit(self.path)
