@@ -44,7 +44,7 @@ def _exact(page: Page) -> None:
 
 
 CHANGED = "(assistant_text_changed|tool_call_reserialised)"
-"""The labels of a turn that has another text; the second one where it calls tools."""
+"""The labels of a turn that has another text; the second one where the other text is in a call."""
 CAUSES = (
     Cause(
         Manner.DOWN,

@@ -46,7 +46,7 @@ class DriftLabel(StrEnum):
     THINKING_STRIPPED = "thinking_stripped"
     """The text after the thinking is the same."""
     TOOL_CALL_RESERIALISED = "tool_call_reserialised"
-    """A tool call was parsed and written again."""
+    """A tool call was parsed and written again; what stands beside it is the same, or gone with it."""
     WHITESPACE_TRIMMED = "whitespace_trimmed"
     """The text is the same except for white space."""
     HISTORY_SHORTENED = "history_shortened"

@@ -33,6 +33,7 @@ _CALL_MARKUP = (
     '"arguments"',
     '"parameters"',
 )
+_CALL_ENDS = ("</tool_call>", "</function>", "<\uff5ctool▁calls▁end\uff5c>")
 
 
 def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokenizer, *, prefix: int = 0) -> DriftLabel:
@@ -110,19 +111,45 @@ def _sampled_label(ours: list[int], theirs: list[int], offset: int, tokenizer: C
     bare = tokenizer.decode(_unstopped(our_ids, tokenizer.stop_ids))
     last_without_close = offset == len(ours) - 1 and len(our_ids) == len(ours)
     has_thinking = "</think>" in our_text or "</think>" in their_text
+    calls = _calls_of(our_text)
     rules: Iterable[tuple[bool, DriftLabel]] = (
         ("\ufffd" in our_text, DriftLabel.REPLACEMENT_CHAR),
         (our_text == their_text and last_without_close, DriftLabel.CLOSE_TOKEN_CHANGED),
         (our_text == their_text, DriftLabel.RETOKENIZED_SAME_TEXT),
         (_nfc(our_text) == _nfc(their_text), DriftLabel.UNICODE_NORMALISED),
         (has_thinking and _answer(our_text) == _answer(their_text), DriftLabel.THINKING_STRIPPED),
-        (_dense(our_text) == _dense(their_text) and "{" in our_text, DriftLabel.TOOL_CALL_RESERIALISED),
+        (_dense(our_text) == _dense(their_text) and calls not in their_text, DriftLabel.TOOL_CALL_RESERIALISED),
         (_dense(our_text) == _dense(their_text), DriftLabel.WHITESPACE_TRIMMED),
         (bare == their_text, DriftLabel.CLOSE_TOKEN_CHANGED),
-        (any(markup in our_text for markup in _CALL_MARKUP), DriftLabel.TOOL_CALL_RESERIALISED),
+        (_parts_in_calls(our_text, their_text, calls), DriftLabel.TOOL_CALL_RESERIALISED),
         (offset == len(theirs), DriftLabel.HISTORY_SHORTENED),
     )
     return next((label for holds, label in rules if holds), DriftLabel.ASSISTANT_TEXT_CHANGED)
+
+
+def _calls_of(text: str) -> str:
+    """Returns the part of a turn from its first call to the end of its last; "" where it makes none."""
+    start = min((at for markup in _CALL_MARKUP if (at := text.find(markup)) >= 0), default=len(text))
+    if text[start : start + 1] == '"':
+        # A call without markup is the object that has this key.
+        start = max(text.rfind("{", 0, start), 0)
+    end = max(text.rfind(mark) + len(mark) if mark in text else 0 for mark in _CALL_ENDS)
+    return text[start : end if end > start else len(text)]
+
+
+def _parts_in_calls(ours: str, theirs: str, calls: str) -> bool:
+    """Tells whether two texts of a turn part in its calls, and not in the text beside them.
+
+    White space does not count. Where a template prints calls alone, the text before them is gone: that comes of the
+    calls too.
+    """
+    if not calls:
+        return False
+    before, seen = _dense(ours.partition(calls)[0]), _dense(theirs)
+    if seen.startswith(before):
+        return not seen.startswith(before + _dense(calls))
+    their_calls = _calls_of(theirs)
+    return bool(their_calls) and not theirs.partition(their_calls)[0].strip()
 
 
 def _before(ids: list[int], close_id: int | None) -> list[int]:

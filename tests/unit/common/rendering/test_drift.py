@@ -27,6 +27,30 @@ CALL = '<tool_call>\n{"name":"add"}\n</tool_call>'
             DriftLabel.TOOL_CALL_RESERIALISED,
         ),
         (CALL + "<|im_end|>", HEADER + "I call.<|im_end|>" + GLUE, DriftLabel.TOOL_CALL_RESERIALISED),
+        # The text beside the call, white space around it and braces in an answer are not the call.
+        (f"I add.\n{CALL}<|im_end|>", f"{HEADER}I sum.\n{CALL}<|im_end|>{GLUE}", DriftLabel.ASSISTANT_TEXT_CHANGED),
+        (f"{CALL}\nI add.<|im_end|>", f"{HEADER}{CALL}\nI sum.<|im_end|>{GLUE}", DriftLabel.ASSISTANT_TEXT_CHANGED),
+        (f"I add.\n{CALL}<|im_end|>", f"{HEADER}I add.\n\n{CALL}<|im_end|>{GLUE}", DriftLabel.WHITESPACE_TRIMMED),
+        ("{1, 2} <|im_end|>", HEADER + "{1, 2}<|im_end|>" + GLUE, DriftLabel.WHITESPACE_TRIMMED),
+        # The call, whatever else happens to white space; a call that is printed without its text; one that is lost.
+        (
+            f"I add.\n{CALL}<|im_end|>",
+            f"{HEADER}I add. {CALL.replace('add', 'ad')}<|im_end|>{GLUE}",
+            DriftLabel.TOOL_CALL_RESERIALISED,
+        ),
+        (f"I add.\n{CALL}<|im_end|>", f"{HEADER}{CALL}<|im_end|>{GLUE}", DriftLabel.TOOL_CALL_RESERIALISED),
+        (f"I add.\n{CALL}<|im_end|>", f"{HEADER}I add.<|im_end|>{GLUE}", DriftLabel.TOOL_CALL_RESERIALISED),
+        (f"{CALL}\n{CALL}<|im_end|>", f"{HEADER}{CALL}<|im_end|>{GLUE}", DriftLabel.TOOL_CALL_RESERIALISED),
+        (
+            'So: {"name": "add", "parameters": {"a": 1}}<|im_end|>',
+            HEADER + 'So: {"name": "add", "parameters": {"a": 2}}<|im_end|>' + GLUE,
+            DriftLabel.TOOL_CALL_RESERIALISED,
+        ),
+        (
+            'So: {"name": "add", "parameters": {"a": 1}}<|im_end|>',
+            HEADER + 'Si: {"name": "add", "parameters": {"a": 1}}<|im_end|>' + GLUE,
+            DriftLabel.ASSISTANT_TEXT_CHANGED,
+        ),
         (" Hi. <|im_end|>", HEADER + " Hi.<|im_end|>" + GLUE, DriftLabel.WHITESPACE_TRIMMED),
         ("Hi there.<|im_end|>", HEADER, DriftLabel.HISTORY_SHORTENED),
         ("Hi there.<|im_end|>", HEADER[:-10], DriftLabel.PROMPT_REWRITTEN),
