@@ -71,9 +71,19 @@ ROWS = (
         "Is it healthy?",
         (
             Panel("Redis", "1: Redis answers", "none", (Ask(now("redis_up"), "up"),), True),
+            Panel(
+                "Reconciler",
+                "1: an API process puts the work of dead workers back",
+                "none",
+                (Ask(now("reconciler_leader"), "leads"),),
+                True,
+            ),
             Panel("Workers", "Processes that beat", "none", (Ask(now("workers"), "workers"),), True),
             Panel("Open rollouts", "Accepted and not ended", "short", (Ask(now("rollouts_open"), "open"),), True),
             Panel("Dead letters", "Rollouts that kill workers", "none", (Ask(now("dead_letters"), "dead"),), True),
+            Panel("Paused runs", "No model call of theirs is sent", "none", (Ask(now("runs_paused"), "paused"),), True),
+            Panel("Results to push", "Due at a webhook", "none", (Ask(now("pushes_pending"), "due"),), True),
+            Panel("Wait for a grade", "Sampled, not yet graded", "none", (Ask(now("rollouts_grading"), "wait"),), True),
             Panel(
                 "Infra failures",
                 "Share of ended rollouts; the policy cannot cause these",
@@ -93,6 +103,19 @@ ROWS = (
                 (Ask(rate("rollouts_requeued_total", "reason"), "{{reason}}"),),
             ),
             Panel(
+                "Lost",
+                "Workers that were declared dead, and tickets that the broker lost",
+                "short",
+                (Ask(rate("workers_lost_total"), "workers"), Ask(rate("tickets_republished_total"), "tickets")),
+            ),
+            Panel(
+                "Cancelled batches",
+                "Cancelled as a whole; lease: nobody read them any more",
+                "short",
+                (Ask(rate("batches_cancelled_total", "cause"), "{{cause}}"),),
+            ),
+            Panel("Webhooks", "Results pushed", "short", (Ask(rate("pushes_total", "outcome"), "{{outcome}}"),)),
+            Panel(
                 "Trainer calls that failed",
                 "By trainer and outcome; a 422 is a refused mask, which is normal",
                 "reqps",
@@ -106,6 +129,13 @@ ROWS = (
             Panel(
                 "Rollouts ended", "Per second", "short", (Ask(rate("rollouts_ended_total", "status"), "{{status}}"),)
             ),
+            Panel(
+                "Accepted",
+                "Per second",
+                "short",
+                (Ask(rate("rollouts_accepted_total"), "rollouts"), Ask(rate("batches_accepted_total"), "batches")),
+            ),
+            Panel("Turns of ended rollouts", "Per second", "short", (Ask(rate("turns_total"), "turns"),)),
             Panel(
                 "Tokens",
                 "Per second, of ended rollouts",
@@ -121,6 +151,12 @@ ROWS = (
                 (Ask(quantile(0.95, "model_call_seconds", "endpoint"), "{{endpoint}}"),),
             ),
             Panel("Tool calls, p95", "By tool", "s", (Ask(quantile(0.95, "tool_call_seconds", "tool"), "{{tool}}"),)),
+            Panel(
+                "Tool calls that failed",
+                "By tool; the policy reads why",
+                "reqps",
+                (Ask(rate("tool_calls_total", "tool", 'outcome="error"'), "{{tool}}"),),
+            ),
             Panel(
                 "Slots",
                 "Used by all workers, and of the fullest and emptiest one",
@@ -154,6 +190,66 @@ ROWS = (
                 ),
             ),
             Panel("Now in", "What running rollouts wait for", "short", (Ask(now("turns_in_flight"), "{{phase}}"),)),
+        ),
+    ),
+    Row(
+        "Are the weights fresh?",
+        (
+            Panel(
+                "Staleness",
+                "Versions that its run was ahead of a completed rollout's oldest weights",
+                "short",
+                quantiles("rollout_staleness"),
+            ),
+            Panel(
+                "Oldest weights that run",
+                "Versions behind the run, of the rollout that is furthest behind now",
+                "short",
+                (Ask(now("running_version_lag"), "versions"),),
+            ),
+            Panel(
+                "Too old",
+                "For max_staleness: dropped and restarted rollouts are work thrown away",
+                "short",
+                (Ask(rate("rollouts_stale_total", "what"), "{{what}}"),),
+            ),
+            Panel("Version lag", "Of the first turn, in versions", "short", quantiles("policy_version_lag")),
+            Panel("Pauses", "Of runs", "short", (Ask(rate("run_pauses_total"), "begun"),)),
+        ),
+    ),
+    Row(
+        "Do environments and graders answer?",
+        (
+            Panel(
+                "Environments, p95",
+                "By environment and what it was asked",
+                "s",
+                (Ask(quantile(0.95, "environment_call_seconds", "environment, what"), "{{environment}} {{what}}"),),
+            ),
+            Panel(
+                "Environments that failed",
+                "full: the rollout is queued again; refused, which is normal, is left out",
+                "reqps",
+                (
+                    Ask(
+                        rate("environment_calls_total", "environment, outcome", 'outcome=~"full|timeout|error"'),
+                        "{{environment}} {{outcome}}",
+                    ),
+                ),
+            ),
+            Panel("Sessions", "Open now", "short", (Ask(now("environment_sessions"), "open"),)),
+            Panel(
+                "Graders, p95",
+                "By grader",
+                "s",
+                (Ask(quantile(0.95, "grader_call_seconds", "grader"), "{{grader}}"),),
+            ),
+            Panel(
+                "Grades that failed",
+                "By grader; the rollouts are delivered without a reward in the end",
+                "reqps",
+                (Ask(rate("grader_calls_total", "grader, outcome", 'outcome!="ok"'), "{{grader}} {{outcome}}"),),
+            ),
         ),
     ),
     Row(
@@ -194,7 +290,6 @@ ROWS = (
             ),
             Panel("Turns", "Of a rollout", "short", quantiles("rollout_turns")),
             Panel("Context", "Longest prompt with reply, tokens", "short", quantiles("rollout_context_tokens")),
-            Panel("Version lag", "Of the first turn, in versions", "short", quantiles("policy_version_lag")),
             Panel("Groups", "With a verdict", "short", (Ask(rate("groups_total", "verdict"), "{{verdict}}"),)),
         ),
     ),
@@ -248,6 +343,13 @@ ROWS = (
                     Ask(now("process_resident_memory_bytes"), "{{component}}"),
                     Ask(now("process_resident_memory_max_bytes"), "largest {{component}}"),
                 ),
+            ),
+            Panel("Processes", "That report", "short", (Ask(now("processes"), "{{component}}"),)),
+            Panel(
+                "Open files",
+                "Of the process that has most",
+                "short",
+                (Ask(now("process_open_fds_max"), "{{component}}"),),
             ),
             Panel("Reconciler, p95", "A round", "s", (Ask(quantile(0.95, "reconcile_seconds"), "p95"),)),
             Panel("Versions", "That run now", "none", (Ask(now("build_info"), "{{component}} {{version}}"),)),

@@ -14,6 +14,7 @@ import yaml
 from tests.support.served_policy import ServedPolicy
 from tests.support.waiting import eventually
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool, RolloutClient
 
@@ -31,6 +32,18 @@ NOTHING = {
     "Redis memory": "the embedded Redis has no limit",
 }
 """Panels that are empty for a pool where nothing is wrong: their series appear with their first event."""
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
+    """A pool with an environment and a grader; the other one has neither."""
+    env = {
+        "ROLLOUTPOOL_PLUGINS": "examples.text_game,tests.support.graders",
+        "PYTHONPATH": str(ROOT),
+        "GRADER_LOG": str(tmp_path_factory.mktemp("graders") / "log"),
+    }
+    with LocalPool(workers=2, tokenizers=[TINY], env=env) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +107,14 @@ def worked(pool: LocalPool, prometheus: httpx.Client, tokenizer: Any) -> None:
 
 
 def run(client: RolloutClient, policy: ServedPolicy) -> None:
-    items = [
-        {"messages": [{"role": "user", "content": f"Calculate 15 + {i}"}], "group": f"g{i % 4}"} for i in range(16)
+    items: list[dict[str, Any]] = [
+        {"messages": [{"role": "user", "content": f"Calculate 15 + {i}"}], "group": f"g{i % 4}"} for i in range(14)
     ]
-    handle = client.submit(items, trainer=policy.urls[0], defaults={"tokenizer_name": TINY})
-    assert len(list(handle.results())) == 16
+    items[0]["grader"] = {"name": "returns", "options": "a number"}
+    game = {"name": "guess", "task": {"most": 100}, "seed": 1}
+    items += [{"messages": [{"role": "user", "content": "Calculate 15 + 23"}], "environment": game, "max_turns": 3}] * 2
+    handle = client.submit(items, trainer=policy.urls[0], defaults={"tokenizer_name": TINY}, run="monitored")
+    assert {result.status for result in handle.results()} == {RolloutStatus.COMPLETED}
 
 
 def test_the_files_are_right() -> None:
@@ -176,6 +192,13 @@ def test_what_is_shown_is_what_happened(prometheus: httpx.Client) -> None:
     assert value("rolloutpool_rollout_turns_sum") == turns
     assert value('sum(rolloutpool_model_calls_total{outcome="ok"})') == turns
     assert value("sum(rolloutpool_tool_calls_total)") > 0
+    # One of 16 is graded, and two have a session each.
+    assert value('sum(rolloutpool_grader_calls_total{outcome="ok"})') == ended / 16
+    asked = 'sum(rolloutpool_environment_calls_total{environment="guess",what="%s",outcome="ok"})'
+    opened, called, scored = (value(asked % what) for what in ("open", "call", "score"))
+    assert (opened, scored) == (ended / 8, ended / 8)
+    assert 0 < called <= 3 * opened
+    assert value('sum(rolloutpool_environment_calls_total{outcome!="ok"})') == 0
     assert value('rolloutpool_time_seconds_total{phase="model"}') > 0
 
 

@@ -13,6 +13,10 @@ from prometheus_client.metrics_core import Metric as Family
 
 from rolloutpool_common.process.metrics import (
     COUNTED,
+    ENVIRONMENT_CALLS,
+    ENVIRONMENT_OUTCOMES,
+    GRADER_CALLS,
+    GRADER_OUTCOMES,
     HISTOGRAMS,
     MODEL_CALLS,
     MODEL_OUTCOMES,
@@ -31,10 +35,12 @@ __all__ = ["measured_families"]
 _CALLS = {
     MODEL_CALLS.name: ("model_calls", "Calls of trainers, repetitions included.", MODEL_OUTCOMES),
     TOOL_CALLS.name: ("tool_calls", "Calls of tools.", TOOL_OUTCOMES),
+    GRADER_CALLS.name: ("grader_calls", "Calls of graders.", GRADER_OUTCOMES),
+    ENVIRONMENT_CALLS.name: ("environment_calls", "What environments were asked.", ENVIRONMENT_OUTCOMES),
 }
 """Histograms whose counts are a counter of their own: its name, its help, and the outcomes that it has from the first
 call on, so that a rate sees the first failure too."""
-_PHASES = ("model", "tool", "pause")
+_PHASES = ("model", "tool", "grader", "pause")
 
 Labels = tuple[str, ...]
 
@@ -139,7 +145,7 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     )
     phases = GaugeMetricFamily(
         "rolloutpool_turns_in_flight",
-        "Rollouts in a model call, in tools, or in the pause before a call is repeated.",
+        "Rollouts in a model call, in tools, in a grader, or in the pause before a call is repeated.",
         labels=("phase",),
     )
     of: dict[str, list[Mapping[str, Any]]] = {}
@@ -167,6 +173,7 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
             (standing.get("largest", {}).get("running_lag", 0) for some in of.values() for standing in some), default=0
         ),
     )
+    yield _gauge("environment_sessions", "Sessions of environments that are open.", level("sessions"))
     yield _gauge("long_polls", "Requests that wait for rollouts, event streams among them.", level("long_polls"))
     yield _gauge("event_streams", "Event streams that are open.", level("event_streams"))
 

@@ -62,7 +62,18 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",
         ("reason",),
-        ["crashes", "drains", "losses", "deferrals", "capacity", "pauses", "retries", "stale", "weights"],
+        [
+            "crashes",
+            "drains",
+            "losses",
+            "deferrals",
+            "capacity",
+            "grade_retries",
+            "pauses",
+            "retries",
+            "stale",
+            "weights",
+        ],
     ),
     "stale": (
         "rollouts_stale",
@@ -177,6 +188,7 @@ def families(
     yield _gauge("worker_slots_used_max", "Rollouts of the fullest worker that takes work.", max(shared, default=0))
     yield _gauge("worker_slots_used_min", "Rollouts of the emptiest worker that takes work.", min(shared, default=0))
     yield _gauge("runs_paused", "Runs that are paused.", standing.paused_runs)
+    yield _gauge("rollouts_grading", "Rollouts that wait for their grade, and are sampled.", standing.grading)
     yield _gauge("pushes_pending", "Results that are due at a webhook, now or later.", standing.pushes_pending)
     yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
     yield from measured_families(measured)

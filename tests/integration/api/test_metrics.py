@@ -87,6 +87,8 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "batches_cancelled_total",
         "run_pauses_total",
         "runs_paused",
+        "rollouts_grading",
+        "environment_sessions",
         "running_version_lag",
         "rollouts_open",
         "rollouts_queued",

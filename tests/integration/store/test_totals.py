@@ -20,7 +20,7 @@ FAILURE = Failure(
 async def test_a_new_store_has_none(store: Store) -> None:
     standing = await store.totals.read()
     assert standing.totals == {}
-    assert standing[1:] == (0, 0, 0, 0, dict.fromkeys(Priority, 0.0), 0)
+    assert standing[1:] == (0, 0, 0, 0, dict.fromkeys(Priority, 0.0), 0, 0)
 
 
 async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) -> None:

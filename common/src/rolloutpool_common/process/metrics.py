@@ -8,8 +8,8 @@
 Example: `MODEL_CALLS.observe(0.3, "ok", endpoint="http://t:8081")` becomes the rows
 `("http://t:8081", "model_call_seconds|ok|3", 1)`, the fourth bucket, and `(…, "model_call_seconds|ok|sum", 300000)`.
 
-Labels are our own words and the names of registered tools. Endpoints are chosen by callers, so Redis admits a limited
-number of them, and the others count as `other`.
+Labels are our own words and the names of registered tools, graders and environments. Endpoints are chosen by callers,
+so Redis admits a limited number of them, and the others count as `other`.
 """
 
 import threading
@@ -22,6 +22,8 @@ from rolloutpool_common.protocol.batch import Priority
 
 __all__ = [
     "COUNTED",
+    "ENVIRONMENT_OUTCOMES",
+    "GRADER_OUTCOMES",
     "HISTOGRAMS",
     "LARGEST",
     "LEVELS",
@@ -249,6 +251,21 @@ MODEL_CALLS = Histogram(
     "model_call_seconds", "Calls of trainers, by how they ended.", "outcome", bounds=LONG, by_endpoint=True
 )
 TOOL_CALLS = Histogram("tool_call_seconds", "Tool calls, by how they ended.", "tool", "outcome", bounds=LONG)
+GRADER_OUTCOMES = ("ok", "error", "invalid", "options", "late")
+"""`invalid`: it answered with no grade. `options`: the rollout's options are wrong. `late`: the deadline passed."""
+GRADER_CALLS = Histogram(
+    "grader_call_seconds", "Calls of graders, by how they ended.", "grader", "outcome", bounds=LONG
+)
+ENVIRONMENT_OUTCOMES = ("ok", "refused", "full", "timeout", "error", "cancelled")
+"""`refused`: it said no to a call or a task. `full`: it has no room now."""
+ENVIRONMENT_CALLS = Histogram(
+    "environment_call_seconds",
+    "What environments were asked, by how it ended.",
+    "environment",
+    "what",
+    "outcome",
+    bounds=LONG,
+)
 RENDER_SECONDS = Histogram(
     "render_seconds", "Rendering and counting what follows a turn, waits included.", bounds=SHORT, known=[()]
 )
@@ -281,12 +298,16 @@ COUNTED = tuple(metric for metric in Metric.all if isinstance(metric, Counted))
 IN_MODEL_CALL = Level()
 IN_TOOLS = Level()
 IN_PAUSE = Level()
+IN_GRADER = Level()
+SESSIONS = Level()
 LONG_POLLS = Level()
 EVENT_STREAMS = Level()
 LEVELS = {
     "model": IN_MODEL_CALL,
     "tool": IN_TOOLS,
     "pause": IN_PAUSE,
+    "grader": IN_GRADER,
+    "sessions": SESSIONS,
     "long_polls": LONG_POLLS,
     "event_streams": EVENT_STREAMS,
 }

@@ -41,6 +41,8 @@ class PoolStats(NamedTuple):
     oldest_ticket_s: dict[Priority, float]
     """How long the oldest published ticket has waited for a worker; 0 where there is none."""
     paused_runs: int = 0
+    grading: int = 0
+    """Rollouts that were sampled and have no grade yet."""
 
 
 class Totals:
@@ -59,10 +61,11 @@ class Totals:
             pipe.llen(keys.DEAD)
             pipe.get(keys.OPEN)
             pipe.zcard(keys.PAUSED)
+            pipe.zcard(keys.GRADING)
             pipe.time()
             for priority in Priority:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
-            totals, pending, delayed, dead, still_open, paused, redis_time, *oldest = await pipe.execute()
+            totals, pending, delayed, dead, still_open, paused, grading, redis_time, *oldest = await pipe.execute()
         now_ms = to_ms(redis_time)
         return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
@@ -71,6 +74,7 @@ class Totals:
             dead_letters=dead,
             open=int(still_open or 0),
             paused_runs=paused,
+            grading=grading,
             oldest_ticket_s={
                 priority: max(now_ms - found[0][1], 0.0) / 1000 if found else 0.0
                 for priority, found in zip(Priority, oldest, strict=True)

@@ -6,6 +6,7 @@ import logging
 import pytest
 from tests.support.games import GuessingGame
 
+from rolloutpool_common.process.metrics import SESSIONS
 from rolloutpool_worker.environments import EnvironmentFull, EnvironmentHost
 from rolloutpool_worker.environments import host as host_module
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
@@ -40,9 +41,12 @@ async def test_a_rollout_waits_for_a_place_and_gets_it_in_its_turn() -> None:
 
 async def test_leaving_twice_gives_one_place_back() -> None:
     host, narrow = new_host(), GuessingGame(places=1)
+    before = SESSIONS.now
     ticket = await host.enter("narrow", narrow, "a", 1)
+    assert SESSIONS.now == before + 1
     await host.leave(ticket)
     await host.leave(ticket)
+    assert SESSIONS.now == before
     await host.enter("narrow", narrow, "b", 1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(host.enter("narrow", narrow, "c", 1), 0.05)

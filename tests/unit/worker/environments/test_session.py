@@ -1,12 +1,14 @@
 """One session from its opening to its close: what it is given, what may be answered, and what breaks it."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, GuessingGame, TextGame
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.environments import (
@@ -267,3 +269,28 @@ async def test_only_an_open_session_that_cannot_be_made_again_is_final(crash: Cr
     assert not life.final
     await life.open()
     assert life.final is (crash is CrashEffect.NONE)
+
+
+async def test_what_is_asked_is_counted_by_how_it_ended() -> None:
+    take_rows()
+    for task in ({"open": "full"}, {"open": "wrong task"}, {"open": "fail"}, {"open": "hang"}):
+        with pytest.raises((EnvironmentFull, RequestFault, EnvironmentFault)):
+            await life_of(task=task).open()
+    for task in ({}, {"call": "refuse"}, {"call": "fail"}, {"call": "hang"}):
+        life = life_of(task=task)
+        await life.open()
+        with suppress(EnvironmentFault):
+            await life.call("guess", {"number": WRONG}, place=0)
+            await life.score([])
+    life = life_of(task={"call": "hang"})
+    await life.open()
+    call = asyncio.create_task(life.call("guess", {"number": 1}, place=0))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    await asyncio.wait([call])
+    fields = [field.split("|") for _, field, _ in take_rows() if field.startswith("environment_call_")]
+    assert {tuple(labels) for _, *labels, part in fields if part != "sum"} == {
+        *(("game", "open", outcome) for outcome in ("ok", "full", "refused", "error", "timeout")),
+        *(("game", "call", outcome) for outcome in ("ok", "refused", "error", "timeout", "cancelled")),
+        ("game", "score", "ok"),
+    }

@@ -15,6 +15,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault
 from rolloutpool_common.outcomes import FailureKind
+from rolloutpool_common.process.metrics import IN_GRADER, take_rows
 from rolloutpool_worker.graders import Grade, Grader, GraderBusy, GraderHost
 from rolloutpool_worker.tools import ToolWatch
 
@@ -132,3 +133,29 @@ async def test_closing_ends_all_children(host: GraderHost) -> None:
         return not runs(pid)
 
     await until(gone, 10.0)
+
+
+async def test_calls_are_counted_by_how_they_ended(host: GraderHost) -> None:
+    take_rows()
+    await ask(host, graders.returns, next(iter(ANSWERS)))
+    for grader, options, left_s in (
+        (graders.returns, "nan", 30.0),
+        (graders.refuses, None, 30.0),
+        (graders.fails, 1, 30.0),
+        (graders.hangs, None, 0.05),
+    ):
+        with pytest.raises((GradeInvalid, GradeLate, GraderFault, RequestFault)):
+            await ask(host, grader, options, left_s=left_s)
+    asked = asyncio.create_task(ask(host, graders.hangs))
+    await until(lambda: asyncio.sleep(0, IN_GRADER.now))
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert IN_GRADER.now == 0
+    fields = [field.split("|") for _, field, _ in take_rows() if field.startswith("grader_call_")]
+    assert {(name, outcome) for _, name, outcome, part in fields if part != "sum"} == {
+        (graders.returns.name, "ok"),
+        (graders.returns.name, "invalid"),
+        (graders.refuses.name, "options"),
+        (graders.fails.name, "error"),
+        (graders.hangs.name, "late"),
+    }

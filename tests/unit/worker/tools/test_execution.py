@@ -242,6 +242,18 @@ async def test_calls_are_counted_under_the_names_of_tools_alone() -> None:
     assert sum(counts.values()) == 4
 
 
+async def test_tools_that_a_task_has_named_are_counted_as_one() -> None:
+    async def act(_: ToolContext) -> str:
+        return "done"
+
+    names = [f"tool_{number}" for number in range(4)]
+    take_rows()
+    await texts([(name, {}) for name in names], *(stateful(name, act) for name in names))
+    counts = {field: n for _, field, n in take_rows() if field.startswith("tool_call_") and "|sum" not in field}
+    assert {tuple(field.split("|")[1:3]) for field in counts} == {("session", "ok")}
+    assert sum(counts.values()) == 4
+
+
 def stateful(name: str, run: Any) -> Tool:
     definition = ToolDefinition(function=ToolFunction(name=name, parameters={"type": "object"}))
     return Tool(definition, run, stateful=True)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rolloutpool_common.process.metrics import SESSIONS
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment, EnvironmentFull
 
 __all__ = ["CLOSE_SECONDS", "EnvironmentHost", "SessionTicket", "close_environments"]
@@ -91,6 +92,7 @@ class EnvironmentHost:
                 older = min(ticket, other, key=lambda one: one.attempt)
                 older.fenced = True
         self._tickets.add(ticket)
+        SESSIONS.now += 1
         return ticket
 
     async def leave(self, ticket: SessionTicket) -> None:
@@ -120,6 +122,7 @@ class EnvironmentHost:
             )
         finally:
             self._tickets.discard(ticket)
+            SESSIONS.now -= 1
             if ticket.environment in self._places:
                 self._places[ticket.environment].release()
 

@@ -21,12 +21,14 @@ import base64
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import orjson
 
 from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
+from rolloutpool_common.process.metrics import ENVIRONMENT_CALLS
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
@@ -109,7 +111,7 @@ class SessionLife:
         about = (choice.task, choice.seed, self._uid, self._attempt)
         opening = environment.open(*about) if snapshot is None else environment.restore(snapshot, *about)
         # Any object, because a plug-in need not keep to its types.
-        opened: object = await self._bounded("open", opening, (EnvironmentFull, RequestFault))
+        opened: object = await self._bounded("open", opening, "open", (EnvironmentFull, RequestFault))
         if not isinstance(opened, OpenedSession):
             raise self._break("open did not return an OpenedSession", retryable=False)
         session = self._session = opened.session
@@ -175,7 +177,7 @@ class SessionLife:
             return None
         snapshot = None
         if self.environment.crash is CrashEffect.SNAPSHOT:
-            data: object = await self._bounded("snapshot", self.environment.snapshot(self._session))
+            data: object = await self._bounded("snapshot", self.environment.snapshot(self._session), "snapshot")
             if not isinstance(data, bytes) or len(data) > MOST_SNAPSHOT_BYTES:
                 raise self._break(f"a snapshot must be at most {MOST_SNAPSHOT_BYTES:,} bytes", retryable=False)
             snapshot = base64.b64encode(data).decode()
@@ -184,7 +186,7 @@ class SessionLife:
 
     async def score(self, transcript: Sequence[dict[str, Any]]) -> SessionScore | None:
         """Asks what the rollout is worth; None where the environment gives no score. Raises `EnvironmentFault`."""
-        score: object = await self._bounded("score", self.environment.score(self._session, transcript))
+        score: object = await self._bounded("score", self.environment.score(self._session, transcript), "score")
         if score is None:
             return None
         # An infinite reward would spoil a whole batch of a trainer.
@@ -201,7 +203,7 @@ class SessionLife:
         # Before `ask` makes a coroutine: a broken session is not asked at all.
         self._check()
         try:
-            answer: object = await self._bounded(what, ask(), (ToolFailed,))
+            answer: object = await self._bounded(what, ask(), "call", (ToolFailed,))
         except ToolFailed as refused:
             answer = f"Error: {refused.message}"
         except _TimeOver:
@@ -226,13 +228,19 @@ class SessionLife:
         content = cut_result(answer.content, self._host.result_bytes)
         return StepAnswer(content, reward, bool(answer.done), info)
 
-    async def _bounded(self, what: str, asked: Awaitable[T], passes: tuple[type[Exception], ...] = ()) -> T:
+    async def _bounded(
+        self, what: str, asked: Awaitable[T], counted_as: str, passes: tuple[type[Exception], ...] = ()
+    ) -> T:
         """Awaits the environment within the time limit; what it raises, but for `passes`, becomes a fault of it."""
         limit = asyncio.timeout(self._host.seconds)
+        start, outcome = time.perf_counter(), "error"
         try:
             async with limit:
-                return await asked
-        except passes:
+                answer = await asked
+            outcome = "ok"
+            return answer
+        except passes as refusal:
+            outcome = "full" if isinstance(refusal, EnvironmentFull) else "refused"
             raise
         except EnvironmentFault as error:
             self._broken = error
@@ -241,9 +249,11 @@ class SessionLife:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 # The rollout is cancelled, and nobody knows whether the call was done.
+                outcome = "cancelled"
                 self._break(f"{what} was cancelled")
                 raise
             if isinstance(error, TimeoutError) and limit.expired():
+                outcome = "timeout"
                 if self.environment.crash is CrashEffect.STATELESS and ToolFailed in passes:
                     raise _TimeOver from None
                 raise self._break(f"{what} did not answer in {self._host.seconds:g} s") from None
@@ -251,6 +261,8 @@ class SessionLife:
             _log.warning("environment %s failed for rollout %s", self.choice.name, self._uid, exc_info=error)
             name = type(error).__name__
             raise self._break(f"{what} failed with {name}; the worker's log has the traceback") from None
+        finally:
+            ENVIRONMENT_CALLS.observe(time.perf_counter() - start, self.choice.name, counted_as, outcome)
 
     def _check(self) -> None:
         if self._ticket is not None and self._ticket.fenced:

@@ -10,10 +10,12 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault
+from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault, RolloutError
+from rolloutpool_common.process.metrics import GRADER_CALLS, IN_GRADER
 from rolloutpool_common.protocol.grading import Grade
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders.base import Grader, GraderBusy
@@ -71,6 +73,25 @@ class GraderHost:
             GradeLate: Its deadline has passed meanwhile.
             RolloutError: It failed otherwise.
         """
+        start = time.perf_counter()
+        try:
+            with IN_GRADER:
+                grades = await self._in_time(grader, rollouts, options, left_s, warnings, insists)
+        except RolloutError as error:
+            GRADER_CALLS.observe(time.perf_counter() - start, grader.name, _outcome_of(error))
+            raise
+        GRADER_CALLS.observe(time.perf_counter() - start, grader.name, "ok")
+        return grades
+
+    async def _in_time(
+        self,
+        grader: Grader,
+        rollouts: Sequence[RolloutResult],
+        options: Any,
+        left_s: float,
+        warnings: set[str],
+        insists: bool,
+    ) -> list[Grade]:
         try:
             async with asyncio.timeout(left_s) as deadline:
                 if grader.isolated is not None:
@@ -149,3 +170,16 @@ class GraderHost:
 
     def _failed(self, grader: Grader, raised: str) -> GraderFault:
         return GraderFault(f"grader {grader.name} failed with {raised}; the worker's log says more")
+
+
+def _outcome_of(error: RolloutError) -> str:
+    """The label of an answer that is no grade, as `GRADER_OUTCOMES` explains it."""
+    match error:
+        case GradeLate():
+            return "late"
+        case GradeInvalid():
+            return "invalid"
+        case RequestFault():
+            return "options"
+        case _:
+            return "error"

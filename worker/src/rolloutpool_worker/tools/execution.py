@@ -43,6 +43,8 @@ LONGEST_NAME = 64
 """Characters of a called name that the times of tools show."""
 UNKNOWN = "unknown"
 """Stands in metrics for names that no tool has."""
+SESSION = "session"
+"""Stands in metrics for the tools of an environment's session: a task may name them, so there may be any number."""
 CHECKED_ON_LOOP = 16_000
 """Size of arguments; checking larger ones against a schema can take seconds, so a thread does it."""
 
@@ -111,13 +113,20 @@ class ToolRunner:
             # The name is the policy's, so it may be anything.
             name, ok = call.function.name[:LONGEST_NAME], not text.startswith("Error:")
             self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=ok))
-            TOOL_CALLS.observe(seconds, name if name in self._tools else UNKNOWN, "ok" if ok else "error")
+            TOOL_CALLS.observe(seconds, self._label_of(call.function.name), "ok" if ok else "error")
             message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
                 message["name"] = call.function.name
             messages.append(message)
         return messages
+
+    def _label_of(self, name: str) -> str:
+        """The name of a registered tool; one word for all others, so that no caller can make series."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return UNKNOWN
+        return SESSION if tool.stateful else name
 
     async def _texts(
         self,
