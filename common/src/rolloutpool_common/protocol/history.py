@@ -22,7 +22,8 @@ class AttemptHistory(Answer):
     """`running`, `requeued`, or the status in which it ended the rollout."""
     reason: str | None = None
     """Why it was queued again, as the metric of requeues counts it: `retries` (an infra failure), `deferrals` (its
-    trainer's port is down), `capacity` (its environment was full, or its grader busy), `grade_retries` (its
+    trainer's port is down), `capacity` (its environment was full, its grader busy, or its worker lacked a tool),
+    `grade_retries` (its
     grader failed), `pauses` (its run was paused for long), `stale` (it
     began again with newer weights), `weights` (its engine's were too old), `drains` (its worker shut down), `crashes`
     and `deaths` (its worker died), `losses`."""

@@ -7,7 +7,7 @@
    attempt.
 
 Nothing is written for a batch that has ended or was deleted, nor by an attempt that is over (`waiting.lua`). What the
-pool itself lacks is noted nowhere (`pool_waits`).
+whole pool lacks is noted nowhere (`pool_waits`).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from rolloutpool_common.store.connection import Connection
 __all__ = ["FIELD", "Waits", "grading_wait", "is_queued", "own_wait", "read_waits", "status_of"]
 
 FIELD = "waits:"
-"""What these fields of a batch begin with; the endpoint follows."""
+"""What these fields of a batch begin with; the endpoint follows, or what the pool lacks."""
 STALE_SECONDS = 60.0
 """After its next try. The try itself may take as long as the time limit of a call, but most fail at once."""
 
@@ -40,9 +40,11 @@ class Waits:
             uid: The rollout.
             attempt: Its attempt that waits.
             waiting: What it waits for.
-            batch: Whether the batch's state shows it too, in place of what it said of this endpoint.
+            batch: Whether the batch's state shows it too, in place of what it said of this endpoint; without one, of
+                what lacks.
         """
-        await self._write(uid, attempt, waiting.endpoint if batch else None, waiting.model_dump_json())
+        of = waiting.endpoint or str(waiting.waits_for)
+        await self._write(uid, attempt, of if batch else None, waiting.model_dump_json())
 
     async def clear(self, uid: str, attempt: int, endpoint: str | None) -> None:
         """Says that a rollout waits no more; and, with `endpoint`, that nothing of its batch waits there."""

@@ -200,3 +200,19 @@ async def test_a_quick_call_is_not_noted_and_a_cancelled_one_says_what_it_waited
     assert quick.now is None
     assert slow.now is not None
     assert "turn 2: no answer" in slow.now.message
+
+
+async def test_what_is_no_trainer_is_noted_without_an_address(
+    process: ProcessWaits, notes: Notes, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for uid in ("b-0", "b-1"):
+        await process.of("b", uid, URL, 1).lacks(WaitsFor.ENVIRONMENT, "no room " * 200, 10.0)
+    ((_, waiting),) = notes.noted
+    assert (waiting.waits_for, waiting.endpoint, waiting.status) == (WaitsFor.ENVIRONMENT, None, None)
+    assert (waiting.tries, waiting.rollouts, len(waiting.message)) == (1, 1, 500)
+    assert waiting.next_try is not None
+    assert waiting.last_try is not None
+    assert (waiting.next_try - waiting.last_try).total_seconds() == pytest.approx(10)
+    assert notes.own == [("b-0", 1), ("b-1", 1)]
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned.startswith("rollouts wait for environment: no room")

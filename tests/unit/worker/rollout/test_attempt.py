@@ -15,6 +15,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
 from rolloutpool_worker.agents.tool_calls import AGENTS
@@ -24,6 +25,8 @@ from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.rollout import attempt
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.outcome import make_result
+from rolloutpool_worker.tools import TOOLS
+from rolloutpool_worker.tools.calculator import add
 
 
 async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
@@ -253,6 +256,26 @@ async def test_a_cancellation_that_nobody_asked_for_leaves_no_claim(
 
 async def _asked(exchanges: Sequence[object]) -> bool:
     return bool(exchanges)
+
+
+async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scripted_trainer(tokenizer, say()) as trainer:
+        (uid,) = await inside.submit(server_url=trainer.url, tools=["add", "launch"])
+        assert await inside.take(uid) == "deferred"
+        assert trainer.exchanges == []
+        view, state = await store.rollouts.view(uid, OWNER), await store.batches.status(uid.partition("-")[0], OWNER)
+        assert view is not None
+        assert state is not None
+        assert (view.status, view.waiting) == (RolloutStatus.QUEUED, state.waiting[0])
+        assert view.waiting is not None
+        assert (view.waiting.waits_for, view.waiting.endpoint) == (WaitsFor.WORKER, None)
+        assert "has no tool 'launch'; it has add, " in view.waiting.message
+        # Another worker has it.
+        monkeypatch.setattr(TOOLS, "get", lambda _: add)
+        assert await inside.take(uid) == "completed"
+        assert (await inside.result(uid)).status is RolloutStatus.COMPLETED
 
 
 async def test_the_first_rollout_of_a_batch_says_that_its_prompt_shows_other_tools(

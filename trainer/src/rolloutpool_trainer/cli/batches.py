@@ -239,7 +239,10 @@ def _cancelled(state: "BatchStatus") -> str:
 
 def _waits_for(wait: "Waiting") -> str:
     # The others are things that the pool lacks.
-    return "paused" if wait.waits_for == "paused" else f"waits for {wait.endpoint or f'a {wait.waits_for}'}"
+    if wait.waits_for == "paused":
+        return "paused"
+    article = "an" if wait.waits_for == "environment" else "a"
+    return f"waits for {wait.endpoint or f'{article} {wait.waits_for}'}"
 
 
 def _commonest(reasons: Counter[str]) -> str:

@@ -9,6 +9,8 @@
 5. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
    that endpoint any more.
 
+6. A rollout goes back to the queue because its worker lacks a tool, or its environment room: `RolloutWaits.lacks`.
+
 Nothing is written where nothing waits: `worked` is called only after a note.
 """
 
@@ -128,9 +130,9 @@ class ProcessWaits:
             if now < known.at + WARN_SECONDS:
                 return
         _log.warning(
-            "rollouts wait for %s at %s: %s; %d tries failed since the last warning",
+            "rollouts wait for %s%s: %s; %d tries failed since the last warning",
             waiting.waits_for,
-            endpoint,
+            f" at {waiting.endpoint}" if waiting.endpoint else "",
             waiting.message,
             known.failed if known else 1,
         )
@@ -171,6 +173,27 @@ class RolloutWaits:
         # At once, because the deadline may pass while the note is on its way.
         self.now = waiting
         self.now = await self._process.failed(*self._where, waiting)
+
+    async def lacks(self, what: WaitsFor, message: str, wait_s: float) -> None:
+        """Reports that the rollout goes back to the queue for want of something that is no trainer.
+
+        Args:
+            what: The want.
+            message: Says more.
+            wait_s: Seconds until it may run again.
+        """
+        batch_id, uid, _, attempt = self._where
+        now = time.time()
+        waiting = Waiting(
+            waits_for=what,
+            message=message[:_LONGEST],
+            tries=1,
+            last_try=datetime.fromtimestamp(now, UTC),
+            next_try=datetime.fromtimestamp(now + wait_s, UTC),
+        )
+        self.now = waiting
+        self.now = await self._process.failed(batch_id, uid, str(what), attempt, waiting)
+        self._process.left(batch_id, uid, str(what))
 
     def asked(self, where: str) -> "SlowCall":
         """Reports a call that has no answer for long, while it lasts.

@@ -51,11 +51,12 @@ from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
+from rolloutpool_worker.rollout.deferral import check_tools, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.grading import GradingStage
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
-from rolloutpool_worker.rollout.run_gate import RolloutStale, WeightsStale
+from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 
 __all__ = ["run_rollout"]
@@ -220,10 +221,7 @@ class _Attempt:
                 log_requeue(decision, why)
             case Action.DEFER, cause:
                 delay_s, why, counter = decision.delay_s, str(cause), counter_of(cause)
-                if isinstance(cause, WeightsStale):
-                    await self._waits.failed(cause, 1, delay_s)
-                elif isinstance(cause, TrainerDown):
-                    await self._waits.failed(cause, claim.deferrals + 1, delay_s, port=True)
+                await note_deferral(self._waits, cause, claim, delay_s)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s, why=why)
                 )
@@ -313,6 +311,7 @@ class _Attempt:
         agent = AGENTS.get(spec.agent)
         if agent is None:
             raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
+        check_tools(spec, services.worker_id)
         tokenizer = None if spec.messages_only else await self._load_tokenizer()
         # A first attempt has no journal, so it saves the round trip.
         records = await self._read_journal() if claim.journal_length else []
