@@ -36,6 +36,10 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         assert page.title() == f"{lines[0]['batch_id']} · rolloutpool"
         page.keyboard.press("u")
         page.get_by_role("heading", name="Batches").wait_for()
+        # All batches of a run, one click away.
+        page.get_by_role("link", name="ppo-7").first.click()
+        page.wait_for_function("location.hash === '#/batches?run=ppo-7'")
+        assert page.get_by_label("run", exact=True).input_value() == "ppo-7"
 
 
 def test_a_key_is_typed_once_and_is_in_no_address(browser: Browser) -> None:
@@ -119,6 +123,33 @@ def test_ten_thousand_rows(browser: Browser, scheme: str) -> None:
         # Twice what the issue asks for: the click and the wait are in it, and this machine is busy.
         assert min(took["sort"]) < 0.1
         assert min(took["filter"]) < 0.1
+
+
+def test_a_live_batch_is_followed_while_somebody_looks(browser: Browser) -> None:
+    def asked() -> int:
+        return sum(path == f"/v1/batches/{BATCH}/rollouts" for path, _ in pool.asked)
+
+    with viewed(browser) as pool:
+        pool.answers = answers(3, status=["completed", "running", "queued"])
+        pool.answers[f"/v1/batches/{BATCH}"]["state"] = "running"
+        page = pool.page
+        page.clock.install()
+        pool.open(f"#/batch/{BATCH}")
+        page.locator("#row-1", has_text="running").wait_for()
+        page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
+        before = asked()
+        page.clock.run_for(30_000)
+        assert asked() == before
+        pool.answers = answers(3, status=["completed"] * 3)
+        page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => false})")
+        page.clock.run_for(6_000)
+        page.locator("#row-1", has_text="completed").wait_for()
+        assert asked() > before
+        # The batch is over, so nothing is asked again.
+        page.clock.run_for(1_000)
+        after = asked()
+        page.clock.run_for(60_000)
+        assert asked() == after
 
 
 def test_rows_are_in_view_in_order_and_open_by_keys(browser: Browser) -> None:

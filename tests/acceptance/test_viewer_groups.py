@@ -9,7 +9,7 @@ from tests.support.browsers import needs_browser
 from tests.support.viewed_batches import BATCH, EVIL, answers, table
 from tests.support.viewed_pool import viewed
 
-from rolloutpool_api.annotations import group_statistics
+from rolloutpool_api.annotations import group_statistics, scores
 from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store.rows import StoredTable
@@ -30,22 +30,26 @@ def random_columns(seed: int) -> dict[str, list[Any]]:
         "group": [chance.choice([None, "a", "b", "c", "10", "9"]) for _ in range(count)],
         "status": [chance.choice(["completed", "failed", "running", "queued", "expired"]) for _ in range(count)],
         "sampled_tokens": [chance.choice([None, 0, 7, 1234]) for _ in range(count)],
-        "annotations.reward": [chance.choice([None, 0.1, 0.1, 0.1, 1e30, -3]) for _ in range(count)],
+        **{
+            name: [chance.choice([None, 0.1, 0.1, 0.1, 1e30, -3]) for _ in range(count)]
+            for name in chance.choice([("annotations.reward",), ("reward",), ("annotations.reward", "reward")])
+        },
     }
 
 
 def expected_groups(columns: dict[str, list[Any]]) -> dict[str, GroupStatistics]:
     """What the API computes of the same rollouts."""
+    own = columns.get("reward", [None] * len(columns["index"]))
     known = [
-        {"status": status, "sampled_tokens": tokens}
-        for status, tokens in zip(columns["status"], columns["sampled_tokens"], strict=True)
+        {"status": status, "sampled_tokens": tokens, "reward": reward}
+        for status, tokens, reward in zip(columns["status"], columns["sampled_tokens"], own, strict=True)
     ]
     rows = [[values.get(name) for name in ENDED_FIELDS] for values in known]
     stored = StoredTable(
         total=len(rows), indexes=columns["index"], rows=rows, groups=columns["group"], created_ms=0, now_ms=0
     )
-    rewards = {i: value for i, value in enumerate(columns["annotations.reward"]) if value is not None}
-    return {group.group: group for group in group_statistics(stored, rewards)}
+    said = {i: value for i, value in enumerate(columns.get("annotations.reward", ())) if value is not None}
+    return {group.group: group for group in group_statistics(stored, scores(stored, {"reward": said}, "reward"))}
 
 
 def test_figures_are_those_that_the_api_computes(browser: Browser) -> None:
@@ -64,6 +68,25 @@ def test_figures_are_those_that_the_api_computes(browser: Browser) -> None:
             for field, value in theirs.items():
                 close = pytest.approx(value, rel=1e-9) if field in APPROXIMATE and value is not None else value
                 assert ours[field][place] == close, (field, columns)
+
+
+def test_rewards_of_a_grader_are_shown_as_annotated_ones_are(browser: Browser) -> None:
+    with viewed(browser) as pool:
+        pool.answers = answers(16, reward=[float(i < 8) for i in range(16)])
+        columns = pool.answers[f"/v1/batches/{BATCH}/rollouts"]["columns"]
+        columns["annotations.reward"] = [None] * 15 + [0.5]
+        page = pool.open(f"#/batch/{BATCH}?sort=reward&where=reward>0")
+        page.locator("#row-8").wait_for()
+        assert page.locator("#row-9").count() == 0
+        assert [page.locator(f"#row-{at} .cell").last.inner_text() for at in (0, 1)] == ["0.5", "1"]
+        assert page.locator(".head button", has_text="reward").count() == 1
+        page.get_by_role("link", name="groups").click()
+        page.locator("#row-1").wait_for()
+        # The first group's are all 1; of the second one, 0.5 was annotated later.
+        assert "1 group of 2 has no spread of reward" in page.locator(".alert").inner_text()
+        page.locator("#row-1").click()
+        page.locator(".siblings thead a").first.wait_for()
+        assert page.locator(".siblings tbody tr").first.locator("td").all_inner_texts() == ["0"] * 7 + ["0.5"]
 
 
 def test_groups_without_spread_are_marked_and_found(browser: Browser) -> None:

@@ -135,6 +135,21 @@ def test_layers_are_chosen_by_keys_kept_in_the_address_and_seen_without_colour(b
         assert "advantage -2 " in inspected(page)
 
 
+def test_rewards_per_token_of_a_grader_are_a_layer(browser: Browser) -> None:
+    result = forked()
+    rewards = [[0.0] * len(one.response_ids) for one in result.samples]
+    rewards[0][-1] = 1.0
+    with viewed(browser) as pool:
+        pool.answers = rollout_answers(result.model_copy(update={"token_rewards": rewards}))
+        page = opened(pool, "?colour=stream:token_rewards")
+        painted = page.locator(".sample").first.locator("i[class*=a]")
+        painted.first.wait_for(state="attached")
+        assert painted.count() == len(rewards[0])
+        assert "a4" in (painted.last.get_attribute("class") or "")
+        assert painted.first.get_attribute("class") == painted.nth(1).get_attribute("class")
+        assert painted.first.get_attribute("class") != painted.last.get_attribute("class")
+
+
 def test_keys_go_through_runs_and_tokens_and_open_what_is_folded(browser: Browser) -> None:
     with viewed(browser) as pool:
         pool.answers = rollout_answers(forked())
@@ -278,7 +293,7 @@ def test_no_text_of_a_rollout_runs_loads_or_becomes_an_element(browser: Browser)
             Message(role="user", content=EVIL),
             Message(role="user", content=[{"type": "text", "text": EVIL}]),
             Message(role="assistant", content=EVIL, reasoning_content=EVIL, tool_calls=[call]),
-            Message(role="tool", content=EVIL, tool_call_id=EVIL),
+            Message(role="tool", content=f"Error: {EVIL}", tool_call_id=EVIL),
         ],
     )
     with viewed(browser) as pool:
@@ -292,6 +307,10 @@ def test_no_text_of_a_rollout_runs_loads_or_becomes_an_element(browser: Browser)
         assert page.locator("main script, main img, main iframe, main object").count() == 0
         shown = EVIL.replace("\u202e", "⟨U+202E⟩")
         assert page.locator("pre").first.inner_text() == shown
+        assert f"rolloutpool logs --id {UID}" in page.locator("main").inner_text()
+        # Errors are marked where they happened.
+        assert page.locator(".message .bad").all_inner_texts() == ["✕ error"]
+        assert page.locator("aside > .bad").inner_text() == "✕ network_error"
         assert shown in page.locator(".sample .run.m").evaluate("run => run.textContent")
         for view in ("proof", "compare"):
             page = pool.open(f"?{view}#/{view}/{UID}/{UID}")

@@ -36,7 +36,6 @@ PARTS = {
     "rl/formats": "unit/rl/test_export",
     "rl/training_rows": "unit/rl/test_export",
     "rl/role_spans": "unit/rl/test_role_masks",
-    "trainer/cli/actors": "unit/trainer/cli/test_cli",
     "trainer/cli/batches": "unit/trainer/cli/test_cli",
     "trainer/cli/console": "unit/trainer/cli/test_cli",
     "trainer/cli/operations": "unit/trainer/cli/test_cli",

@@ -11,10 +11,11 @@ from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.rows import StoredTable
 
-__all__ = ["CheckedAnnotations", "check_annotations", "group_statistics", "indexes_of"]
+__all__ = ["CheckedAnnotations", "check_annotations", "group_statistics", "indexes_of", "scores"]
 
 _PLACES = {name: place for place, name in enumerate(ENDED_FIELDS)}
 _STATUS, _LENGTHS, _SAMPLED = _PLACES["status"], _PLACES["response_lengths"], _PLACES["sampled_tokens"]
+_REWARD = "reward"
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,27 @@ def check_annotations(
     return checked
 
 
+def scores(table: StoredTable, annotations: Mapping[str, Mapping[int, float]], of: str) -> Mapping[int, float]:
+    """Returns what rollouts are worth by a figure, by their index.
+
+    Args:
+        table: All rows of a batch.
+        annotations: Its scalars, by name.
+        of: Name of the figure. A `reward` that was annotated goes before that of the rollout's grader or environment.
+    """
+    said = annotations.get(of, {})
+    if of != _REWARD:
+        return said
+    rewards = ((index, row[_PLACES[_REWARD]]) for index, row in zip(table.indexes, table.rows, strict=True))
+    return {index: reward for index, reward in rewards if reward is not None} | dict(said)
+
+
 def group_statistics(table: StoredTable, values: Mapping[int, float]) -> list[GroupStatistics]:
     """Computes the figures of each group.
 
     Args:
         table: All rows of a batch.
-        values: An annotation, by the rollout's index.
+        values: A figure, by the rollout's index.
     """
     members: dict[str, list[int]] = {}
     for place, group in enumerate(table.groups):

@@ -110,6 +110,12 @@ async def test_without_a_good_key_the_answer_is_401(client: httpx.AsyncClient, h
         ("GET", "/v1/batches/{b}/results", "read"),
         ("GET", "/v1/batches/{b}/events", "read"),
         ("GET", "/v1/batches/{b}/groups", "read"),
+        ("GET", "/v1/batches/{b}/rollouts", "read"),
+        ("GET", "/v1/batches/{b}/group-statistics", "read"),
+        ("GET", "/v1/rollouts/{b}-0/history", "read"),
+        ("GET", "/v1/rollouts/{b}-0/annotations", "read"),
+        ("POST", "/v1/batches/{b}/annotations", "submit"),
+        ("PUT", "/v1/runs/{b}/policy_version", "submit"),
         ("GET", "/v1/rollouts/{b}-0", "read"),
         ("DELETE", "/v1/rollouts/{b}-0", "submit"),
         ("DELETE", "/v1/batches/{b}", "submit"),
@@ -160,6 +166,44 @@ async def test_a_missing_batch_and_a_foreign_one_look_alike(client: httpx.AsyncC
     answers = [await client.get(f"/v1/batches/{b}", headers=auth("ann")) for b in (foreign, missing)]
     assert answers[0].status_code == answers[1].status_code == 404
     assert answers[0].text.replace(foreign, missing) == answers[1].text
+
+
+async def test_on_every_route_what_is_others_looks_like_what_is_missing(locked: Api, client: httpx.AsyncClient) -> None:
+    mine = (await submit(client, "ann", run="steps", count=1))["batch_id"]
+    await client.put("/v1/runs/steps/policy_version", json={"policy_version": 3}, headers=auth("ann"))
+    # So that a stream of its events ends.
+    await client.delete(f"/v1/batches/{mine}", headers=auth("ann"))
+    described = (await client.get("/openapi.json")).json()["paths"]
+    bodies = {
+        "/v1/batches/{batch_id}/annotations": {"items": [{"rollout": 0, "scalars": {"reward": 1.0}}]},
+        "/v1/batches/{batch_id}/regrades": {"grader": {"name": "judge"}},
+        "/v1/rollouts/{rollout_id}/fork": {"turn": 1, "trainer": {"server_urls": ["http://127.0.0.1:9"]}},
+        "/v1/runs/{run}/policy_version": {"policy_version": 1},
+    }
+    assert set(bodies) <= set(described)
+
+    async def ask(name: str, method: str, path: str, batch_id: str, run: str) -> httpx.Response:
+        uid = f"{batch_id}-0"
+        of = {"batch_id": batch_id, "uid": uid, "rollout_id": uid, "run": run, "regrade_id": "g", "part": "x"}
+        url = path.format(**of, tokenizer_sha256="0" * 64)
+        return await client.request(method, url, json=bodies.get(path), headers=auth(name))
+
+    calls = [(method.upper(), path) for path, methods in described.items() if "{" in path for method in methods]
+    found = {
+        path for method, path in calls if method == "GET" and (await ask("ann", method, path, mine, "steps")).is_success
+    }
+    assert len(found) >= 9
+    missing, unnamed = "b" + "0" * 32, "others"
+    for method, path in calls:
+        foreign = await ask("bob", method, path, mine, "steps")
+        nothing = await ask("bob", method, path, missing, unnamed)
+        assert foreign.status_code == nothing.status_code, (method, path)
+        if not path.startswith("/v1/runs/"):
+            assert foreign.status_code in (403, 404, 422), (method, path)
+            assert foreign.text.replace(mine, missing) == nothing.text, (method, path)
+    # A run of the same name is another one.
+    run = (await client.get("/v1/runs/steps", headers=auth("ann"))).json()
+    assert (run["policy_version"], run["paused_at"]) == (3, None)
 
 
 async def test_idempotency_keys_are_each_ones_own(client: httpx.AsyncClient) -> None:

@@ -249,3 +249,19 @@ async def test_statistics_of_groups(client: httpx.AsyncClient, worker: ScriptedW
     assert (spread.mean, spread.deviation, spread.min, spread.max, spread.sampled_tokens) == (0.5, 0.5, 0.0, 1.0, 4.0)
     other = GroupStatisticsList.model_validate_json((await client.get(url, params={"of": "kl"})).content)
     assert [(group.annotated, group.mean, group.zero_spread) for group in other.groups] == [(0, None, False)] * 3
+
+
+async def test_a_graders_reward_counts_until_another_one_is_annotated(
+    client: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    document = batch(0)
+    document["rollouts"] = [{"messages": [{"role": "user", "content": "x"}], "n": 3, "group": "g"}]
+    uids = await submit(client, document)
+    for uid, reward in zip(uids, (1.0, 1.0, None), strict=True):
+        await worker.end(uid, samples=[sample(4)], reward=reward)
+    url = f"/v1/batches/{uids[0].partition('-')[0]}/group-statistics"
+    (graded,) = GroupStatisticsList.model_validate_json((await client.get(url)).content).groups
+    assert (graded.annotated, graded.mean, graded.zero_spread) == (2, 1.0, True)
+    await annotate(client, uids[0], {"rollout": 1, "scalars": {"reward": 0.0}})
+    (mended,) = GroupStatisticsList.model_validate_json((await client.get(url)).content).groups
+    assert (mended.annotated, mended.mean, mended.deviation, mended.zero_spread) == (2, 0.5, 0.5, False)

@@ -42,6 +42,7 @@ declare global {
     tools_ms: (number | null)[];
     total_ms: (number | null)[];
     worker: (string | null)[];
+    reward: (number | null)[];
   }
   type Columns = { index: number[] } & Partial<RowColumns>;
   type RowPage = Omit<Whole<Schemas["RowPage"]>, "columns"> & { columns: Columns };

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import ValidationError
 
 from rolloutpool_api.access import Reader, Submitter
-from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of
+from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of, scores
 from rolloutpool_api.body import parse, read_json_body, refuse_repeated_keys
 from rolloutpool_api.errors import AnnotationsFull, MalformedBody, Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
@@ -151,12 +151,12 @@ async def batch_group_statistics(
     batch_id: BatchId,
     services: ServicesDep,
     _: Reader,
-    of: Annotated[str, Query(max_length=64, description="The annotation")] = "reward",
+    of: Annotated[str, Query(max_length=64, description="`reward`, or the name of an annotation")] = "reward",
 ) -> GroupStatisticsList:
-    """For every batch with groups, also without a group policy."""
+    """For every batch with groups, also without a group policy. A reward that was annotated goes before a grader's."""
     table = await services.store.rows.read(batch_id)
     if table is None:
         raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
-    values = (await services.store.annotations.scalars(batch_id)).get(of, {})
+    values = scores(table, await services.store.annotations.scalars(batch_id), of)
     groups = await asyncio.to_thread(group_statistics, table, values)
     return GroupStatisticsList(of=of, groups=groups, zero_spread=sum(group.zero_spread for group in groups))

@@ -16,7 +16,7 @@ from rolloutpool_trainer.cli import options
 if TYPE_CHECKING:
     from rolloutpool_trainer.endpoint.app import CallbackApp
 
-__all__ = ["api", "check_installed", "flower", "mock_trainer", "worker"]
+__all__ = ["api", "check_installed", "flower", "mock_trainer", "read_tools", "worker"]
 
 DEFAULT_PORTS = "8081-8084"
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log JSON on standard error, also on a terminal.")]
@@ -101,12 +101,16 @@ def mock_trainer(
             console.document(MockTrainerDocument(urls=list(served.urls)), one_line=True)
         console.note(f"scripted trainer at {', '.join(served.urls)}; Ctrl-C stops")
         # In a thread, because a signal ends the main thread wherever it is, and that must not be an event loop.
-        threading.Thread(target=_read_tools, args=(app,), daemon=True).start()
+        threading.Thread(target=read_tools, args=(app,), daemon=True).start()
         threading.Event().wait()
 
 
-def _read_tools(app: "CallbackApp") -> None:
-    """Asks the pool until it has said its tools; says each new reason why it has not."""
+def read_tools(app: "CallbackApp") -> None:
+    """Asks the pool until it has said its tools; says each new reason why it has not.
+
+    Args:
+        app: The endpoint whose prompts describe them.
+    """
     import asyncio
 
     from rolloutpool_trainer.cli import console

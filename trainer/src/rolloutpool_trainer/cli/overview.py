@@ -66,7 +66,7 @@ def _age(seconds: float) -> str:
 
 def groups(
     batch_id: options.BatchId,
-    of: Annotated[str, typer.Option(help="The annotation whose spread is shown.")] = "reward",
+    of: Annotated[str, typer.Option(help="`reward`, or the annotation whose spread is shown.")] = "reward",
     url: options.Url = options.DEFAULT_URL,
     api_key: options.ApiKey = None,
     as_json: options.Json = False,

@@ -5,13 +5,12 @@ import { useAnswer } from "./api.js";
 import { Grid } from "./grid.js";
 import { Failure, FilterBar, Tabs } from "./parts.js";
 import { Reasons } from "./reasons.js";
-import { choose, columnOf } from "./rows.js";
+import { choose, columnOf, scoreField, scoresOf, withScores } from "./rows.js";
 import { cell, counted, duration, figure, state, visible } from "./text.js";
 
 /** @type {Columns} */
 const NONE = { index: [] };
 const LARGE = 1000;
-const ANNOTATION = "annotations.";
 
 /**
  * Fetches a batch's state and rows; again every few seconds while it runs.
@@ -26,15 +25,9 @@ export const useBatch = (id) => {
   const rows = useAnswer(`/v1/batches/${encodeURIComponent(id)}/rollouts?limit=10000`, running ? (total > LARGE ? 20_000 : 5000) : 0);
   const now = !batch.data || batch.data.state === "running";
   if (now !== running) setRunning(now);
-  return { batch: batch.data, page: rows.data, columns: rows.data?.columns ?? NONE, error: batch.error ?? rows.error };
+  const columns = useMemo(() => withScores(rows.data?.columns ?? NONE), [rows.data]);
+  return { batch: batch.data, page: rows.data, columns, error: batch.error ?? rows.error };
 };
-
-/**
- * Names of the annotations that some rollout of the batch has.
- * @param {Columns} columns
- */
-export const annotationsOf = (columns) =>
-  Object.keys(columns).filter((name) => name.startsWith(ANNOTATION)).map((name) => name.slice(ANNOTATION.length));
 
 /**
  * Chooses places of columns: [order, what is wrong with the filter or null].
@@ -113,7 +106,7 @@ export const Batch = ({ id, params }) => {
     location.hash = address(["rollout", columns.uid?.[place] ?? ""]);
   };
   const shown = COLUMNS.concat(
-    annotationsOf(columns).slice(0, 2).map((name) => ({ name: `${ANNOTATION}${name}`, title: name, width: "84px", number: true })),
+    scoresOf(columns).slice(0, 2).map((name) => ({ name: scoreField(columns, name), title: name, width: "84px", number: true })),
   ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place]) }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />
     <${Reasons} id=${id} columns=${columns} />

@@ -62,7 +62,7 @@ const Line = ({ batch }) => {
     <td>${state(batch.state)}${batch.cancelled ? ", cancelled" : ""}</td>
     <td class="number">${figure(batch.total - open)} of ${figure(batch.total)}</td>
     <td class=${failures || lost.length ? "wrap bad" : ""}>${[failures, ...lost].filter(Boolean).join(", ")}</td>
-    <td class="wrap">${visible(batch.run)}</td><td class=${labels ? "wrap labels" : "wrap"}>${labels}</td><td>${visible(batch.owner)}</td>
+    <td class="wrap">${batch.run && html`<a href=${address(["batches"], { run: batch.run })} title="all batches of this run">${visible(batch.run)}</a>`}</td><td class=${labels ? "wrap labels" : "wrap"}>${labels}</td><td>${visible(batch.owner)}</td>
     <td class="number">${duration(batch.age_s && batch.age_s * 1000)}</td><td class="number">${duration(batch.seconds && batch.seconds * 1000)}</td>
     <td class="number">${figure(batch.turns)}</td><td class="number">${figure(batch.sampled_tokens)}</td></tr>`;
 };

@@ -1,13 +1,13 @@
 // One group: its rollouts side by side.
 import { html, useMemo, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
-import { annotationsOf, useBatch } from "./batch.js";
+import { useBatch } from "./batch.js";
 import { AnnotationChoice, comparedBy, Strip } from "./groups.js";
 import { groupFigures, membersOf } from "./group_figures.js";
 import { Lane, LaneLegend } from "./lane.js";
 import { lanesOf } from "./lane_figures.js";
 import { Failure, useKeys } from "./parts.js";
-import { columnOf } from "./rows.js";
+import { columnOf, scoreField, scoresOf } from "./rows.js";
 import { cell, counted, duration, figure, state, visible } from "./text.js";
 
 const MOST = 64;
@@ -59,7 +59,7 @@ export const Group = ({ id, name, params }) => {
   if (mine < 0) return html`<div><h1>Group ${visible(name)}</h1><${Failure} error=${error} /><p>This batch has no such group.</p></div>`;
   const end = Math.max(1, ...places.map((place) => lanes.parts[place].at(-1)?.to ?? 0));
   /** @type {typeof ROWS} */
-  const scores = annotationsOf(columns).map((of_) => [`annotations.${of_}`, visible(of_), cell]);
+  const scores = scoresOf(columns).map((of_) => [scoreField(columns, of_), visible(of_), cell]);
   const rows = [...scores, ...ROWS].filter(([field]) => places.some((place) => columnOf(lanes, field)?.[place] != null));
   const flat = figures.zero_spread[mine] === "yes";
   const values = figures.values[mine];

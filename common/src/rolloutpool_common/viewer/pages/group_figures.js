@@ -1,5 +1,5 @@
 // Figures of a batch's groups, from the columns of its table, by the same rules as `GET …/group-statistics`. Pure.
-import { columnOf } from "./rows.js";
+import { columnOf, scoreField, withScores } from "./rows.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled", "expired"]);
 const names = new Intl.Collator("en", { numeric: true });
@@ -37,17 +37,18 @@ export const membersOf = (columns) => {
 };
 
 /**
- * Columns with a place per group; `values` are those of the annotation `of` in it.
+ * Columns with a place per group; `values` are those of the figure `of` in it.
  * @param {Columns} columns
  * @param {string | null} of
  * @returns {GroupColumns}
  */
 export const groupFigures = (columns, of) => {
-  const annotation = columnOf(columns, `annotations.${of}`) ?? [];
+  const scored = withScores(columns);
+  const score = (of !== null && columnOf(scored, scoreField(scored, of))) || [];
   const groups = [...membersOf(columns)].map(([group, places]) => {
     const ended = places.filter((place) => ENDED.has(columns.status?.[place] ?? ""));
     const completed = ended.filter((place) => columns.status?.[place] === "completed").length;
-    const values = places.map((place) => annotation[place]).filter((value) => typeof value === "number");
+    const values = places.map((place) => score[place]).filter((value) => typeof value === "number");
     return { group, size: places.length, ended, completed, values, mean: meanOf(values) };
   });
   return {

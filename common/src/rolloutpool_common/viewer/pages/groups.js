@@ -1,10 +1,11 @@
 // The groups of a batch: which of them teach something. A group whose rewards are all equal does not.
 import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
-import { annotationsOf, BatchHead, chosen, useBatch } from "./batch.js";
+import { BatchHead, chosen, useBatch } from "./batch.js";
 import { Grid } from "./grid.js";
 import { groupFigures } from "./group_figures.js";
 import { FilterBar } from "./parts.js";
+import { scoresOf } from "./rows.js";
 import { counted, figure, visible } from "./text.js";
 
 const EXPORTED = ["group", "size", "ended", "not_completed", "annotated", "mean", "deviation", "min", "max", "zero_spread", "sampled_tokens"];
@@ -24,13 +25,13 @@ export const Strip = ({ values, low, high }) => {
 };
 
 /**
- * The annotation that groups are compared by: the address's, else the reward, else the first.
+ * The figure that groups are compared by: the address's, else the reward, else the first.
  * @param {Columns} columns
  * @param {Params} params
  * @returns {[string[], string | null]}
  */
 export const comparedBy = (columns, params) => {
-  const known = annotationsOf(columns);
+  const known = scoresOf(columns);
   return [known, [params.of, "reward", known[0]].find((name) => name !== undefined && known.includes(name)) ?? null];
 };
 

@@ -86,6 +86,7 @@ export const Rollout = ({ uid, params }) => {
   const annotations = useAnswer(result && `${path}/annotations`);
   const said = annotations.data;
   const known = Boolean(said || annotations.error);
+  const streams = useMemo(() => streamsOf(result, said), [result, said]);
   const [reader, note] = useReader(result);
   return html`<div><${RolloutHead} uid=${uid} view=${view} error=${error} params=${params} current="tokens" />
     ${result && html`<${Facts} result=${result} scalars=${said?.scalars ?? {}} />`}
@@ -93,12 +94,17 @@ export const Rollout = ({ uid, params }) => {
     ${result && html`<${Turns} result=${result} />`}
     ${note && html`<p class="soft">${note}</p>`}
     ${result && html`<div class="columns">${known && reader !== undefined
-      ? html`<${Samples} key=${result.uid} result=${result} streams=${said?.streams ?? NOTHING} reader=${reader} params=${params} />`
-      : html`<p>…</p>`}<${Messages} messages=${result.messages} /></div>`}</div>`;
+      ? html`<${Samples} key=${result.uid} result=${result} streams=${streams} reader=${reader} params=${params} />`
+      : html`<p>…</p>`}<${Messages} messages=${result.messages} failure=${result.failure} /></div>`}</div>`;
 };
 
-/** @type {Streams} */
-const NOTHING = {};
+/**
+ * Numbers per token: those of the grader, and what was annotated.
+ * @param {Result | null} result
+ * @param {Annotations | null} said
+ * @returns {Streams}
+ */
+const streamsOf = (result, said) => ({ ...(result?.token_rewards ? { token_rewards: result.token_rewards } : {}), ...said?.streams });
 
 /** @param {{ result: Result, scalars: { [name: string]: number } }} props */
 const Facts = ({ result, scalars }) => {
@@ -110,7 +116,8 @@ const Facts = ({ result, scalars }) => {
       ${result.warnings.map((name) => html`<span key=${name} class="chip">⚠ ${visible(name)}</span>`)}
       ${Object.entries(result.labels).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}
       ${Object.entries(scalars).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)} ${figure(value)}</span>`)}</p>
-    ${failure && html`<p class="alert"><strong>${visible(failure.category)}</strong> (${visible(failure.kind)} at ${visible(failure.boundary)}${failure.turn == null ? "" : `, turn ${failure.turn}`}): ${visible(failure.message)}</p>`}
+    ${failure && html`<div><p class="alert"><strong>${visible(failure.category)}</strong> (${visible(failure.kind)} at ${visible(failure.boundary)}${failure.turn == null ? "" : `, turn ${failure.turn}`}): ${visible(failure.message)}</p>
+      <p class="soft">What the log says of it: <code>rolloutpool logs --id ${visible(result.uid)}</code></p></div>`}
     ${result.waited_for && html`<p class="alert mild">It waited for ${visible(result.waited_for.waits_for)} ${visible(result.waited_for.endpoint)}: ${visible(result.waited_for.status ?? "")} ${visible(result.waited_for.message)}</p>`}
     <dl><dt>time</dt><dd>queued ${duration(spans.queued_ms)}, then ran ${duration(spans.total_ms)}: model ${duration(spans.llm_ms)}, tools ${duration(spans.tools_ms)}, tokenizer ${duration(spans.tokenizer_ms)}</dd>
       <dt>calls</dt><dd>${figure(result.num_llm_calls)} of the model, ${figure(result.num_tool_calls)} of tools</dd>
@@ -156,10 +163,17 @@ const Turns = ({ result }) => {
 /** @param {Result["messages"][number]["content"]} content */
 const said = (content) => (typeof content === "string" ? content : JSON.stringify(content, null, 1));
 
-/** @param {{ messages: Result["messages"] }} props */
-const Messages = ({ messages }) =>
+/**
+ * Whether a message is a tool's that says what went wrong; the policy read it so.
+ * @param {Result["messages"][number]} message
+ */
+const isError = ({ role, content }) => role === "tool" && typeof content === "string" && content.startsWith("Error:");
+
+/** @param {{ messages: Result["messages"], failure: Result["failure"] }} props */
+const Messages = ({ messages, failure }) =>
   html`<aside aria-label="messages"><h2>${counted(messages.length, "message")}</h2>${messages.map((message, at) => html`<details key=${at} class="message" open=${at > messages.length - 6}>
-    <summary><b>${visible(message.role)}</b> <span class="soft">${message.tool_call_id ? `answers ${visible(message.tool_call_id)}` : ""}</span></summary>
+    <summary><b>${visible(message.role)}</b> <span class="soft">${message.tool_call_id ? `answers ${visible(message.tool_call_id)}` : ""}</span>${isError(message) && html` <span class="bad">✕ error</span>`}</summary>
     ${message.reasoning_content && html`<pre class="thinking" tabindex="0">${visible(message.reasoning_content)}</pre>`}
     ${message.content && html`<pre tabindex="0">${visible(said(message.content))}</pre>`}
-    ${(message.tool_calls ?? []).map((call, n) => html`<pre key=${n} class="call" tabindex="0">calls ${visible(call.function?.name)} ${visible(call.function?.arguments)}</pre>`)}</details>`)}</aside>`;
+    ${(message.tool_calls ?? []).map((call, n) => html`<pre key=${n} class="call" tabindex="0">calls ${visible(call.function?.name)} ${visible(call.function?.arguments)}</pre>`)}</details>`)}
+    ${failure && html`<p class="bad">✕ ${visible(failure.category)}${failure.turn == null ? "" : ` in turn ${figure(failure.turn)}`}</p>`}</aside>`;

@@ -14,6 +14,36 @@ const ORDER = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >=
  */
 export const columnOf = (columns, name) => (Object.hasOwn(columns, name) ? /** @type {{ [name: string]: Cell[] }} */ (columns)[name] : undefined);
 
+const ANNOTATION = "annotations.";
+
+/**
+ * Names of the figures that some rollout has, in columns that `withScores` returned: the reward first, then annotations.
+ * @param {Columns} columns
+ * @returns {string[]}
+ */
+export const scoresOf = (columns) => {
+  const said = Object.keys(columns).filter((name) => name.startsWith(ANNOTATION)).map((name) => name.slice(ANNOTATION.length));
+  return columns.reward?.some((value) => value != null) ? ["reward", ...said.filter((name) => name !== "reward")] : said;
+};
+
+/**
+ * The field of a figure in the columns that `withScores` returns.
+ * @param {Columns} columns
+ * @param {string} name
+ */
+export const scoreField = (columns, name) => (name === "reward" && columns.reward ? "reward" : `${ANNOTATION}${name}`);
+
+/**
+ * Columns whose reward is what was annotated, where something was, and else the rollout's own.
+ * @param {Columns} columns
+ * @returns {Columns}
+ */
+export const withScores = (columns) => {
+  const said = columnOf(columns, `${ANNOTATION}reward`);
+  if (!columns.reward || !said) return columns;
+  return { ...columns, reward: columns.reward.map((value, place) => /** @type {number | null} */ (said[place] ?? value)) };
+};
+
 /** @param {Cell} value */
 const asText = (value) => (value == null ? "" : Array.isArray(value) ? value.join("+") : String(value));
 
