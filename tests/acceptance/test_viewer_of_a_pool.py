@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -36,6 +36,17 @@ def watched(browser: Browser, address: str) -> Iterator[Page]:
     context.close()
     # The browser itself notes each answer that is an error.
     assert [text for text in complaints if "status of 404" not in text] == []
+
+
+@contextmanager
+def viewer_of(source: str) -> Iterator["subprocess.Popen[str]"]:
+    """`rolloutpool view` of a file or a pool; its address is the first line that it prints."""
+    command = [COMMAND, "view", source, "--tokenizer", TINY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def to_the_tokens(page: Page, batch_id: str, trained: list[int], tokenizer: ChatTokenizer | None) -> None:
@@ -73,29 +84,26 @@ def test_from_the_list_to_a_token(
     ]
     pieces = f"{pool.url}/v1/tokenizers/{results[0].tokenizer['tokenizer_sha256']}/pieces"
     eventually(lambda: httpx.get(pieces, trust_env=False).status_code == 200, seconds=30)
-    with watched(browser, f"{pool.url}/ui") as page:
-        to_the_tokens(page, batch.batch_id, trained, tokenizer)
-        assert page.get_by_text(QUESTION).count() > 0
-        # The times of turns and tools are the pool's own.
-        labels = [lane.get_attribute("aria-label") or "" for lane in page.locator("td .lane").all()]
-        assert len(labels) == len(results[0].turns)
-        assert all("model" in label for label in labels)
-        page.keyboard.press("c")
-        page.get_by_role("heading", name="Compare two rollouts").wait_for()
-        page.get_by_text(re.compile("tokens are the same")).wait_for()
-        page.goto(f"{pool.url}/ui#/lanes/{batch.batch_id}")
-        page.locator("#row-1 .lane i").first.wait_for()
     file = tmp_path / "results.jsonl"
     file.write_text("".join(f"{result.model_dump_json()}\n" for result in results))
-    for source in (str(file), pool.url):
-        command = [COMMAND, "view", source, "--tokenizer", TINY]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                address = process.stdout.readline().strip()
-                with watched(browser, address) as page:
-                    to_the_tokens(page, batch.batch_id, trained, tokenizer)
-                process.send_signal(signal.SIGINT)
-                assert process.wait(timeout=20) == 0
-            finally:
-                process.kill()
+    with ExitStack() as stack:
+        # They start while the browser looks at the pool.
+        viewers = [stack.enter_context(viewer_of(source)) for source in (str(file), pool.url)]
+        with watched(browser, f"{pool.url}/ui") as page:
+            to_the_tokens(page, batch.batch_id, trained, tokenizer)
+            assert page.get_by_text(QUESTION).count() > 0
+            # The times of turns and tools are the pool's own.
+            labels = [lane.get_attribute("aria-label") or "" for lane in page.locator("td .lane").all()]
+            assert len(labels) == len(results[0].turns)
+            assert all("model" in label for label in labels)
+            page.keyboard.press("c")
+            page.get_by_role("heading", name="Compare two rollouts").wait_for()
+            page.get_by_text(re.compile("tokens are the same")).wait_for()
+            page.goto(f"{pool.url}/ui#/lanes/{batch.batch_id}")
+            page.locator("#row-1 .lane i").first.wait_for()
+        for process in viewers:
+            assert process.stdout is not None
+            with watched(browser, process.stdout.readline().strip()) as page:
+                to_the_tokens(page, batch.batch_id, trained, tokenizer)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 0

@@ -29,7 +29,7 @@ def complete(words: str, url: str, **environment: str) -> list[str]:
 
 
 def lay_out(pool: StubPool) -> None:
-    batches = [SUMMARY, {**SUMMARY, "batch_id": OTHER}]
+    batches = [{**SUMMARY, "run": "ppo-8"}, {**SUMMARY, "batch_id": OTHER, "run": "ppo-7"}]
     pool.on("GET", "/v1/batches", Answer(body={"batches": batches, "next_cursor": None}))
     columns = {
         "uid": [f"{BATCH}-{n}" for n in range(12)],
@@ -44,12 +44,14 @@ def lay_out(pool: StubPool) -> None:
 def test_batches_rollouts_and_dead_ones() -> None:
     with stub_pool() as pool:
         lay_out(pool)
-        for command in ("status", "watch", "results", "groups", "purge", "show", "cancel", "open"):
+        for command in ("status", "watch", "results", "groups", "purge", "show", "cancel", "open", "fork", "regrade"):
             assert complete(f"{command} b", pool.url) == [BATCH, OTHER], command
         assert complete("status b1", pool.url) == [OTHER]
         assert complete(f"show {BATCH}-1", pool.url) == [f"{BATCH}-{n}" for n in (1, 10, 11)]
         assert complete(f"open {BATCH}-9", pool.url) == [f"{BATCH}-9"]
         assert complete("requeue b", pool.url) == [f"{BATCH}-3"]
+        for command in ("run p", "announce p", "pause p", "resume p", "batches --run p"):
+            assert complete(command, pool.url) == ["ppo-8", "ppo-7"], command
 
 
 def test_the_pool_of_the_command_line_is_asked_with_its_key() -> None:

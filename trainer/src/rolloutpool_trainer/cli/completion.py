@@ -1,4 +1,4 @@
-"""Ids that a shell completes: those of the caller's newest batches, their rollouts, and dead rollouts.
+"""Ids that a shell completes: those of the caller's newest batches, their rollouts and runs, and dead rollouts.
 
 A pool that does not answer within a second, or refuses, completes nothing. Nothing is printed, because a shell would
 show it as a candidate.
@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from rolloutpool_trainer.client.calls import Call
 
-__all__ = ["DEFAULT_URL", "batch_ids", "dead_uids", "ids", "worker_logs"]
+__all__ = ["DEFAULT_URL", "batch_ids", "dead_uids", "ids", "runs", "worker_logs"]
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:9000"
@@ -53,6 +53,17 @@ def ids(context: typer.Context, incomplete: str) -> Candidates:
         rows = zip(*(page.columns[name] for name in fields), strict=True)
         offered = [row for row in rows if row[0].startswith(incomplete)]
         yield from ((uid, f"{status}, {name}") for uid, status, name in offered[:MOST])
+
+
+def runs(context: typer.Context, incomplete: str) -> Candidates:
+    """Offers the runs of the newest batches."""
+    from rolloutpool_trainer.client import views
+
+    call = views.batch_list(None, MOST, state=None, run=None, labels=None, v1=False, owner=None)
+    for page in _ask(context, lambda: call):
+        # The newest first, each once.
+        names = dict.fromkeys(batch.run for batch in page.batches if batch.run)
+        yield from ((name, "run") for name in names if name.startswith(incomplete))
 
 
 def dead_uids(context: typer.Context, incomplete: str) -> Candidates:

@@ -17,7 +17,7 @@ __all__ = ["batches", "groups", "open_viewer", "viewer_address"]
 def batches(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
     state: Annotated[str | None, typer.Option(help="running or complete.")] = None,
-    run: Annotated[str | None, typer.Option(help="Only those of this run.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only those of this run.", autocompletion=completion.runs)] = None,
     label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
     v1: Annotated[bool, typer.Option("--v1", help="Protocol v1's rollouts, each a batch of one.")] = False,
     owner: Annotated[str | None, typer.Option(help="Whose; another key's take the scope admin.")] = None,

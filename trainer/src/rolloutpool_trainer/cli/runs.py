@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.cli import completion, options
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.runs import RunState
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["announce", "pause", "resume", "run"]
 
-Run = Annotated[str, typer.Argument(help="The run that batches were submitted with.")]
+Run = Annotated[str, typer.Argument(help="The run that batches were submitted with.", autocompletion=completion.runs)]
 
 
 def run(
