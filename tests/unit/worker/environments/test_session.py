@@ -281,7 +281,7 @@ async def test_what_is_asked_is_counted_by_how_it_ended() -> None:
         await life.open()
         with suppress(EnvironmentFault):
             await life.call("guess", {"number": WRONG}, place=0)
-            await life.score([])
+            await life.score(life.messages)
     life = life_of(task={"call": "hang"})
     await life.open()
     call = asyncio.create_task(life.call("guess", {"number": 1}, place=0))

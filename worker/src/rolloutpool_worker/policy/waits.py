@@ -183,6 +183,8 @@ class RolloutWaits:
             wait_s: Seconds until it may run again.
         """
         batch_id, uid, _, attempt = self._where
+        # It waits here until it leaves, which is soon.
+        self._where = batch_id, uid, str(what), attempt
         now = time.time()
         waiting = Waiting(
             waits_for=what,
@@ -192,8 +194,7 @@ class RolloutWaits:
             next_try=datetime.fromtimestamp(now + wait_s, UTC),
         )
         self.now = waiting
-        self.now = await self._process.failed(batch_id, uid, str(what), attempt, waiting)
-        self._process.left(batch_id, uid, str(what))
+        self.now = await self._process.failed(*self._where, waiting)
 
     def asked(self, where: str) -> "SlowCall":
         """Reports a call that has no answer for long, while it lasts.
