@@ -25,8 +25,8 @@ export const useBatch = (id) => {
   const rows = useAnswer(`/v1/batches/${encodeURIComponent(id)}/rollouts?limit=10000`, running ? (total > LARGE ? 20_000 : 5000) : 0);
   const now = !batch.data || batch.data.state === "running";
   if (now !== running) setRunning(now);
-  const columns = useMemo(() => withScores(rows.data?.columns ?? NONE), [rows.data]);
-  return { batch: batch.data, page: rows.data, columns, error: batch.error ?? rows.error };
+  const page = useMemo(() => rows.data && { ...rows.data, columns: withScores(rows.data.columns) }, [rows.data]);
+  return { batch: batch.data, page, columns: page?.columns ?? NONE, error: batch.error ?? rows.error };
 };
 
 /**
