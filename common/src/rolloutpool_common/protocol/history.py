@@ -23,10 +23,9 @@ class AttemptHistory(Answer):
     reason: str | None = None
     """Why it was queued again, as the metric of requeues counts it: `retries` (an infra failure), `deferrals` (its
     trainer's port is down), `capacity` (its environment was full, its grader busy, or its worker lacked a tool),
-    `grade_retries` (its
-    grader failed), `pauses` (its run was paused for long), `stale` (it
-    began again with newer weights), `weights` (its engine's were too old), `drains` (its worker shut down), `crashes`
-    and `deaths` (its worker died), `losses`."""
+    `grade_retries` (its grader failed), `pauses` (its run was paused for long), `stale` (it began again with newer
+    weights), `weights` (its engine's were too old), `drains` (its worker shut down), `crashes` and `deaths` (its worker
+    died), `losses`."""
     detail: str | None = None
     """The failure that was retried, or how the worker's process ended; at most 300 characters."""
     turns: int
