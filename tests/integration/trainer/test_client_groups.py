@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 from tests.support.inside_api import Api
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scripted_worker import ScriptedWorker, plain_result
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
@@ -89,6 +90,31 @@ async def test_a_stream_goes_on_in_another_process(
     assert len(names) == 5
     assert sorted(filter(None, [*names, (reading.result()).group])) == list("abcdef")
     assert len(await client.batches()) == 3
+
+
+async def test_a_stream_tells_the_pool_how_new_the_weights_are(
+    api: Api, client: AsyncRolloutClient, worker: ScriptedWorker
+) -> None:
+    stream = AsyncRolloutStream(
+        client, [items("a", "b")], max_staleness=2, defaults=DEFAULTS, trainer=TRAINER, run="job", lease_seconds=600
+    )
+    stream.version = 7
+    groups = aiter(stream)
+    reading = asyncio.ensure_future(anext(groups))
+    (summary,) = await until(lambda: client.batches(run="job"))
+    assert (await client.run("job")).policy_version == 7
+    held = [await worker.claim(f"{summary.batch_id}-{index}") for index in range(4)]
+    assert {(claim.max_staleness, claim.on_stale) for claim in held} == {(2, "drop")}
+    dropped = {"status": RolloutStatus.CANCELLED, "finish_reason": FinishReason.STALE, "stale": StaleEnd.DROPPED}
+    for claim, changes in zip(held, (sampled("7"), sampled("7"), sampled("7"), dropped), strict=True):
+        await worker.store.rollouts.finish(claim, plain_result(claim, **changes))
+    assert [rollout.index for rollout in (await reading).rollouts] == [0, 1]
+    stream.version = 8
+    assert [rollout.index for rollout in (await anext(groups)).rollouts] == [2]
+    assert (await client.run("job")).policy_version == 8
+    assert [group async for group in groups] == []
+    assert stream.dropped == {"stale": 1}
+    assert (await client.batch(summary.batch_id).status()).stale == {"dropped": 1}
 
 
 async def _ended(worker: ScriptedWorker, client: AsyncRolloutClient, batches: int) -> bool:

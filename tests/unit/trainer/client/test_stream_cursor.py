@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.answered_pool import RUN
 from tests.support.api_documents import failed, group_column, results_page, version_segment
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
@@ -21,6 +22,7 @@ OPTIONS: dict[str, Any] = {"trainer": "http://h:1", "run": "job"}
 @pytest.fixture
 def pool() -> Iterator[StubPool]:
     with stub_pool() as served:
+        served.on("PUT", "/v1/runs/job/policy_version", Answer(body=RUN))
         yield served
 
 
@@ -91,6 +93,73 @@ def test_what_is_too_old_is_left_out(pool: StubPool, client: RolloutClient) -> N
     groups = list(stream)
     assert [[rollout.index for rollout in group.rollouts] for group in groups] == [[0, 1], [3]]
     assert stream.dropped == {"stale": 1}
+
+
+def announced(pool: StubPool) -> list[tuple[int, bool]]:
+    """The versions that were announced, and whether they might be lower than the one before."""
+    bodies = [request.body for request in pool.requests if request.method == "PUT"]
+    return [(body["policy_version"], body["rollback"]) for body in bodies]
+
+
+def test_the_pool_is_told_the_version_once_and_compares_as_well(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1, 2)
+    for position in range(3):
+        lay_out(pool, position)
+    stream = RolloutStream(client, prompts(3), max_staleness=2, on_stale="finish", **OPTIONS)
+    groups = iter(stream)
+    next(groups)
+    assert announced(pool) == []
+    # A trainer that went back to a checkpoint may begin with a lower version than the one that was announced before.
+    for version in (7, 7, 8, 6, None):
+        stream.version = version
+        next(groups)
+    assert announced(pool) == [(7, True), (8, False), (6, True)]
+    bodies = [request.body for request in pool.requests if request.method == "POST"]
+    assert [(body["max_staleness"], body["on_stale"]) for body in bodies] == [(2, "finish")] * 3
+
+
+@pytest.mark.parametrize("options", [{"run": None}, {"max_staleness": None}])
+def test_without_a_run_or_a_limit_the_pool_compares_nothing(
+    pool: StubPool, client: RolloutClient, options: dict[str, Any]
+) -> None:
+    accept(pool, 0)
+    lay_out(pool, 0)
+    stream = RolloutStream(client, prompts(1), **{**OPTIONS, **options})
+    stream.version = 4
+    list(stream)
+    assert [request.body for request in pool.requests if "max_staleness" in (request.body or {})] == []
+    assert announced(pool) == ([] if "run" in options else [(4, True)])
+
+
+def test_a_version_that_could_not_be_announced_is_announced_again(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    lay_out(pool, 0)
+    stream = RolloutStream(client, prompts(1), **OPTIONS)
+    groups = iter(stream)
+    next(groups)
+    pool.on("PUT", "/v1/runs/job/policy_version", Answer(503), Answer(body=RUN))
+    stream.version = 1
+    next(groups)
+    stream.version = 2
+    with pytest.raises(PoolUnavailable):
+        next(groups)
+    assert [seen(group) for group in stream] == []
+    assert announced(pool) == [(1, True), (2, False), (2, False)]
+
+
+def test_what_the_pool_has_dropped_is_counted_as_stale(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    dropped: dict[str, Any] = {"status": "cancelled", "finish_reason": "stale", "samples": [], "alignment": None}
+    finished = version_segment("1") | {"stale": "finished", "staleness": 3}
+    lay_out(pool, 0, {0: dropped | {"stale": "dropped"}, 1: dropped | {"stale": "not_started"}, 2: finished})
+    stream = RolloutStream(client, prompts(1), max_staleness=1, **OPTIONS)
+    stream.version = 4
+    assert [[rollout.index for rollout in group.rollouts] for group in stream] == [[3]]
+    # Two by the pool, one whose result the stream has read.
+    assert stream.dropped == {"stale": 3}
+    summary = stream.summary()
+    assert (summary["stale/dropped"], summary["stale/not_started"], summary["stale/finished"]) == (1, 1, 1)
+    assert (summary["dropped/stale"], summary["rollouts/cancelled"]) == (3, 2)
 
 
 def test_groups_that_lose_too_much_are_left_out(pool: StubPool, client: RolloutClient) -> None:

@@ -6,6 +6,9 @@ How a stream keeps the pool busy while the trainer trains:
 2. When the oldest batch is read, it leaves, and the next of the prompts is submitted.
 3. A rollout that was sampled more than `max_staleness` versions ago is left out (`dropped["stale"]`), and its group
    with it if too few remain. The trainer says how new its weights are: `stream.version = 12`.
+4. With a `run`, the stream announces that version to the pool, and its batches carry `max_staleness`. So the pool drops
+   a rollout as soon as it is too old, and not only here, after it has taken its turns to the end. What became too old
+   while its result waited to be read is still left out here. Both are counted in `dropped["stale"]`.
 
 A stream survives both sides. If the pool is away for longer than the client asks, `PoolUnavailable` is raised, and
 iterating again goes on. If the trainer ends, a new one gives the `cursor` that was saved with the checkpoint. A group
@@ -57,11 +60,12 @@ class AsyncRolloutStream:
             prompts: Batches, each a list of rollouts as `submit` takes them. After a restart it must give the same
                 ones in the same order; those that were trained already are passed over.
             in_flight: How many batches are submitted and not yet read to their end.
-            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number.
+            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number. With
+                `run`, the pool compares too; it reads versions that are decimal integers.
             min_usable: How many rollouts a group must have.
             refill: How often failed siblings may be run again.
             cursor: Where to go on: `stream.cursor` of the process before.
-            **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run` …
+            **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run`, `on_stale` …
 
         Raises:
             ValueError: `in_flight` is below 1, or the cursor is not one of a stream over these prompts.
@@ -69,10 +73,15 @@ class AsyncRolloutStream:
         if in_flight < 1:
             raise ValueError(f"in_flight must be at least 1; it is {in_flight}")
         self.version: int | None = None
-        """The number of the weights in training; set it after each update. None: nothing is stale."""
+        """The number of the weights in training; set it after each update. With a `run`, it is announced when the next
+        group is asked for. None: nothing is stale here, and nothing is announced; the pool then compares with the
+        newest version that it has seen."""
         self.dropped: Counter[str] = Counter()
         """How many rollouts were left out of the batches that were read to their end, by reason."""
-        self._client, self._options = client, options
+        self._run: str | None = options.get("run")
+        limited = self._run is not None and max_staleness is not None
+        self._client, self._options = client, options | ({"max_staleness": max_staleness} if limited else {})
+        self._announced: int | None = None
         self._in_flight, self._max_staleness = in_flight, max_staleness
         self._min_usable, self._refill = min_usable, refill
         self._state = StreamCursor.read(cursor)
@@ -97,6 +106,7 @@ class AsyncRolloutStream:
             BatchRejected: Something in the next prompts is wrong.
         """
         while True:
+            await self._announce()
             await self._submit_ahead()
             if not self._state.open:
                 return
@@ -108,6 +118,7 @@ class AsyncRolloutStream:
                         oldest.yielded.append(group.name)
                         self._latest = batch
                         yield group
+                        await self._announce()
             except NotFound:
                 # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
                 if oldest.submits >= MOST_SUBMITS:
@@ -131,6 +142,16 @@ class AsyncRolloutStream:
         """
         for entry in self._state.open:
             await self._batches[entry.position].cancel()
+
+    async def _announce(self) -> None:
+        """Tells the pool how new the weights are, where that has changed."""
+        version = self.version
+        if self._run is None or version is None or version == self._announced:
+            return
+        # The first version may be lower than what the process before announced, because this one began at a checkpoint.
+        back = self._announced is None or version < self._announced
+        await self._client.announce(self._run, version, rollback=back)
+        self._announced = version
 
     async def _submit_ahead(self) -> None:
         while len(self._state.open) < self._in_flight:

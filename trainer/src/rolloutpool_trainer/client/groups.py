@@ -5,6 +5,7 @@
 2. `select` takes from a finished group what can be trained, and counts the rest by reason:
    - `infra:network_error` and the like: it failed, and not by the policy. It is no sample with reward 0.
    - `cancelled`, `expired`: it was ended.
+   - `stale`: the pool has dropped it, because the weights that sampled it were too old.
    - `untrained`: the policy sampled nothing that is trained.
    - what the caller's own `drop` says, for example `stale`.
 3. Failures of the infrastructure, and rollouts that expired, can be run again: `TrainableGroup.refillable`.
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rolloutpool_common.outcomes import FailureKind, RolloutStatus
+from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
 from rolloutpool_trainer.client.results import FinishedRollout
 
 __all__ = ["Drop", "FinishedGroup", "GroupCollector", "TrainableGroup", "select"]
@@ -100,6 +101,8 @@ def select(rollouts: Sequence[FinishedRollout], drop: Drop | None = None) -> Tra
 def _reason(rollout: FinishedRollout) -> str | None:
     if rollout.failure is not None and rollout.failure.kind is not FailureKind.POLICY:
         return f"{rollout.failure.kind}:{rollout.failure.category}"
+    if rollout.finish_reason is FinishReason.STALE:
+        return str(rollout.finish_reason)
     if rollout.status in (RolloutStatus.CANCELLED, RolloutStatus.EXPIRED):
         return str(rollout.status)
     # The search ends at the first token that is trained, which is nearly always the first of the response.

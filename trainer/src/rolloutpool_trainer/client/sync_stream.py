@@ -48,11 +48,12 @@ class RolloutStream:
             prompts: Batches, each a list of rollouts as `submit` takes them. After a restart it must give the same
                 ones in the same order; those that were trained already are passed over.
             in_flight: How many batches are submitted and not yet read to their end.
-            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number.
+            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number. With
+                `run`, the pool compares too; it reads versions that are decimal integers.
             min_usable: How many rollouts a group must have.
             refill: How often failed siblings may be run again.
             cursor: Where to go on: `stream.cursor` of the process before.
-            **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run` …
+            **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run`, `on_stale` …
 
         Raises:
             ValueError: `in_flight` is below 1, or the cursor is not one of a stream over these prompts.
@@ -60,10 +61,15 @@ class RolloutStream:
         if in_flight < 1:
             raise ValueError(f"in_flight must be at least 1; it is {in_flight}")
         self.version: int | None = None
-        """The number of the weights in training; set it after each update. None: nothing is stale."""
+        """The number of the weights in training; set it after each update. With a `run`, it is announced when the next
+        group is asked for. None: nothing is stale here, and nothing is announced; the pool then compares with the
+        newest version that it has seen."""
         self.dropped: Counter[str] = Counter()
         """How many rollouts were left out of the batches that were read to their end, by reason."""
-        self._client, self._options = client, options
+        self._run: str | None = options.get("run")
+        limited = self._run is not None and max_staleness is not None
+        self._client, self._options = client, options | ({"max_staleness": max_staleness} if limited else {})
+        self._announced: int | None = None
         self._in_flight, self._max_staleness = in_flight, max_staleness
         self._min_usable, self._refill = min_usable, refill
         self._state = StreamCursor.read(cursor)
@@ -88,6 +94,7 @@ class RolloutStream:
             BatchRejected: Something in the next prompts is wrong.
         """
         while True:
+            self._announce()
             self._submit_ahead()
             if not self._state.open:
                 return
@@ -99,6 +106,7 @@ class RolloutStream:
                         oldest.yielded.append(group.name)
                         self._latest = batch
                         yield group
+                        self._announce()
             except NotFound:
                 # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
                 if oldest.submits >= MOST_SUBMITS:
@@ -122,6 +130,16 @@ class RolloutStream:
         """
         for entry in self._state.open:
             self._batches[entry.position].cancel()
+
+    def _announce(self) -> None:
+        """Tells the pool how new the weights are, where that has changed."""
+        version = self.version
+        if self._run is None or version is None or version == self._announced:
+            return
+        # The first version may be lower than what the process before announced, because this one began at a checkpoint.
+        back = self._announced is None or version < self._announced
+        self._client.announce(self._run, version, rollback=back)
+        self._announced = version
 
     def _submit_ahead(self) -> None:
         while len(self._state.open) < self._in_flight:

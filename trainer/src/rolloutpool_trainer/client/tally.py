@@ -51,6 +51,8 @@ class BatchTally:
             counts[f"alignment/{result.alignment}"] += 1
         for label, turns in result.drift.items():
             counts[f"drift/{label}"] += turns
+        if result.stale is not None:
+            counts[f"stale/{result.stale}"] += 1
         counts["rollouts/retried"] += result.attempt > 1
         counts["samples"] += len(result.samples)
         counts["turns"] += result.num_llm_calls
