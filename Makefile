@@ -41,7 +41,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -181,6 +181,15 @@ test-environments: $(STAMP) ## Run the adapters of environments on the real pack
 	  HF_HUB_OFFLINE=1 "$$folder/bin/python" -m pytest tests/environments $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
+
+# `renderers` brings openai, harmony and tiktoken, which nothing else here needs.
+test-parsers: $(TOKENIZERS) ## Compare our parsers of sampled text with the package renderers, in a venv below build/parsers
+	$(PYTHON) -m venv build/parsers
+	build/parsers/bin/pip install --quiet --disable-pip-version-check 'renderers>=0.1.12,<0.2'
+	@ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  theirs="$$(build/parsers/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  echo "import site; site.addsitedir('$$ours')" > "$$theirs/ours.pth"
+	HF_HUB_OFFLINE=1 build/parsers/bin/python -m pytest tests/parsers $(ARGS)
 
 # Debian's package is unpacked and not installed: it would start a service. `PROMETHEUS` may name a folder that has both programs.
 $(MONITORING)/.complete:

@@ -6,10 +6,12 @@
 - A controller of the Osmosis wire answers with messages alone. There is no tokenizer, and no token.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.chat_turn import NoTokens
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
@@ -60,6 +62,9 @@ async def open_channel(
     max_reply_bytes = int(settings.max_reply_mb * 1_000_000)
     if spec.token_in and tokenizer is not None:
         shown = [tool.shown for tool in tools.values()]
+        if needs_renderers(tokenizer, spec.response_template):
+            # Seconds, once per process.
+            await asyncio.to_thread(load_renderers)
         parser = TurnParser.of(tokenizer, shown, spec.response_template)
         engine_of: Callable[..., EngineChannel] = EngineChannel if script is None else partial(RecordedEngine, script)
         engine = engine_of(

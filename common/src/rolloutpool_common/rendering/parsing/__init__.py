@@ -10,9 +10,11 @@ A parse decides what agents see and which tools run. What is trained are the sam
 | `json_calls` | calls that are JSON |
 | `thoughts` | the block of thoughts at a turn's start |
 | `response_template` | a tokenizer's or a user's own description of its text, in the form of transformers |
+| `renderers_package` | parsers of the package `renderers`, if it is installed |
 """
 
 from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedCall, ParsedTurn
-from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, TurnParser
+from rolloutpool_common.rendering.parsing.renderers_package import load as load_renderers
+from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, TurnParser, needs_renderers
 
-__all__ = ["CallStatus", "ParsedCall", "ParsedTurn", "ParserMissing", "TurnParser"]
+__all__ = ["CallStatus", "ParsedCall", "ParsedTurn", "ParserMissing", "TurnParser", "load_renderers", "needs_renderers"]

@@ -2,11 +2,14 @@
 
 Which parser a rollout gets:
 
-1. What the batch says (`response_template`): a template in the form of transformers, or the name of a known syntax.
+1. What the batch says (`response_template`): a template in the form of transformers, the name of a known syntax, or
+   `renderers/NAME`.
 2. The tokenizer's own `response_template`, where it has one.
 3. A known syntax (`syntaxes`), if the chat template itself writes calls in it. A message with a call is rendered; a
    syntax is right if it finds exactly this call in the text. So nothing depends on a model's name.
-4. Else the rollout is refused before anything is sampled, unless it may call no tools. Then all text is content.
+4. A parser of the package `renderers`, if that is installed and names one for this tokenizer, and if it finds the
+   same call (`renderers_package`).
+5. Else the rollout is refused before anything is sampled, unless it may call no tools. Then all text is content.
 
 A call that cannot be run becomes a call of the message all the same, with a fault that the policy reads in the place of
 a result. One that the policy could not close, because its turn was cut, is content and no call.
@@ -23,6 +26,7 @@ from weakref import WeakKeyDictionary
 from rolloutpool_common.errors import TemplateUnusable
 from rolloutpool_common.protocol.messages import CALL_FAULTS, FunctionCall, Message, ToolCall
 from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.parsing import renderers_package
 from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, ParsedCall, ParsedTurn, TextParser
 from rolloutpool_common.rendering.parsing.json_calls import decode
 from rolloutpool_common.rendering.parsing.response_template import TemplateParser
@@ -30,7 +34,7 @@ from rolloutpool_common.rendering.parsing.syntaxes import SYNTAXES, Syntax
 from rolloutpool_common.rendering.parsing.thoughts import CLOSES, split_thoughts
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["ParserMissing", "TurnParser"]
+__all__ = ["ParserMissing", "TurnParser", "known_syntax", "needs_renderers"]
 
 _ID_LENGTH = 9
 _PROBE = "probe_of_calls"
@@ -61,10 +65,15 @@ class ParserMissing(TemplateUnusable):
 class TurnParser:
     """Parses the turns of one rollout."""
 
-    def __init__(self, tokenizer: ChatTokenizer, text_parser: TextParser, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        parser: TextParser | renderers_package.IdsParser,
+        tools: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Use `TurnParser.of`."""
         self._tokenizer = tokenizer
-        self._parser = text_parser
+        self._parser = parser
         self._tools = tools
 
     @classmethod
@@ -86,6 +95,8 @@ class TurnParser:
         """
         if response_template is None:
             response_template = getattr(tokenizer.reference, "response_template", None)
+        if isinstance(response_template, str) and response_template.startswith(renderers_package.PREFIX):
+            return cls(tokenizer, _named_renderer(tokenizer, response_template), tools)
         if isinstance(response_template, str):
             named = {syntax.name: syntax for syntax in SYNTAXES}.get(response_template)
             if named is None:
@@ -99,7 +110,11 @@ class TurnParser:
                 raise ParserMissing(f"response_template cannot be used: {str(error)[:300]}") from None
         syntax = known_syntax(tokenizer)
         if syntax is None and tools:
-            raise ParserMissing(f"{tokenizer.name!r}: {ParserMissing.__doc__}")
+            renderer = _proved_renderer(tokenizer)
+            if renderer is None:
+                further = "" if renderers_package.is_installed() else " The package `renderers` knows further models."
+                raise ParserMissing(f"{tokenizer.name!r}: {ParserMissing.__doc__}{further}")
+            return cls(tokenizer, renderer, tools)
         return cls(tokenizer, _SyntaxParser(syntax, _thinks(tokenizer)), tools)
 
     def parse(
@@ -116,7 +131,10 @@ class TurnParser:
         tokenizer = self._tokenizer
         spoken = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
         text = tokenizer.decode(spoken)
-        found = self._parser.find(text, before=tokenizer.decode(after), tools=self._tools)
+        if isinstance(self._parser, renderers_package.IdsParser):
+            found = self._parser.find(spoken, after=after, text=text, tools=self._tools)
+        else:
+            found = self._parser.find(text, before=tokenizer.decode(after), tools=self._tools)
         return _turn(found, text, whole=whole, call_ids=call_ids)
 
 
@@ -213,12 +231,54 @@ def _written(tokenizer: ChatTokenizer) -> list[str]:
 
 
 def _finds_probe(syntax: Syntax, text: str) -> bool:
-    found = syntax.find(text, [_TOOL])
+    return _is_probe(syntax.find(text, [_TOOL]))
+
+
+def _is_probe(found: Sequence[FoundCall]) -> bool:
     if len(found) != 1 or found[0].status is not CallStatus.OK:
         return False
     with suppress(ValueError):
         return found[0].name == _PROBE and bool(decode(found[0].arguments) == _ARGUMENTS)
     return False
+
+
+_renderers: "WeakKeyDictionary[ChatTokenizer, renderers_package.IdsParser | None]" = WeakKeyDictionary()
+
+
+def needs_renderers(tokenizer: ChatTokenizer, response_template: Mapping[str, Any] | str | None) -> bool:
+    """Whether the parser of a rollout may be one of `renderers`, which is installed and not imported yet."""
+    named = isinstance(response_template, str) and response_template.startswith(renderers_package.PREFIX)
+    unknown = response_template is None and known_syntax(tokenizer) is None
+    return (named or unknown) and not renderers_package.is_loaded() and renderers_package.is_installed()
+
+
+def _named_renderer(tokenizer: ChatTokenizer, response_template: str) -> renderers_package.IdsParser:
+    name = response_template.removeprefix(renderers_package.PREFIX)
+    try:
+        return renderers_package.named_parser(tokenizer, name)
+    except ImportError:
+        raise ParserMissing(
+            f"response_template: {response_template[:80]!r} needs the package `renderers` on the workers"
+        ) from None
+    except ValueError as error:
+        raise ParserMissing(f"response_template: {response_template[:80]!r} cannot be used: {error}") from None
+
+
+def _proved_renderer(tokenizer: ChatTokenizer) -> renderers_package.IdsParser | None:
+    """Returns the parser that `renderers` names for a tokenizer, if it finds what the chat template writes."""
+    if tokenizer not in _renderers:
+        _renderers[tokenizer] = None
+        with suppress(ImportError, ValueError):
+            name = renderers_package.family_of(tokenizer)
+            parser = None if name is None else renderers_package.named_parser(tokenizer, name)
+            if parser is not None and any(_parses_probe(tokenizer, parser, text) for text in _written(tokenizer)):
+                _renderers[tokenizer] = parser
+    return _renderers[tokenizer]
+
+
+def _parses_probe(tokenizer: ChatTokenizer, parser: renderers_package.IdsParser, text: str) -> bool:
+    ids = tokenizer.reference.encode(text, add_special_tokens=False)
+    return _is_probe(parser.find(ids, after=(), text=text, tools=[_TOOL]).calls)
 
 
 def _marked(tokenizer: ChatTokenizer) -> Syntax | None:
