@@ -34,8 +34,8 @@ from rolloutpool_common.store import Claim, Store
 from rolloutpool_common.store.records import compress, finish_fields
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["main", "measure"]

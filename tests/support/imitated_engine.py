@@ -8,7 +8,8 @@ A policy knows what to say on each turn, as ids. It is asked with a prompt, and 
 rollout and the turn. Where the prompt already ends with the first ids of the turn's answer, it goes on after them; and
 where the ids are others, it fails the test. So a turn that was aborted comes out whole only if its ids were kept.
 
-The log-probability of an id follows from the id, so a list that is shifted by one is noticed.
+The log-probability of an id follows from the id, so a list that is shifted by one is noticed. So do its mask, and its
+experts from the id and its place.
 
 Where calls have to be in flight for a while, a `sampler` answers instead (`gradual_engine`).
 """
@@ -20,12 +21,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import orjson
 from aiohttp import web
+from numpy.typing import NDArray
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["Answer", "Asked", "CallName", "ImitatedEngine", "Refusal", "Sampler", "logprob_of", "running", "served"]
+__all__ = [
+    "Answer",
+    "Asked",
+    "CallName",
+    "ImitatedEngine",
+    "Refusal",
+    "Sampler",
+    "experts_of",
+    "logprob_of",
+    "mask_of",
+    "running",
+    "served",
+]
 
 CONTEXT = 4096
 _NAME = re.compile(r"(.+)/(\d+)\.(\d+)\.(\d+)")
@@ -34,6 +49,16 @@ _NAME = re.compile(r"(.+)/(\d+)\.(\d+)\.(\d+)")
 def logprob_of(token: int) -> float:
     """The log-probability that an imitated engine reports for an id."""
     return -(token % 97 + 1) / 64
+
+
+def experts_of(position: int, token: int) -> list[list[int]]:
+    """To which experts an id at a place of the context goes: two of each of three layers."""
+    return [[(position * 7 + token * 3 + layer * 5 + k) % 251 for k in range(2)] for layer in range(3)]
+
+
+def mask_of(token: int) -> list[int]:
+    """Of which ids a sampled one was chosen."""
+    return [token + 1, *range(token + 5, token + 5 + token % 3), token]
 
 
 class Refusal(Exception):
@@ -129,6 +154,12 @@ class ImitatedEngine:
         """The next requests are refused with these, one after the other."""
         self.finish: str | None = None
         """How answers end that are whole; None stands for a stop."""
+        self.routes = False
+        """Whether it was started to tell experts."""
+        self.masks = False
+        """Whether it was started to tell sampling masks."""
+        self.knows_start = True
+        """Whether it tells experts from the place on that was asked for; an older one tells all."""
         self._tokenizer = tokenizer
         self._answers = [self._ids(answer) for answer in answers]
         self._starts: dict[tuple[str, int], int] = {}
@@ -179,6 +210,11 @@ class ImitatedEngine:
         else:
             finish = self.finish or "stop"
         return Answer(ids, finish, self.spans(len(ids)), [logprob_of(i) for i in ids])
+
+    def experts(self, context: Sequence[int], start: int) -> NDArray[np.int32]:
+        """The experts of all ids of a context from a place on, without the last one, which was not processed yet."""
+        begin = start if self.knows_start else 0
+        return np.array([experts_of(i, context[i]) for i in range(begin, len(context) - 1)], np.int32)
 
     def spans(self, n: int) -> list[dict[str, Any]]:
         """Which weights sample each part of a call with so many ids."""

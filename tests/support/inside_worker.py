@@ -18,8 +18,8 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.services import Services
+from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator

@@ -3,12 +3,13 @@
 It is stricter than SGLang: it refuses fields that it does not know, and wants those that a caller must not leave out.
 """
 
+import base64
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, running, served
+from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, logprob_of, mask_of, running, served
 
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -44,6 +45,9 @@ class _GenerateBody(_Strict):
     session_id: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    return_routed_experts: bool = False
+    routed_experts_start_len: int = Field(default=0, ge=0)
+    return_sampling_mask: bool = False
     stream: Literal[False] = False
 
 
@@ -111,6 +115,14 @@ class SglangServer(ImitatedEngine):
                 [logprob, i, None] for i, logprob in zip(answer.ids, answer.logprobs, strict=True)
             ]
             meta["output_token_logprobs_length"] = len(answer.ids)
+        if body.return_routed_experts and self.routes and answer.ids:
+            if body.routed_experts_start_len > len(prompt):
+                raise Refusal(400, {"error": "routed_experts_start_len must be in [0, prompt_tokens]"})
+            rows = self.experts([*prompt, *answer.ids], body.routed_experts_start_len)
+            meta["routed_experts"] = base64.b64encode(rows.astype("<i4").tobytes()).decode()
+        if body.return_sampling_mask and self.masks:
+            meta["output_token_sampling_mask"] = [mask_of(i) for i in answer.ids]
+            meta["output_token_sampling_logprobs"] = [logprob_of(i) / 2 for i in answer.ids]
         reply: dict[str, Any] = {
             "text": self._tokenizer.decode(answer.ids),
             "output_ids": answer.ids,

@@ -3,12 +3,15 @@
 It is stricter than vLLM: it refuses fields that it does not know, and it wants those that a caller must not leave out.
 """
 
+import base64
 import contextlib
+import io
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tests.support.imitated_engine import Answer, ImitatedEngine, Refusal, running, served
+from tests.support.imitated_engine import Answer, ImitatedEngine, Refusal, mask_of, running, served
 
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -38,6 +41,7 @@ class _Shaping(_Strict):
 
 class _SamplingParams(_Shaping):
     logprobs: int
+    routed_experts_prompt_start: int = Field(default=0, ge=0)
     detokenize: bool = True
 
 
@@ -63,6 +67,7 @@ class _CompletionsBody(_Shaping):
     session_id: str | None = None
     return_token_ids: bool | None = None
     return_weight_versions: bool | None = None
+    routed_experts_prompt_start: int = Field(default=0, ge=0)
 
 
 class VllmServer(ImitatedEngine):
@@ -107,8 +112,8 @@ class VllmServer(ImitatedEngine):
                         ]
                     },
                     "weight_versions": answer.spans,
-                    "routed_experts": None,
-                    "sampling_mask": None,
+                    "routed_experts": self._routed(body.token_ids, answer.ids, sampling.routed_experts_prompt_start),
+                    "sampling_mask": [mask_of(i) for i in answer.ids] if self.masks else None,
                 }
             ],
         }
@@ -148,6 +153,7 @@ class VllmServer(ImitatedEngine):
                     "token_ids": answer.ids if body.return_token_ids else None,
                     "prompt_token_ids": body.prompt if body.return_token_ids else None,
                     "weight_versions": answer.spans if body.return_weight_versions else None,
+                    "routed_experts": self._routed(body.prompt, answer.ids, body.routed_experts_prompt_start),
                 }
             ],
             "usage": _usage(body.prompt, answer),
@@ -161,6 +167,14 @@ class VllmServer(ImitatedEngine):
         if body.model not in (None, "policy"):
             raise _refusal(404, "NotFoundError", f"The model `{body.model}` does not exist.", "model")
         return body
+
+    def _routed(self, prompt: list[int], ids: list[int], start: int) -> str | None:
+        if not self.routes or not ids:
+            return None
+        assert start < len(prompt), "a start behind the prompt has no meaning"
+        file = io.BytesIO()
+        np.save(file, self.experts([*prompt, *ids], start).astype(np.uint8))
+        return base64.b64encode(file.getvalue()).decode()
 
     async def _sample(self, name: str, prompt: list[int], most: int, salt: str | None) -> Answer:
         if not self.paused.is_set():

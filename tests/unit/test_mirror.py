@@ -63,6 +63,8 @@ PARTS = {
     "worker/recorded/tools": "unit/worker/replay/test_run",
     "worker/replay/assumed": "unit/worker/replay/test_run",
     "worker/replay/differences": "unit/worker/replay/test_run",
+    "worker/rollout/ticket": "unit/worker/rollout/test_attempt",
+    "common/store/batch_state": "unit/common/store/test_batches",
 }
 """Parts of a mechanism that is tested as a whole."""
 NEEDS_REDIS = {
@@ -74,6 +76,7 @@ NEEDS_REDIS = {
     "common/store/grading": "unit/worker/rollout/test_grading",
     "common/store/history": "integration/api/test_history",
     "common/store/rows": "integration/api/test_rows",
+    "common/store/rollout_view": "integration/store/test_rollouts",
     "common/store/deletion": "integration/store/test_batches",
     "common/store/connection": "integration/store/test_connection",
     "common/store/lifeline": "integration/store/test_lifeline",
@@ -101,6 +104,7 @@ PROCESSES_AND_SOCKETS = {
     "api/routes/rollouts": "integration/api/test_v1_wire",
     "api/annotations": "integration/api/test_annotations",
     "api/routes/annotations": "integration/api/test_annotations",
+    "api/routes/attachments": "integration/api/test_attachments",
     "api/routes/docs": "integration/api/test_docs_page",
     "api/routes/forks": "integration/api/test_forks",
     "api/routes/history": "integration/api/test_history",

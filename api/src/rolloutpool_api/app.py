@@ -27,6 +27,7 @@ from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
     annotations,
+    attachments,
     batch_list,
     batches,
     docs,
@@ -117,7 +118,7 @@ def _application(
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     for module in (
-        *(batch_list, batches, rows, annotations, regrades, history, runs),
+        *(batch_list, batches, rows, annotations, attachments, regrades, history, runs),
         *(operations, forks, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)

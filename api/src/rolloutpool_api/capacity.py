@@ -28,6 +28,7 @@ class RecentCapacity:
         self._read = Capacity(0, 0, 0)
         self._read_at = -math.inf
         self._accepted = 0
+        self._promised = 0
 
     async def look(self) -> Capacity:
         """Returns the capacity.
@@ -41,11 +42,14 @@ class RecentCapacity:
                 self._asking.add_done_callback(self._asked)
             # All that wait get the same answer, or the same error. None of them ends the question by going away.
             await asyncio.shield(self._asking)
-        return self._read._replace(open_rollouts=self._read.open_rollouts + self._accepted)
+        return self._read._replace(
+            open_rollouts=self._read.open_rollouts + self._accepted,
+            attachment_bytes=self._read.attachment_bytes + self._promised,
+        )
 
     async def _ask(self) -> None:
         # Before the answer: what is accepted meanwhile may be in it or not, and is better counted twice.
-        self._accepted = 0
+        self._accepted = self._promised = 0
         self._read = await self._store.batches.capacity()
         self._read_at = time.monotonic()
 
@@ -55,6 +59,7 @@ class RecentCapacity:
         if not asking.cancelled():
             asking.exception()
 
-    def note_accepted(self, rollouts: int) -> None:
-        """Counts rollouts that this process has just committed."""
+    def note_accepted(self, rollouts: int, attachment_bytes: int = 0) -> None:
+        """Counts rollouts that this process has just committed, and what they may attach."""
         self._accepted += rollouts
+        self._promised += attachment_bytes

@@ -20,6 +20,7 @@ from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import Worker
 
 __all__ = [
+    "AttachmentCheck",
     "Catalog",
     "Check",
     "CompleteCheck",
@@ -225,9 +226,7 @@ class StalenessCheck(Check):
     def __init__(self, batch: BatchRequest) -> None:
         super().__init__()
         self._batch = batch
-        trainer, self._elsewhere = batch.trainer, batch.defaults.protocol
-        says = trainer is not None and "protocol" in trainer.model_fields_set
-        self._here = trainer.protocol if trainer is not None and says else self._elsewhere
+        self._endpoints = _EndpointFields(batch)
 
     def see_document(self, document: dict[str, Any]) -> None:
         """Looks for the run."""
@@ -238,15 +237,43 @@ class StalenessCheck(Check):
         """A callback would answer a restarted rollout with the turns that it has kept of it."""
         if self._batch.on_stale is not OnStale.RESTART or item is None:
             return
-        # As `submission` decides it: what `trainer` says holds at its endpoints and nowhere else.
-        protocol = self._here if item.server_url is None else self._elsewhere
-        if "protocol" in item.model_fields_set:
-            protocol = item.protocol
-        if protocol is EndpointProtocol.CALLBACK:
+        if self._endpoints.of(item, "protocol") is EndpointProtocol.CALLBACK:
             self.faults.add(
                 path("rollouts", index),
                 "on_stale `restart` needs an engine: the callback keeps the turns of a rollout; use `drop` or `finish`",
             )
+
+
+class AttachmentCheck(Check):
+    """Only engines are asked for attachments."""
+
+    def __init__(self, batch: BatchRequest) -> None:
+        super().__init__()
+        self._endpoints = _EndpointFields(batch)
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        """Compares what is asked for with the protocol of the endpoint."""
+        if item is None or not self._endpoints.of(item, "attach"):
+            return
+        if self._endpoints.of(item, "protocol") is EndpointProtocol.CALLBACK:
+            self.faults.add(path("rollouts", index), "`attach` needs an engine: set `protocol` to `vllm` or `sglang`")
+
+
+class _EndpointFields:
+    """What holds at a rollout's endpoint, as `submission` decides it: what `trainer` says holds there alone."""
+
+    def __init__(self, batch: BatchRequest) -> None:
+        self._trainer = batch.trainer
+        self._defaults = batch.defaults
+
+    def of(self, item: RolloutItem, name: str) -> Any:
+        """Returns the value of a field of `EndpointOptions`."""
+        trainer = self._trainer
+        if name in item.model_fields_set:
+            return getattr(item, name)
+        if trainer is not None and item.server_url is None and name in trainer.model_fields_set:
+            return getattr(trainer, name)
+        return getattr(self._defaults, name)
 
 
 class GraderCheck(Check):

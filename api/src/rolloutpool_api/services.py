@@ -10,6 +10,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated
 
@@ -128,7 +129,10 @@ class ApiServices:
             IdempotencyKeyReused: The key was used before, for another batch.
         """
         settings = self.settings
-        self.check_memory(await self._capacity.look(), rollouts=len(new.rollouts))
+        if new.attaches:
+            new = replace(new, attachment_bytes=settings.attachment_bytes)
+        attached = len(new.rollouts) * new.attachment_bytes
+        self.check_memory(await self._capacity.look(), rollouts=len(new.rollouts), size=attached)
         try:
             submitted = await self.store.batches.submit(
                 new, max_open=settings.max_open, retention_s=settings.retention_hours * 3600
@@ -138,15 +142,15 @@ class ApiServices:
         failpoints.hit("api.commit_before_answer")
         # A repeated request finds its batch in the outbox or beyond it, so there is nothing to publish.
         if submitted.created:
-            self._capacity.note_accepted(len(new.rollouts))
+            self._capacity.note_accepted(len(new.rollouts), attached)
             self.publish_soon()
         return submitted
 
     def check_memory(self, capacity: Capacity, *, rollouts: int = 0, size: int = 0) -> None:
         """Checks that Redis has room for more, beside what is promised already.
 
-        Promised are the journals and results of open rollouts, which are still to come, and the vocabularies that the
-        setting allows and workers have not written yet.
+        Promised are the journals, results and attachments of open rollouts, which are still to come, and the
+        vocabularies that the setting allows and workers have not written yet.
 
         Args:
             capacity: How full the pool is.
@@ -160,7 +164,7 @@ class ApiServices:
         if not capacity.max_bytes:
             return
         promised = (capacity.open_rollouts + rollouts) * self.settings.reserve_bytes
-        promised += max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0)
+        promised += max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0) + capacity.attachment_bytes
         if capacity.used_bytes + promised + size > capacity.max_bytes:
             raise MemoryShort
 

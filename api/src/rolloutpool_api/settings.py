@@ -39,6 +39,9 @@ class ApiSettings(ActorSettings):
     """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
     annotation_kb: int = Field(default=16, ge=0, le=65_536)
     """Memory that a batch's annotations may take in Redis for each of its rollouts; kept free too. 0 takes none."""
+    attachment_kb: int = Field(default=2048, ge=0, le=1_048_576)
+    """Memory that the attachments of a rollout may take in Redis, where its batch asks for some; kept free for each
+    such rollout. 0 keeps none."""
     retention_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long after its end a batch is kept, with results, stream and idempotency key."""
     stalled_seconds: float = Field(default=60.0, ge=10, le=86_400)
@@ -94,6 +97,11 @@ class ApiSettings(ActorSettings):
     def reserve_bytes(self) -> int:
         """Memory that is kept free for each open rollout."""
         return (self.reserve_kb + self.annotation_kb) * 1024
+
+    @property
+    def attachment_bytes(self) -> int:
+        """What the attachments of a rollout may take."""
+        return self.attachment_kb * 1024
 
     @cached_property
     def targets(self) -> Targets:

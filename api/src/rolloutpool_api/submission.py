@@ -175,12 +175,20 @@ def plan_batch(
         idempotency_key=None if idempotency_key is None else batch_key(idempotency_key),
         digest=checked.digest,
         graded=batch.defaults.grader is not None or any(item.grader is not None for _, item in checked.rollouts),
+        attaches=_attaches(checked),
     )
 
 
 def batch_key(idempotency_key: str) -> str:
     """Makes the key under which the store remembers a batch; protocol v1's rollouts have keys of another form."""
     return f"batch/{idempotency_key}"
+
+
+def _attaches(checked: CheckedBatch) -> bool:
+    trainer, defaults = checked.batch.trainer, checked.batch.defaults
+    return bool((trainer is not None and trainer.attach) or defaults.attach) or any(
+        item.attach for _, item in checked.rollouts
+    )
 
 
 def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import orjson
 from pydantic import ValidationError
 
 from rolloutpool_api.checks import (
+    AttachmentCheck,
     Catalog,
     Check,
     CompleteCheck,
@@ -96,6 +97,8 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         checks.append(GroupCheck(batch.group))
     if batch is not None and batch.max_staleness is not None:
         checks.append(StalenessCheck(batch))
+    if batch is not None:
+        checks.append(AttachmentCheck(batch))
     checks += [GraderCheck(), CompleteCheck(), *restrictions.checks(trainer)]
     for check in checks:
         check.see_document(document)

@@ -13,6 +13,7 @@ Results of a pool, in the forms of trainers:
 - `training_rows`: what any trainer may ask of a sample; `formats`: a table for each trainer.
 - `export`: rows for TRL, verl, slime, prime-rl, SkyRL, Tinker, NeMo-RL, AReaL, OpenRLHF and Marin.
 - `verifiers_trace`: traces for verifiers. `nemo_gym_response`: answers of an agent for NeMo Gym and NeMo-RL.
+- `attachments`: routed experts and sampling masks, put to the tokens of samples.
 - `prefix_tree`: which samples of a group begin with the same ids, and how far.
 - `padded_batch`: results as one padded numpy batch, and as torch tensors.
 

@@ -3,6 +3,7 @@
     RolloutPoolError
     └── RlError
         ├── MathsError               arrays that do not belong together
+        │   ├── AttachmentForeign
         │   ├── ShapeMismatch
         │   └── MaskInvalid
         ├── MessagesRefused          a conversation that no role mask can be made for
@@ -18,6 +19,7 @@ A docstring is the default message. All errors can be pickled, because trainers 
 from rolloutpool_common.errors import RolloutPoolError
 
 __all__ = [
+    "AttachmentForeign",
     "ChoiceIncomplete",
     "ChoiceRefused",
     "ExportRefused",
@@ -41,6 +43,10 @@ class MathsError(RlError, ValueError):
 
 class ShapeMismatch(MathsError):
     """Arrays of different shapes were to be combined; broadcasting them would train the wrong tokens."""
+
+
+class AttachmentForeign(MathsError):
+    """An attachment belongs to other ids."""
 
 
 class MaskInvalid(MathsError):

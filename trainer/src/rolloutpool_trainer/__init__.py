@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolloutpool_rl.errors import (
+        AttachmentForeign,
         ChoiceIncomplete,
         ChoiceRefused,
         ExportRefused,
@@ -72,6 +73,7 @@ __all__ = [
     "AsyncBatch",
     "AsyncRolloutClient",
     "AsyncRolloutStream",
+    "AttachmentForeign",
     "Batch",
     "BatchRejected",
     "CallbackApp",
@@ -123,6 +125,7 @@ _HOMES = {
     "AsyncBatch": "rolloutpool_trainer.client.aio_batch",
     "AsyncRolloutClient": "rolloutpool_trainer.client.aio",
     "AsyncRolloutStream": "rolloutpool_trainer.client.aio_stream",
+    "AttachmentForeign": "rolloutpool_rl.errors",
     "Batch": "rolloutpool_trainer.client.sync_batch",
     "BatchRejected": "rolloutpool_trainer.errors",
     "CallbackApp": "rolloutpool_trainer.endpoint.app",

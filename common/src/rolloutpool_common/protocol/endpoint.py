@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from rolloutpool_common.protocol.attachments import AttachmentKind
+
 __all__ = ["EndpointOptions", "EndpointProtocol", "LogprobsMode"]
 
 
@@ -42,6 +44,8 @@ class EndpointOptions(BaseModel):
     response_template: dict[str, Any] | str | None = None
     """How sampled text is parsed: a template in the form of transformers, or the name of a syntax (`hermes`,
     `qwen_xml`, `glm`, `deepseek`, `mistral`, `llama_json`); null finds out by the chat template."""
+    attach: list[AttachmentKind] = Field(default_factory=list, max_length=len(AttachmentKind))
+    """What is kept beside each result of what the engine says of ids (`protocol/attachments.py`)."""
 
     @property
     def token_in(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.attachments import AttachmentsReport
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.grading import GradeReport
@@ -39,6 +40,10 @@ __all__ = [
 RESULT_SCHEMA: Literal[1] = 1
 _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 """A sample's fields with a value per token."""
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Alignment(StrEnum):
@@ -176,6 +181,8 @@ class RolloutResult(BaseModel):
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
     forked_from: ForkOrigin | None = None
     """The rollout whose first turns it has; null unless it is a fork."""
+    attachments: AttachmentsReport | None = Field(default=None, exclude_if=_is_none)
+    """What is kept beside it, for `GET /v1/rollouts/{uid}/attachments`; left out where nothing was asked for."""
     replay: ReplayRecord | None = None
     """What a replay and a fork need. Null where `replay_record` is false, where nothing was sampled, and in results of
     older versions."""

@@ -1,12 +1,12 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
-`runs`, `leases`, `annotations`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`, `regrades`, `signals`,
-`totals`, `measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`), so that it happens
-whole or not at all. Start with:
+`runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`,
+`regrades`, `signals`, `totals`, `measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`),
+so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
-- `rollouts`: how a claim and its fence keep a rollout with one worker.
+- `rollouts`: how a claim (`claims`) and its fence keep a rollout with one worker.
 - `outbox`: how rollouts get from their commit to the broker.
 - `liveness` and `verdicts`: how the death of a worker is noticed; `reconciliation`: what happens then.
 - `trials`: how a rollout that may have killed its worker is found guilty or cleared.
@@ -20,9 +20,11 @@ from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.annotations import Annotations
+from rolloutpool_common.store.attachments import Attachments
 from rolloutpool_common.store.batch_list import BatchLists
 from rolloutpool_common.store.batch_tokenizers import BatchTokenizers
 from rolloutpool_common.store.batches import Batches
+from rolloutpool_common.store.claims import Claim, ClaimRefused
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
     BatchStillRunning,
@@ -47,8 +49,6 @@ from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
 from rolloutpool_common.store.records import (
-    Claim,
-    ClaimRefused,
     NewBatch,
     NewLease,
     NewRollout,
@@ -126,6 +126,7 @@ class Store:
         self.runs = Runs(connection)
         self.leases = Leases(connection)
         self.annotations = Annotations(connection)
+        self.attachments = Attachments(connection)
         self.pieces = Pieces(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)

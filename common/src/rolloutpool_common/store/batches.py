@@ -9,17 +9,18 @@ Invariant: at every moment `total` = queued + running + grading + ended: only sc
 """
 
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import BatchState, BatchStatus, CancelCause, Delivery, Priority, Rates
+from rolloutpool_common.protocol.batch import BatchStatus, CancelCause, Delivery, Priority
 from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.answers import named, now_ms
+from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.attachments import Attachments
+from rolloutpool_common.store.batch_state import read_state
 from rolloutpool_common.store.batch_tokenizers import tokenizers_field
 from rolloutpool_common.store.cancellation import cancel_batch, interrupted
 from rolloutpool_common.store.connection import Connection
@@ -42,10 +43,9 @@ from rolloutpool_common.store.records import (
     expand,
 )
 from rolloutpool_common.store.rollouts import Rollouts
-from rolloutpool_common.store.runs import paused_wait, run_key
+from rolloutpool_common.store.runs import run_key
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import stage
-from rolloutpool_common.store.waits import grading_wait, read_waits
 
 __all__ = ["Batches"]
 
@@ -64,6 +64,7 @@ class Batches:
         self._redis = connection.redis
         self._pool = PoolWaits(connection)
         self._rollouts = rollouts
+        self._attachments = Attachments(connection)
         self._secrets = secrets
 
     async def submit(
@@ -99,6 +100,8 @@ class Batches:
             fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
         if new.graded:
             fields += ["graded", 1]
+        if new.attaches and new.attachment_bytes:
+            fields += ["attachment_bytes", new.attachment_bytes]
         if new.weight != 1:
             fields += ["weight", new.weight]
         if new.max_staleness is not None:
@@ -206,11 +209,13 @@ class Batches:
             pipe.info("memory")
             pipe.hvals(keys.PIECES)
             open_rollouts, memory, pieces = await pipe.execute()
+        attached = await self._attachments.promised()
         return Capacity(
             open_rollouts=int(open_rollouts or 0),
             used_bytes=int(memory["used_memory"]),
             max_bytes=int(memory.get("maxmemory", 0)),
             pieces_bytes=sum(map(int, pieces)),
+            attachment_bytes=attached,
         )
 
     async def copy_of(self, uid: str) -> NewBatch | None:
@@ -237,6 +242,7 @@ class Batches:
             priority=Priority(priority.decode()),
             labels={**orjson.loads(labels), "requeued_from": uid},
             graded=spec.get("grader") is not None,
+            attaches=bool(spec.get("attach")),
             trunk=await self._rollouts.trunk(batch_id),
         )
 
@@ -265,68 +271,8 @@ class Batches:
         return int(total)
 
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
-        """Reads the state of a batch.
-
-        Args:
-            batch_id: The batch.
-            owner: Whose batch it must be; None stands for any.
-
-        Returns:
-            The state, or None where this owner has no such batch.
-        """
-        with store_errors():
-            raw = await self._redis.hgetall(keys.batch(batch_id))
-            now_s = await now_ms(self._redis) / 1000
-        fields = {name.decode(): value for name, value in raw.items()}
-        if "total" not in fields or owner not in (None, fields["owner"].decode()):
-            return None
-
-        def prefixed(prefix: str) -> dict[str, int]:
-            return {k.removeprefix(prefix): int(v) for k, v in sorted(fields.items()) if k.startswith(prefix)}
-
-        total, running, grading = (int(fields.get(name, 0)) for name in ("total", "running", "grading"))
-        counts = {status: int(fields.get(status, 0)) for status in _ENDED}
-        ended = sum(counts.values())
-        created_s = int(fields["created_ms"]) / 1000
-        finished_s = int(fields["finished_ms"]) / 1000 if "finished_ms" in fields else None
-        # A batch may end in the millisecond of its commit, where all of it was cancelled before.
-        seconds = max((finished_s or now_s) - created_s, 1e-3)
-        sampled = int(fields.get("sampled", 0))
-        queued = total - running - grading - ended
-        needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
-        lacking = (await self._pool.look()).waits(needed, queued) if queued else []
-        if finished_s is None and (paused := await paused_wait(self._redis, fields["run"], total - ended)):
-            lacking = [paused]
-        return BatchStatus(
-            batch_id=batch_id,
-            state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
-            cancelled="cancelled_ms" in fields,
-            cancel_cause=CancelCause(fields["cancel_cause"].decode()) if "cancel_cause" in fields else None,
-            total=total,
-            # What is queued has no counter of its own, so these numbers always add up to the total.
-            counts={
-                RolloutStatus.QUEUED: queued,
-                RolloutStatus.RUNNING: running,
-                RolloutStatus.GRADING: grading,
-                **counts,
-            },
-            progress=ended / total,
-            rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
-            alignment=prefixed("alignment:"),
-            drift=prefixed("drift:"),
-            failures=prefixed("failure:"),
-            warnings=prefixed("warning:"),
-            stale=prefixed("stale:"),
-            waiting=[*read_waits(fields, now_s), *lacking, *grading_wait(grading)] if finished_s is None else [],
-            sampled_tokens=sampled,
-            total_tokens=int(fields.get("tokens", 0)),
-            turns=int(fields.get("turns", 0)),
-            delivery=prefixed("push:"),
-            priority=Priority(fields["priority"].decode()),
-            labels=orjson.loads(fields["labels"]),
-            created_at=datetime.fromtimestamp(created_s, UTC),
-            finished_at=None if finished_s is None else datetime.fromtimestamp(finished_s, UTC),
-        )
+        """Reads the state of a batch; `batch_state.read_state` says how."""
+        return await read_state(self._connection, self._pool, batch_id, owner)
 
     async def ended(self, batch_id: str, cursor: str, limit: int) -> EndedSlice:
         """Reads which rollouts ended after a cursor, in the order of their ends, and none of their results.

@@ -19,7 +19,7 @@ __all__ = ["delete_batch"]
 
 CHUNK = 500
 """Rollouts per round trip."""
-ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams", "ungraded", "grades")
+ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams", "ungraded", "grades", "attachments")
 BATCH_PARTS = (
     "",
     "scalars",

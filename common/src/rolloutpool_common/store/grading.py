@@ -22,9 +22,10 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.grading import GroupGrades
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.claims import Claim
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
-from rolloutpool_common.store.records import LONG_RESULT, Claim, compress, expand, finish_fields
+from rolloutpool_common.store.records import LONG_RESULT, compress, expand, finish_fields
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.rows import row_of
 
@@ -46,7 +47,9 @@ class Grading:
         self._redis = connection.redis
         self._rollouts = rollouts
 
-    async def begin(self, claim: Claim, result: RolloutResult, *, seconds: float, group: str | None) -> str:
+    async def begin(
+        self, claim: Claim, result: RolloutResult, *, seconds: float, group: str | None, attachments: bytes = b""
+    ) -> str:
         """Keeps the result of a complete conversation, which is to be graded.
 
         Args:
@@ -54,6 +57,7 @@ class Grading:
             result: Without a grade.
             seconds: Until the grader's deadline.
             group: The group that is graded as a whole; None where the rollout is graded alone.
+            attachments: As of `Rollouts.finish`.
 
         Returns:
             `ok`, `held`, `late` or `large` (`grade.lua`).
@@ -67,7 +71,7 @@ class Grading:
 
         ids = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
         data = await asyncio.to_thread(write) if ids > LONG_RESULT else write()
-        known = (int(seconds * 1000), group or "", MOST_MEMBERS)
+        known = (int(seconds * 1000), group or "", MOST_MEMBERS, attachments)
         answer = await self._connection.script("grade", claim.batch_id, claim.index, claim.token, data, *known)
         if answer == b"fenced" and await self._rollouts.restore(claim, None, turns=result.num_llm_calls):
             answer = await self._connection.script("grade", claim.batch_id, claim.index, claim.token, data, *known)
@@ -122,7 +126,7 @@ class Grading:
         """
         fields = await finish_fields(result, row_of)
         return bool(
-            await self._connection.script("finish", batch_id, result.index, "", result.status, *fields) == b"ok"
+            await self._connection.script("finish", batch_id, result.index, "", result.status, b"", *fields) == b"ok"
         )
 
     async def end_late(self) -> int:

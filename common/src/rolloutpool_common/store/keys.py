@@ -25,6 +25,7 @@ rp:batches_v1              zset    the same for protocol v1's batches of one, an
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
+rp:attaching               hash    b -> bytes that each of its open rollouts may attach (`attachments.py`)
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -33,6 +34,7 @@ rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncall
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
 rp:rollout:{uid}:ungraded  string  its result without its grade, while it is graded (`grading.py`)
 rp:rollout:{uid}:grades    string  of the rollout that leads its group: the group's grades, until all are delivered
+rp:rollout:{uid}:attachments  string  what an engine said of its ids besides log-probabilities (`attachments.py`)
 rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
 rp:rollout:{uid}:streams   list    records of annotations, one number for a token; deleted with its batch
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)

@@ -16,9 +16,9 @@ What a dead worker's claim means for the turn that it was at:
 """
 
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.claims import Claim
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
-from rolloutpool_common.store.records import Claim
 from rolloutpool_common.store.rollouts import Rollouts
 
 __all__ = ["ModelCalls"]

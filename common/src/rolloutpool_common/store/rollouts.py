@@ -18,12 +18,9 @@ up and writes turn 3 with token 11: refused, because Redis has 22.
 """
 
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
-
-import orjson
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
@@ -33,23 +30,19 @@ from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.claims import Claim, ClaimRefused, read_claim
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
-from rolloutpool_common.store.outside_ends import outside_result, wait_of
+from rolloutpool_common.store.outside_ends import outside_result
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
-    Claim,
-    ClaimRefused,
     compress,
     expand,
     finish_fields,
     journal_texts,
-    merge_fields,
-    read_claim,
 )
+from rolloutpool_common.store.rollout_view import read_view
 from rolloutpool_common.store.rows import row_of
-from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import is_queued, status_of
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -156,12 +149,22 @@ class Rollouts:
             stored = await self._redis.lrange(keys.rollout(uid, "journal"), 0, -1)
         return [parse_record(expand(record)) for record in stored]
 
-    async def finish(self, claim: Claim, result: RolloutResult) -> None:
-        """Ends a claimed rollout with its result; raises `ClaimLost` when it is no longer this worker's."""
-        answer = await self._end(claim.batch_id, claim.index, claim.token, result, v1=claim.spec.v1)
+    async def finish(self, claim: Claim, result: RolloutResult, *, attachments: bytes = b"") -> None:
+        """Ends a claimed rollout with its result.
+
+        Args:
+            claim: Under which it ran.
+            result: Its end.
+            attachments: The record of what the engine said of the result's ids; empty where there is none.
+
+        Raises:
+            ClaimLost: The rollout is no longer this worker's.
+        """
+        place, v1 = (claim.batch_id, claim.index, claim.token, result), claim.spec.v1
+        answer = await self._end(*place, v1=v1, attachments=attachments)
         # No records are sent along: the result takes the journal's place at once.
         if answer == "fenced" and await self.restore(claim, [], turns=result.num_llm_calls):
-            answer = await self._end(claim.batch_id, claim.index, claim.token, result, v1=claim.spec.v1)
+            answer = await self._end(*place, v1=v1, attachments=attachments)
         # The status stands for a second arrival of this call, which finds that the first one has ended the rollout.
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
@@ -185,7 +188,16 @@ class Rollouts:
         # The rollout may have ended since the read above. The script looks again, and then changes nothing.
         return await self._end(batch_id, index, "", result)
 
-    async def _end(self, batch_id: str, index: int, token: str, result: RolloutResult, *, v1: bool = False) -> str:
+    async def _end(
+        self,
+        batch_id: str,
+        index: int,
+        token: str,
+        result: RolloutResult,
+        *,
+        v1: bool = False,
+        attachments: bytes = b"",
+    ) -> str:
         # Protocol v1's batch of one needs no table.
         answer = await self._connection.script(
             "finish",
@@ -193,6 +205,7 @@ class Rollouts:
             index,
             token,
             result.status,
+            attachments,
             *await finish_fields(result, None if v1 else row_of),
         )
         return str(answer.decode())
@@ -315,48 +328,8 @@ class Rollouts:
         return replace(claim, journal_length=0, clean=True)
 
     async def view(self, uid: str, owner: str | None) -> RolloutView | None:
-        """Reads a rollout's state, and its result once it has ended.
-
-        Args:
-            uid: The rollout.
-            owner: Whose rollout it must be; None stands for any.
-
-        Returns:
-            None where this owner has no such rollout.
-        """
-        if (split := keys.split_uid(uid)) is None:
-            return None
-        batch_id, index = split
-        with store_errors():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "owner", "shared", "run")
-            pipe.hget(keys.batch(batch_id, "items"), str(index))
-            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits", "stage")
-            pipe.hget(keys.batch(batch_id, "groups"), str(index))
-            pipe.get(keys.rollout(uid, "result"))
-            (owned_by, shared, run), own, states, group, result = await pipe.execute()
-        state, attempt, worker, turns, note, stage = states
-        if owned_by is None or owner not in (None, owned_by.decode()) or own is None:
-            return None
-        waiting = None
-        if result is None:
-            fields = merge_fields(shared, own, uid=uid)
-            pool = await self._pool.look() if is_queued(state) else None
-            paused = await paused_wait(self._redis, run)
-            waiting = wait_of(fields, state, attempt, note, pool, time.time(), paused, stage=stage)
-        return RolloutView(
-            uid=uid,
-            rollout_id=orjson.loads(own).get("rollout_id", uid),
-            batch_id=batch_id,
-            index=index,
-            group=group.decode() if group is not None else None,
-            status=status_of(state, stage),
-            attempt=int(attempt or 0),
-            worker=worker.decode() if worker is not None else None,
-            turns=int(turns or 0),
-            waiting=waiting,
-            result=orjson.loads(expand(result)) if result is not None else None,
-        )
+        """Reads a rollout's state, and its result once it has ended; `rollout_view.read_view` says how."""
+        return await read_view(self._connection, self._pool, uid, owner)
 
     async def result(self, uid: str) -> bytes | None:
         """Returns the result as JSON; None while the rollout has not ended."""

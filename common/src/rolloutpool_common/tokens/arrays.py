@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from rolloutpool_common.tokens.errors import BadLogprob, BadTokenId, LedgerCorrupt
 
-__all__ = ["float_array", "id_array", "id_bytes", "id_digest", "id_hash", "pack", "sliced", "unpack"]
+__all__ = ["float_array", "float_bytes", "id_array", "id_bytes", "id_digest", "id_hash", "pack", "sliced", "unpack"]
 
 AT_ONCE = 32_768
 """Values per slice: at most a millisecond for any of what is done with them."""
@@ -45,6 +45,11 @@ def id_digest(ids: Iterable[int]) -> str:
 def id_bytes(ids: "array[int]") -> bytes:
     """Little-endian uint32, on every machine."""
     return _little(ids).tobytes()
+
+
+def float_bytes(values: "array[float]") -> bytes:
+    """Little-endian float64, on every machine."""
+    return _little(values).tobytes()
 
 
 def float_array(values: Sequence[float]) -> "array[float]":

@@ -91,6 +91,8 @@ async def test_a_suspect_that_was_cleared_is_an_ordinary_rollout_again(store: St
         ({"idempotent": False}, {}, 1),
         ({"idempotent": False, "on_ambiguous_turn": "retry"}, {}, 4),
         ({"idempotent": False}, {"idempotent": True}, 4),
+        ({"idempotent": False, "protocol": "vllm"}, {}, 4),
+        ({"idempotent": False, "protocol": "sglang"}, {"protocol": "callback"}, 1),
         ({}, {"idempotent": False}, 1),
         ({"idempotent": False, "metadata": {"idempotent": True}}, {}, 1),
         ({}, {"metadata": {"on_ambiguous_turn": "fail"}}, 4),

@@ -16,6 +16,7 @@ from typing import Any, Self
 import httpx
 
 from rolloutpool_common.protocol.annotations import RolloutAnnotations
+from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import (
     BatchState,
     Delivery,
@@ -196,6 +197,13 @@ class AsyncRolloutClient:
     async def annotations(self, uid: str) -> RolloutAnnotations:
         """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
         return await self.ask(views.annotations(uid))
+
+    async def attachments(self, uid: str) -> RolloutAttachments:
+        """Asks for what an engine has said of a rollout's ids besides log-probabilities. Takes the uid only.
+
+        `rolloutpool_rl.attachments` puts it to the tokens of the rollout's samples.
+        """
+        return await self.ask(views.attachments(uid))
 
     async def token_pieces(self, tokenizer_sha256: str) -> TokenPieces:
         """Asks what each id of a tokenizer reads; for tokenizers that made kept rollouts of this key.

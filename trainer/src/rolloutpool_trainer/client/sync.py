@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from rolloutpool_common.protocol.annotations import RolloutAnnotations
+from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import (
     BatchState,
     Delivery,
@@ -193,6 +194,13 @@ class RolloutClient:
     def annotations(self, uid: str) -> RolloutAnnotations:
         """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
         return self.ask(views.annotations(uid))
+
+    def attachments(self, uid: str) -> RolloutAttachments:
+        """Asks for what an engine has said of a rollout's ids besides log-probabilities. Takes the uid only.
+
+        `rolloutpool_rl.attachments` puts it to the tokens of the rollout's samples.
+        """
+        return self.ask(views.attachments(uid))
 
     def token_pieces(self, tokenizer_sha256: str) -> TokenPieces:
         """Asks what each id of a tokenizer reads; for tokenizers that made kept rollouts of this key.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.protocol.annotations import AnnotationsAccepted, GroupStatisticsList, RolloutAnnotations
+from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.protocol.history import RolloutHistory
@@ -21,6 +22,7 @@ __all__ = [
     "annotate",
     "annotation_items",
     "annotations",
+    "attachments",
     "batch_list",
     "group_statistics",
     "history",
@@ -164,6 +166,11 @@ def annotate(batch_id: str, items: Sequence[bytes], salt: str) -> Call[Annotatio
 def annotations(uid: str) -> Call[RolloutAnnotations]:
     """`GET /v1/rollouts/{uid}/annotations`; takes the pool's uid only."""
     return Call(method="GET", path=f"{resource('rollouts', uid)}/annotations", read=read_model(RolloutAnnotations))
+
+
+def attachments(uid: str) -> Call[RolloutAttachments]:
+    """`GET /v1/rollouts/{uid}/attachments`; takes the pool's uid only."""
+    return Call(method="GET", path=f"{resource('rollouts', uid)}/attachments", read=read_model(RolloutAttachments))
 
 
 def regrade(batch_id: str, request: RegradeRequest, salt: str) -> Call[Regrade]:

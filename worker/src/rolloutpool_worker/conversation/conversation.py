@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, P
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall, text_of
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.attachments import TurnAttachments
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
 from rolloutpool_worker.conversation.journal import Journal
@@ -78,6 +79,8 @@ class Conversation:
         self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")), past=past)
         self.session = session
         """Of the rollout's environment; None where it has none."""
+        self.attachments = TurnAttachments(claim.spec, claim.attachment_bytes)
+        """What the engine says of its ids besides log-probabilities."""
         self.score: SessionScore | None = None
         """What the environment said of the whole rollout."""
         self._journal = journal
@@ -93,6 +96,7 @@ class Conversation:
             trace=trace,
             session=session,
             fork=fork,
+            attachments=self.attachments,
         )
         self._planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""

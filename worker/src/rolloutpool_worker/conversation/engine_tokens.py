@@ -97,7 +97,8 @@ class EngineTokens(TokenTrack):
             entries = (entry for entry in ledger.entries if isinstance(entry, SampledEntry))
             sampled = (entry for entry in entries if entry.ids and entry.turn >= begun)
             self._first_version = next((entry.policy_version for entry in sampled), None)
-        return LedgerPrompt(text, len(ledger), self._first_version)
+        # An engine routes an id when it samples the next one, so the last sampled id is the first that has no experts.
+        return LedgerPrompt(text, len(ledger), self._first_version, max(ledger.head - 1, 0))
 
     def parse(self, reply_ids: Sequence[int], *, whole: bool, call_ids: Sequence[str] = ()) -> ParsedTurn:
         """Parses a sampled turn that follows the ledger.

@@ -74,5 +74,6 @@ class EngineAsker:
             fingerprint=None,
             parts=sampled.parts,
             aborts=sampled.aborts,
+            attachments=sampled.attachments,
         )
         return reply, AskedTurn(turn, edited=planned is not None and planned.edited)

@@ -16,6 +16,7 @@ from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.entries import Entry
+from rolloutpool_worker.conversation.attachments import TurnAttachments
 from rolloutpool_worker.conversation.chat_turn import ChatAsker
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.engine_turn import EngineAsker
@@ -53,6 +54,7 @@ class Recorder:
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
         fork: ForkPoint | None = None,
+        attachments: TurnAttachments | None = None,
     ) -> None:
         self.calling = False
         """Whether the trainer may be sampling for us right now."""
@@ -69,6 +71,7 @@ class Recorder:
         self._stop = stop
         self._trace = trace
         self._session = session
+        self._attachments = attachments
 
     @property
     def certain(self) -> bool:
@@ -137,6 +140,8 @@ class Recorder:
         self._trace.chat(turn, start, summary=summary)
         await self._journal.write(record, turns=turn)
         self.calling = False
+        if self._attachments is not None:
+            self._attachments.add(reply.attachments)
         # Protocol v1 has no batch whose other rollouts would need to know it.
         if not self._claim.spec.v1 and self._channel.is_news(self._claim.batch_id):
             await self._journal.note_idempotent()

@@ -26,8 +26,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -43,9 +43,11 @@ from rolloutpool_common.outcomes import Category
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
+from rolloutpool_common.protocol.attachments import piece_digest
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
+from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
@@ -86,6 +88,8 @@ class LedgerPrompt:
     length: int
     first_version: str | None = None
     """Of the weights that have sampled the rollout's first id; None before that, and where it is not known."""
+    routed_from: int = 0
+    """Offset of the first id that the policy has not been asked to go on from yet: its last sampled one."""
 
 
 class EngineChannel:
@@ -186,6 +190,7 @@ class EngineChannel:
         # From the first sampled id on, the ledger says which weights it were.
         unsampled = weights if prompt.first_version is None else None
         parts: list[EnginePart] = []
+        attached: list[PackedPiece] = []
         text, done, aborts, idle = prompt.text, 0, 0, 0
         started = time.monotonic()
         while (left := await self._room(prompt.length, done, where)) > 0:
@@ -194,7 +199,9 @@ class EngineChannel:
             name = f"{self._uid}/{turn}.{self._attempt}.{self._calls}"
             # Before the limit for a paused engine begins: a paused run has a limit of its own.
             await self._before_call(midway=done > 0, weights=None if done else unsampled)
-            sampled = await self._call(EngineCall(name, session, text, left, salt), turn, where, midway=done > 0)
+            length = prompt.length + done
+            call = EngineCall(name, session, text, left, salt, length, length - 1 if done else prompt.routed_from)
+            sampled = await self._call(call, turn, where, midway=done > 0)
             if sampled is None:
                 continue  # by another path, or for less, because the context is shorter than it was taken to be
             if len(sampled.ids) > left:
@@ -203,9 +210,10 @@ class EngineChannel:
                 EnginePart(sampled.ids[s.start : s.end], sampled.logprobs[s.start : s.end], s.version)
                 for s in sampled.spans
             )
+            attached += _pieces(sampled, turn, length)
             done += len(sampled.ids)
             if sampled.finish is not Finish.ABORT:
-                return EngineTurn(tuple(parts), sampled.finish, aborts)
+                return EngineTurn(tuple(parts), sampled.finish, aborts, attachments=tuple(attached))
             aborts += 1
             if sampled.ids:
                 text, idle, started = b",".join((text, orjson.dumps(sampled.ids)[1:-1])), 0, time.monotonic()
@@ -217,7 +225,7 @@ class EngineChannel:
             )
         if turn == 1 and not done:
             raise RequestFault(f"{where}: the prompt has {prompt.length} ids, and the engine's context has no more")
-        return EngineTurn(tuple(parts), Finish.LENGTH, aborts)
+        return EngineTurn(tuple(parts), Finish.LENGTH, aborts, attachments=tuple(attached))
 
     async def _room(self, prompt: int, done: int, where: str) -> int:
         """How many more ids may be sampled in this turn."""
@@ -275,14 +283,18 @@ class EngineChannel:
                     return None
                 raise
             if len(data) - len(call.prompt) > OFF_LOOP_BYTES:
-                return await asyncio.to_thread(self._read, path, data, call.prompt, where)
-            return self._read(path, data, call.prompt, where)
+                return await asyncio.to_thread(self._read, path, data, call, where)
+            return self._read(path, data, call, where)
 
         sampled: SampledCall | None = await self._repeated(post, where, midway=midway)
         return sampled
 
-    def _read(self, path: str, data: bytes, prompt: bytes, where: str) -> SampledCall:
-        return self._api.read(path, ReplyReader(data, prompt, where))
+    def _read(self, path: str, data: bytes, call: EngineCall, where: str) -> SampledCall:
+        reader = ReplyReader(data, call.prompt, where)
+        sampled = self._api.read(path, reader)
+        if not self._spec.attach or not sampled.ids:
+            return sampled
+        return replace(sampled, attachments=tuple(self._api.attachments(reader, call, sampled.ids)))
 
     def _path(self) -> str:
         *best, last = self._api.paths
@@ -361,3 +373,20 @@ class EngineChannel:
         # A border: no call is in flight here, so a drain may end the turn.
         with IN_PAUSE:
             await self._pause(seconds)
+
+
+def _pieces(sampled: SampledCall, turn: int, first: int) -> Iterator[PackedPiece]:
+    """Names the ids to which the attachments of a call belong; `first` is the offset of the first of them."""
+    digest = piece_digest(sampled.ids) if sampled.attachments else ""
+    for one in sampled.attachments:
+        yield PackedPiece(
+            kind=one.kind,
+            turn=turn,
+            first=first,
+            n=len(sampled.ids),
+            digest=digest,
+            start=one.start,
+            rows=one.rows,
+            lacks=one.lacks,
+            arrays=one.arrays,
+        )

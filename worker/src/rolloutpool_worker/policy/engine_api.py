@@ -1,9 +1,10 @@
 """What differs between engines: which paths they have, how a call is written, and how its reply is read.
 
-`EngineChannel` does everything else. An api is one per rollout and keeps nothing but the rollout's sampling parameters.
+`EngineChannel` does everything else. An api is one per rollout. It keeps the rollout's sampling parameters, and what
+it has learned of the form in which its engine sends attachments.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,12 +12,16 @@ import orjson
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_worker.policy.engine_attachments import CallAttachment
 from rolloutpool_worker.policy.engine_reply import ReplyReader, SampledCall
 
 __all__ = ["EngineApi", "EngineCall", "sampling_fields", "with_ids"]
 
 _OURS = frozenset(
-    {"best_of", "detokenize", "echo", "max_new_tokens", "n", "prompt_logprobs", "stream", "use_beam_search"}
+    {
+        *("best_of", "detokenize", "echo", "max_new_tokens", "n", "prompt_logprobs", "routed_experts_prompt_start"),
+        *("stream", "use_beam_search"),
+    }
 )
 """Sampling parameters that would change what a reply holds; the channel sets them, or they must not be set."""
 
@@ -34,6 +39,10 @@ class EngineCall:
     max_tokens: int
     salt: str
     """Calls with different salts share no prefix cache."""
+    length: int = 0
+    """Of the prompt."""
+    routed_from: int = 0
+    """Offset in the prompt of the first id whose experts no call before has told."""
 
 
 class EngineApi(Protocol):
@@ -64,6 +73,16 @@ class EngineApi(Protocol):
 
         Raises:
             TrainerProtocolError: The reply cannot be used.
+        """
+        ...
+
+    def attachments(self, reader: ReplyReader, call: EngineCall, ids: Sequence[int]) -> Iterator[CallAttachment]:
+        """Reads what the batch wants to be kept beside the ids, one of each kind; see `engine_attachments`.
+
+        Args:
+            reader: Of the reply to the call.
+            call: What was asked.
+            ids: What was sampled; at least one.
         """
         ...
 

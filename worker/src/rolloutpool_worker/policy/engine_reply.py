@@ -25,6 +25,8 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_common.store.attachments import PackedPiece
+from rolloutpool_worker.policy.engine_attachments import CallAttachment
 
 __all__ = ["EnginePart", "EngineTurn", "Finish", "ReplyReader", "SampledCall", "VersionSpan"]
 
@@ -69,6 +71,8 @@ class SampledCall:
     finish: Finish
     spans: tuple[VersionSpan, ...]
     """Tile the ids."""
+    attachments: tuple[CallAttachment, ...] = ()
+    """What the batch wants to be kept beside the ids; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class EngineTurn:
     """How often the engine has stopped in the middle."""
     call_ids: tuple[str, ...] = ()
     """Of a turn that was parsed before: the ids that its calls got then. A parser makes them up."""
+    attachments: tuple[PackedPiece, ...] = ()
+    """What is kept beside the ids, call by call."""
 
     @property
     def ids(self) -> list[int]:

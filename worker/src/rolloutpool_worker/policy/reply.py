@@ -21,6 +21,7 @@ from rolloutpool_common.protocol.turn_headers import (
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
 )
+from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.engine_reply import EnginePart
 from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
@@ -55,6 +56,8 @@ class Reply:
     """The same ids in the parts in which an engine has sampled them; empty where a trainer has answered."""
     aborts: int = 0
     """How often the engine stopped in the middle of the turn."""
+    attachments: tuple[PackedPiece, ...] = ()
+    """What an engine has said of the ids besides, to be kept beside the result."""
 
     @property
     def skipped(self) -> int:

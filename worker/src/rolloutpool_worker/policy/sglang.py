@@ -4,16 +4,25 @@ It serves one model, and so is told no name. Recent versions report the spans of
 last version alone; then it is only known that no id is of a later one, and the version is written `<=NAME`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rolloutpool_common.protocol.attachments import AttachmentKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.engine_api import EngineCall, sampling_fields, with_ids
+from rolloutpool_worker.policy.engine_attachments import (
+    CallAttachment,
+    mask_attachment,
+    raw_rows,
+    routed_attachment,
+    unpacked,
+)
 from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall, VersionSpan
 
 __all__ = ["SglangApi"]
 
 GENERATE = "/generate"
+_START = "routed_experts_start_len"
 _ENTRY = 2
 """Values of an entry that must be there. Of `[log-probability, id, text]`, the text may be missing."""
 
@@ -37,11 +46,14 @@ class SglangApi:
             RequestFault: A sampling parameter is given that the channel has to set.
         """
         self._sampling = {**sampling_fields(spec, stop_ids), "skip_special_tokens": False}
+        self._attach = frozenset(spec.attach)
+        self._row_bytes: int | None = None
+        """How long a row of routed experts is; None until a first reply has shown it."""
 
     def body(self, path: str, call: EngineCall) -> bytes:
         """See `EngineApi`."""
         del path
-        fields = {
+        fields: dict[str, Any] = {
             "rid": call.name,
             "sampling_params": {**self._sampling, "max_new_tokens": call.max_tokens},
             "return_logprob": True,
@@ -51,6 +63,10 @@ class SglangApi:
             "cache_salt": call.salt,
             "stream": False,
         }
+        if AttachmentKind.ROUTED_EXPERTS in self._attach:
+            fields |= {"return_routed_experts": True, "routed_experts_start_len": self._asked_from(call)}
+        if AttachmentKind.SAMPLING_MASK in self._attach:
+            fields["return_sampling_mask"] = True
         return with_ids("input_ids", call.prompt, fields)
 
     def read(self, path: str, reader: ReplyReader) -> SampledCall:
@@ -72,6 +88,25 @@ class SglangApi:
         if spans is None and ids and last is not None:
             spans = (VersionSpan(f"<={last}", 0, len(ids)),)
         return reader.sampled(ids, [entry[0] for entry in entries], finish, spans)
+
+    def attachments(self, reader: ReplyReader, call: EngineCall, ids: Sequence[int]) -> Iterator[CallAttachment]:
+        """See `EngineApi`."""
+        meta = reader.object(reader.document.get("meta_info"), "meta_info")
+        if AttachmentKind.ROUTED_EXPERTS in self._attach:
+            sent, end, said = meta.get("routed_experts"), call.length + len(ids) - 1, meta.get(_START)
+            begin = said if type(said) is int else self._asked_from(call)
+            rows = raw_rows(unpacked(sent), self._row_bytes, end - begin)
+            found = routed_attachment(sent, rows, start=call.routed_from, sent_from=begin, end=end)
+            if rows is not None and found.lacks is None:
+                self._row_bytes = rows.row_bytes
+            yield found
+        if AttachmentKind.SAMPLING_MASK in self._attach:
+            masks, logprobs = (meta.get(f"output_token_sampling_{name}") for name in ("mask", "logprobs"))
+            yield mask_attachment(masks, ids, first=call.length, logprobs=logprobs)
+
+    def _asked_from(self, call: EngineCall) -> int:
+        # From the start, as long as only the number of rows tells how long one is.
+        return 0 if self._row_bytes is None else call.routed_from
 
     def version(self, document: Mapping[str, Any]) -> str | None:
         """See `EngineApi`."""

@@ -4,11 +4,19 @@ The first needs a server flag (`--enable-scale-out`), without which it answers 4
 second is always there. It samples 16 tokens where `max_tokens` is missing, so that is always sent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rolloutpool_common.protocol.attachments import AttachmentKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.engine_api import EngineCall, sampling_fields, with_ids
+from rolloutpool_worker.policy.engine_attachments import (
+    CallAttachment,
+    mask_attachment,
+    npy_rows,
+    routed_attachment,
+    unpacked,
+)
 from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall
 
 __all__ = ["VllmApi"]
@@ -38,12 +46,17 @@ class VllmApi:
         self._sampling = sampling_fields(spec, stop_ids)
         # Text is needed for stop strings alone.
         self._detokenize = "stop" in self._sampling
+        self._attach = frozenset(spec.attach)
 
     def body(self, path: str, call: EngineCall) -> bytes:
         """See `EngineApi`."""
         common = {**self._model, "request_id": call.name, "stream": False, "cache_salt": call.salt}
+        # Whether it sends them at all is decided where it is started.
+        routed = AttachmentKind.ROUTED_EXPERTS in self._attach
+        start = {"routed_experts_prompt_start": call.routed_from} if routed else {}
         if path == GENERATE:
             sampling = {**self._sampling, "max_tokens": call.max_tokens, "logprobs": 1, "detokenize": self._detokenize}
+            sampling |= start
             return with_ids("token_ids", call.prompt, {**common, "return_token_ids": True, "sampling_params": sampling})
         return with_ids(
             "prompt",
@@ -51,6 +64,7 @@ class VllmApi:
             {
                 **self._sampling,
                 **common,
+                **start,
                 "max_tokens": call.max_tokens,
                 "logprobs": 0,
                 "session_id": call.session,
@@ -73,6 +87,17 @@ class VllmApi:
         if not isinstance(values, list):
             raise reader.refusal("token_logprobs is not a list")
         return reader.sampled(ids, values, finish, reader.spans(choice.get("weight_versions")))
+
+    def attachments(self, reader: ReplyReader, call: EngineCall, ids: Sequence[int]) -> Iterator[CallAttachment]:
+        """See `EngineApi`."""
+        choice = reader.only_choice()
+        if AttachmentKind.ROUTED_EXPERTS in self._attach:
+            sent = choice.get("routed_experts")
+            rows, start, end = npy_rows(unpacked(sent) or b""), call.routed_from, call.length + len(ids) - 1
+            yield routed_attachment(sent, rows, start=start, sent_from=start, end=end)
+        if AttachmentKind.SAMPLING_MASK in self._attach:
+            # `/v1/completions` has none.
+            yield mask_attachment(choice.get("sampling_mask"), ids, first=call.length)
 
     def version(self, document: Mapping[str, Any]) -> str | None:
         """See `EngineApi`."""

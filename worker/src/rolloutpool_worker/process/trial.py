@@ -23,8 +23,8 @@ from rolloutpool_common.store import StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.process.event_loop import watch
 from rolloutpool_worker.process.worker import WorkerProcess
-from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.services import Services, WorkerIdentity
+from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["serve", "try_suspects"]

@@ -40,9 +40,9 @@ from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals
 from rolloutpool_worker.queue.pace import Pace
 from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
 from rolloutpool_worker.queue.slots import Slots
-from rolloutpool_worker.rollout.attempt import run_rollout
 from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.services import WorkerIdentity
+from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 

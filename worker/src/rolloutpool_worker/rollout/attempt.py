@@ -1,20 +1,17 @@
-"""One attempt at one rollout: claim it, run it, and carry out what is decided about its end.
+"""One attempt at one claimed rollout: run it, and carry out what is decided about its end.
 
-0. **Load.** The rollout's tokenizer is loaded before the claim (`tokenizer_loads`).
-1. **Claim.** The claim script gives the rollout to this worker, or says why the ticket is void. A claim has a random
-   token, the *fence*: every later write carries it, and the script refuses a write whose token is not the one that
-   Redis has. So a worker that was declared dead by mistake can do no harm.
-2. **Run.** The agent talks to the policy and calls tools; each step is in the journal before the next one begins. The
+Before it, the tokenizer was loaded and the rollout claimed (`ticket`). Each write of an attempt carries the claim's
+token, and is refused where Redis has another one.
+
+1. **Run.** The agent talks to the policy and calls tools; each step is in the journal before the next one begins. The
    rollout's deadline bounds this part, and the API can cancel it. The session of its environment, if it has one, is
    opened before the agent begins, and closed after this part, however it ends (`rollout.environment`).
-3. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
+2. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
    (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation). A long result is made in a thread. The
    deadline does not bound that: a rollout whose agent has ended in time has completed.
-4. **Grade** (`grading`), where a completed rollout names a grader. An attempt at one that was kept for it begins here.
-5. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
+3. **Grade** (`grading`), where a completed rollout names a grader. An attempt at one that was kept for it begins here.
+4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
    the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
-6. **Abandon.** If the claim is still this worker's after all that, because of a defect or an unexpected cancellation,
-   it is given up, so that the rollout is queued again. What even this misses, `process.worker` finds within seconds.
 """
 
 import asyncio
@@ -37,7 +34,7 @@ from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreError
+from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
@@ -48,7 +45,7 @@ from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
-from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
+from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
 from rolloutpool_worker.rollout.deferral import check_tools, note_deferral
@@ -59,79 +56,14 @@ from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 
-__all__ = ["run_rollout"]
+__all__ = ["Attempt"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ABANDONED_SECONDS = 2.0
-"""Until an abandoned rollout may run again: what happened once may happen at each attempt, and each costs a replay."""
-_UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
-"""Outcomes after which nothing was written. If this worker still has the claim then, nothing runs it."""
 
-
-async def run_rollout(services: Services, uid: str, *, token: str | None = None) -> TicketOutcome:
-    """Runs one rollout if this worker gets the claim.
-
-    Args:
-        services: What the process gives its rollouts.
-        uid: The rollout that a ticket names.
-        token: Of the claim, where this worker has it already (`process.trial`).
-
-    Returns:
-        What became of the ticket.
-
-    Raises:
-        StoreError: Redis does not answer while this process shuts down, so there is no claim.
-        CancelledError: This task was cancelled before it had a claim.
-    """
-    if token is None:
-        await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
-        if services.drain.begun:
-            return TicketOutcome.DRAINING
-    # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
-    # on its way, and give it back as one that nothing here runs.
-    with services.claims.claiming(token) as held:
-        attempt: _Attempt | None = None
-        settled = False
-        try:
-            claim = await retry_store(
-                services.drain,
-                uid,
-                # Each try has the same token, so that the script knows a claim again whose answer was lost.
-                lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=held),
-            )
-            if isinstance(claim, ClaimRefused):
-                settled = True
-                return TicketOutcome(claim.value)
-            services.more_waiting(claim)
-            log_start(claim)
-            attempt = _Attempt(services, claim)
-            try:
-                outcome = await attempt.run()
-            finally:
-                attempt.gate.close()
-            attempt.trace.attempt(outcome)
-            settled = outcome not in _UNSETTLED
-            return outcome
-        finally:
-            if not settled:
-                # The claim may have arrived although its answer did not. Without that answer nothing is known about
-                # earlier attempts' model calls, so the rollout is not called clean then.
-                await _abandon(services, uid, held, clean=attempt is not None and attempt.clean)
-
-
-async def _abandon(services: Services, uid: str, token: str, *, clean: bool) -> None:
-    """Queues a rollout again whose ticket ends here without a result; changes nothing where the claim is not ours."""
-    try:
-        if await services.store.rollouts.abandon(uid, token, services.role, clean=clean, delay_s=ABANDONED_SECONDS):
-            log_event(_log, logging.ERROR, "rollout abandoned", rollout_uid=uid)
-    except StoreError as error:
-        log_event(_log, logging.WARNING, "rollout not abandoned yet", rollout_uid=uid, error=error.message)
-
-
-class _Attempt:
+class Attempt:
     """One attempt at one claimed rollout."""
 
     def __init__(self, services: Services, claim: Claim) -> None:
@@ -170,7 +102,8 @@ class _Attempt:
             ended = await self._run_to_ending()
             # Before the rollout can go on elsewhere.
             ended = await close_session(self._session, ended)
-        ending = await GradingStage(services, self._claim).run(ended)
+        stage = GradingStage(services, self._claim, attachments=self._attachments(ended))
+        ending = await stage.run(ended)
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
             decision = decide(
@@ -196,6 +129,12 @@ class _Attempt:
         except (StoppedAtBorder, TrainerDown, EnvironmentFull, ClaimLost, StoreError, asyncio.CancelledError) as ending:
             return ending
 
+    def _attachments(self, ended: RolloutResult | BaseException | None) -> bytes:
+        """Returns what is kept beside a result; empty where it delivers no ids, or this attempt has sampled none."""
+        if self._conversation is None or not isinstance(ended, RolloutResult) or ended.attachments is None:
+            return b""
+        return self._conversation.attachments.record()
+
     async def _restart_if_ambiguous(self) -> None:
         """Forgets the journal where the turn in doubt must not be asked again, but the whole rollout may be."""
         claim = self._claim
@@ -207,7 +146,8 @@ class _Attempt:
         claim, rollouts, clean = self._claim, self._services.store.rollouts, decision.clean
         match decision.action, ending:
             case Action.FINISH, RolloutResult() as result:
-                await self._retry_store(lambda: rollouts.finish(claim, result))
+                attachments = self._attachments(result)
+                await self._retry_store(lambda: rollouts.finish(claim, result, attachments=attachments))
                 failpoints.hit("worker.finish_before_ack")
                 versions = [turn.policy_version for turn in result.turns]
                 self.trace.rollout(result)
@@ -378,7 +318,7 @@ class _Attempt:
         kept = await self._off_loop(self._result, failed(error.failure(self._turn())))
         log_event(_log, logging.ERROR, "rollout quarantined", error=error.message)
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
-        return kept.model_copy(update={"samples": [], "messages": [], "alignment": None})
+        return kept.model_copy(update={"samples": [], "messages": [], "alignment": None, "attachments": None})
 
     async def _read_journal(self) -> list[JournalRecord]:
         return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))

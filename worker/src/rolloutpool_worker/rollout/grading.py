@@ -49,13 +49,15 @@ MOST_GROUP_BYTES = 32 * 2**20
 class GradingStage:
     """The grading of one claimed rollout."""
 
-    def __init__(self, services: Services, claim: Claim) -> None:
+    def __init__(self, services: Services, claim: Claim, *, attachments: bytes = b"") -> None:
         """Asks nothing yet.
 
         Args:
             services: What the process gives its rollouts.
             claim: Under which its conversation ran, or one that was made for its grade alone.
+            attachments: To be kept with the result of the conversation, if that ran under this claim.
         """
+        self._attachments = attachments
         self._services = services
         self._store = services.store.grading
         self._claim = claim
@@ -123,7 +125,7 @@ class GradingStage:
             ClaimLost: The rollout is no longer this worker's.
         """
         seconds = choice.deadline_seconds
-        answer = await self._retry(lambda: self._store.begin(self._claim, result, seconds=seconds, group=group))
+        answer = await self._retry(lambda: self._begin(result, seconds, group))
         if not self._claim.grading:
             self._due = time.monotonic() + seconds
         # Not before the deadline is known: `_verify` would keep it with one that has passed.
@@ -138,6 +140,9 @@ class GradingStage:
         if answer == "large":
             return RequestFault(f"group {group!r} has too many rollouts for a grader of groups").failure()
         return None
+
+    async def _begin(self, result: RolloutResult, seconds: float, group: str | None) -> str:
+        return await self._store.begin(self._claim, result, seconds=seconds, group=group, attachments=self._attachments)
 
     async def _group_graded(self, own: RolloutResult, grader: Grader, choice: GraderChoice) -> RolloutResult:
         """Grades the group that this rollout leads, delivers the others, and returns this rollout's result."""
@@ -253,7 +258,7 @@ class GradingStage:
         """Makes sure that a Redis which was started again has the claim and what was kept; raises `ClaimLost`."""
         if self._kept is not None and self._claim.spec.grader is not None:
             seconds = max(self._due - time.monotonic(), 0.001)
-            await self._store.begin(self._claim, self._kept, seconds=seconds, group=None)
+            await self._begin(self._kept, seconds, None)
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 

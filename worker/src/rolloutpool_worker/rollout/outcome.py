@@ -58,12 +58,14 @@ def make_result(
         measures = talk.measures
         spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
         samples = _samples(talk)
+        attachments = talk.attachments.report(samples)
+        lacks = ["attachments_missing"] if attachments is not None and any(attachments.missing.values()) else []
         known = {
             "messages": talk.messages,
             "samples": samples,
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
-            "warnings": [*measures.warnings(), *talk.tokens.warnings, *_engine_warnings(claim, talk)],
+            "warnings": [*measures.warnings(), *talk.tokens.warnings, *_engine_warnings(claim, talk), *lacks],
             "turns": measures.turns,
             "num_llm_calls": talk.turns,
             "num_tool_calls": measures.tool_calls,
@@ -73,6 +75,7 @@ def make_result(
             "trace": measures.trace if spec.metadata.get("debug_trace") else None,
             "environment": _report(talk),
             **_reward(talk, outcome),
+            "attachments": attachments,
             "replay": replay_record(claim, talk, samples),
         }
     return RolloutResult(

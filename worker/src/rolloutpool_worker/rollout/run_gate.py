@@ -174,7 +174,7 @@ class RunGate:
         if self._unreadable and self._claim.max_staleness is not None:
             changes["warnings"] = [*result.warnings, "version_unreadable"]
         if result.finish_reason is FinishReason.STALE:
-            changes |= {"samples": [], "messages": [], "alignment": None}
+            changes |= {"samples": [], "messages": [], "alignment": None, "attachments": None}
         elif result.status is not RolloutStatus.COMPLETED:
             changes["stale"] = None
         return result.model_copy(update=changes)

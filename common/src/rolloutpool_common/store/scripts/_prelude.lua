@@ -67,20 +67,23 @@ local function clear(uid) redis.call('HDEL', k_rollout(uid), 'crashes', 'company
 -- has promised in this batch that this is safe (model_calls.py).
 local function may_repeat(batch, index)
   local chosen, promised = {}, redis.call('EXISTS', k_batch(batch, 'idempotent')) == 1
-  -- Its own fields replace the batch's. Most texts name neither option, and need not be parsed.
+  -- Its own fields replace the batch's. Most texts name none of the options, and need not be parsed.
   for _, text in ipairs({
     redis.call('HGET', k_batch(batch), 'shared') or '', redis.call('HGET', k_batch(batch, 'items'), index) or ''
   }) do
     local names_option = string.find(text, '"idempotent"', 1, true) or string.find(text, '"on_ambiguous_turn"', 1, true)
+      or string.find(text, '"protocol"', 1, true)
     if text ~= '' and (promised or names_option) then
       local parsed, fields = pcall(cjson.decode, text)
       if not parsed then return false end
-      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn', 'server_url' }) do
+      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn', 'protocol', 'server_url' }) do
         if fields[name] ~= nil then chosen[name] = fields[name] end
       end
     end
   end
   if chosen.idempotent == true or chosen.on_ambiguous_turn == 'retry' then return true end
+  -- An engine keeps nothing of a turn.
+  if (chosen.protocol or 'callback') ~= 'callback' then return true end
   return promised and redis.call('SISMEMBER', k_batch(batch, 'idempotent'), chosen.server_url or '') == 1
 end
 
@@ -228,6 +231,8 @@ local function leave_grading(batch, index, status)
   local grades = redis.call('GET', k_rollout(uid, 'grades'))
   redis.call('ZREM', P .. 'grading', uid)
   redis.call('UNLINK', k_rollout(uid, 'ungraded'), k_rollout(uid, 'grades'))
+  -- A cancelled rollout delivers no ids, so nothing belongs to them.
+  if status == 'cancelled' then redis.call('UNLINK', k_rollout(uid, 'attachments')) end
   if redis.call('HDEL', k_rollout(uid), 'stage', 'leads', 'held') > 0 then redis.call('HINCRBY', k_batch(batch), 'grading', -1) end
   local group = redis.call('HGET', k_batch(batch, 'groups'), index)
   if not group then return end
@@ -333,6 +338,7 @@ local function end_rollout(batch, index, status, result, row, counts)
     if redis.call('EXISTS', k_run(priority, run)) == 0 then redis.call('LREM', k_runs(priority), 0, run) end
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
+    redis.call('HDEL', P .. 'attaching', batch)
     -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
     if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end
   end

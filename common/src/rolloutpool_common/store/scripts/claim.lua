@@ -5,12 +5,13 @@
 -- may be unanswered), grading (1: only its grade is missing), leads (1: and that of its whole group), grade_tries, grade_due
 -- (ms of its grader's deadline, '' without one), group ('' without one), deadline_ms ('' without one), now_ms, created_ms
 -- (of the batch), shared and overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority
--- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale).
+-- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale),
+-- attachment_bytes (that it may attach).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
-local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled = unpack(redis.call(
+local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled, attachment_bytes = unpack(redis.call(
   'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
-  'polled_name'
+  'polled_name', 'attachment_bytes'
 ))
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
@@ -89,4 +90,5 @@ return {
   'max_staleness', max_staleness or '',
   'on_stale', on_stale or '',
   'restarts', tonumber(restarts or '0'),
+  'attachment_bytes', tonumber(attachment_bytes or '0'),
 }

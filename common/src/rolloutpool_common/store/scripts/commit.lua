@@ -79,6 +79,9 @@ if run ~= batch then keep_run(run) end
 renew_lease(batch)
 -- In this same step too: without it nothing would end a rollout whose caller has lost the answer to its submit.
 renew_lease(batch, true)
+-- Its rollouts may attach so much each, and that much is kept free for them (promised_attachments.lua).
+local attachment_bytes = redis.call('HGET', k_batch(batch), 'attachment_bytes')
+if attachment_bytes then redis.call('HSET', P .. 'attaching', batch, attachment_bytes) end
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
 if v1 then

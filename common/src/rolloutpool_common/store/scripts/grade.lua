@@ -1,7 +1,7 @@
 -- Note that the conversation of a claimed rollout is complete: its result is kept without its grade, in the place of its
 -- journal, and its own deadline counts no more.
 -- ARGV: batch, index, token of the claim, result, ms that its grader has, group that is graded as a whole ('' for none), most
--- members of such a group.
+-- members of such a group, the result's attachments or ''.
 -- Answer: `ok`: the worker, which keeps the claim, grades it now. `held`: the claim is given up, and the rollout waits for
 -- the rest of its group. `late`: the group's deadline has passed, so it is not held. `large`: the group has too many
 -- members. `fenced`: the claim is lost.
@@ -21,6 +21,7 @@ if group ~= '' then
 end
 if not stage then
   redis.call('SET', k_rollout(uid, 'ungraded'), result)
+  if ARGV[8] ~= '' then redis.call('SET', k_rollout(uid, 'attachments'), ARGV[8]) end
   redis.call('DEL', k_rollout(uid, 'journal'))
   count_claimed(batch, uid, -1)
   redis.call('HSET', k_rollout(uid), 'stage', 'grading', 'clean', 1)

@@ -1,0 +1,46 @@
+"""What an engine has said of a rollout's ids besides log-probabilities, for trainers that asked for it."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from rolloutpool_api.access import Reader
+from rolloutpool_api.errors import ResourceUnknown
+from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.services import ServicesDep
+from rolloutpool_common.protocol.attachments import RolloutAttachments
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.attachments import read_pieces
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get(
+    "/v1/rollouts/{uid}/attachments",
+    tags=["rollouts"],
+    summary="Routed experts and sampling masks of one rollout",
+    response_model=RolloutAttachments,
+    responses=errors(404),
+)
+async def rollout_attachments(
+    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
+) -> Response:
+    """Of batches that asked for them (`attach`), once their conversation has ended; `pieces` is empty otherwise.
+
+    Each piece names the turn and the ids to which it belongs, by their offset in prompt and response of a sample.
+    """
+    split = keys.split_uid(uid)
+    total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
+    if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
+        raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
+    record = await services.store.attachments.read(uid)
+    # Megabytes, so not on the event loop.
+    return Response(await asyncio.to_thread(_answer, uid, record), media_type="application/json")
+
+
+def _answer(uid: str, record: bytes | None) -> str:
+    pieces = [] if record is None else read_pieces(record)
+    return RolloutAttachments(uid=uid, pieces=pieces).model_dump_json()

@@ -1,0 +1,132 @@
+"""A claim: the right to run one rollout, and what its worker is told with it."""
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.runs import OnStale
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store.records import merge_spec
+
+__all__ = ["Claim", "ClaimRefused", "read_claim"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to run one rollout, for as long as Redis has this token."""
+
+    uid: str
+    batch_id: str
+    index: int
+    worker_id: str
+    role: WorkerRole
+    """Of the worker."""
+    token: str
+    attempt: int
+    """From 1."""
+    crashes: int
+    """How many workers died while they had this rollout, since its last progress."""
+    retries: int
+    """How often it was given back after an infra failure."""
+    deferrals: int
+    """How often it was given back because its trainer's port was down."""
+    journal_length: int
+    """Records that earlier attempts left."""
+    clean: bool
+    """False: a model call of an earlier attempt may be unanswered, so the next turn is ambiguous."""
+    group: str | None
+    deadline_in_s: float | None
+    """Seconds from the claim; to be counted on a monotonic clock."""
+    queued_ms: float
+    """From the commit of its batch to this claim."""
+    spec: RolloutSpec
+    more_waiting: bool
+    """Whether outboxes of this priority class have rollouts to publish."""
+    priority: Priority = Priority.DEFAULT
+    run: str | None = None
+    """Its run, as `runs.run_key` names it; None where its batch has none."""
+    max_staleness: int | None = None
+    on_stale: OnStale = OnStale.DROP
+    restarts: int = 0
+    """How often it has begun again because it was stale."""
+    attachment_bytes: int = 0
+    """What its attachments may take; 0 where its batch asked for none."""
+    grading: bool = False
+    """Whether its conversation is complete, and only its grade is missing (`grading.py`)."""
+    leads: bool = False
+    """Whether it stands for its whole group, which is to be graded."""
+    grade_tries: int = 0
+    """How often its grader was asked already, and failed."""
+    grade_due_in_s: float = 0.0
+    """While it is graded: seconds from the claim to its grader's deadline; below 0 where that has passed."""
+    claimed_at: float = field(default_factory=time.perf_counter, compare=False)
+    """When this process got it, on its `time.perf_counter`."""
+
+    def accepted_ms(self, at: float) -> float:
+        """Returns the milliseconds from the rollout's acceptance to a point of time on `time.perf_counter`."""
+        return self.queued_ms + (at - self.claimed_at) * 1000
+
+
+class ClaimRefused(StrEnum):
+    """Why a worker does not get a rollout."""
+
+    GONE = "gone"
+    """Its batch was deleted."""
+    ENDED = "ended"
+    """It has ended, or its batch was cancelled."""
+    TAKEN = "taken"
+    """Another worker has it, or it is a suspect and waits for an isolated worker."""
+    EXPIRED = "expired"
+    """Its deadline has passed."""
+    PAUSED = "paused"
+    """Its run is paused. The rollout is queued again, and published when the run is resumed."""
+    CONDEMNED = "condemned"
+    """This worker was declared dead, and must announce itself again first. The rollout is queued again."""
+
+
+def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRole, token: str) -> Claim:
+    """Makes a claim of what the script `claim` has answered.
+
+    Args:
+        answer: By name; its outcome is `claimed`.
+        uid: The rollout.
+        worker_id: Who has claimed it.
+        role: Of the worker.
+        token: Of the claim.
+    """
+    batch_id, _, index = uid.rpartition("-")
+    now, deadline = int(answer["now_ms"]), answer["deadline_ms"]
+    run, staleness = answer["run"].decode(), answer["max_staleness"]
+    return Claim(
+        uid=uid,
+        batch_id=batch_id,
+        index=int(index),
+        worker_id=worker_id,
+        role=role,
+        token=token,
+        attempt=answer["attempt"],
+        crashes=answer["crashes"],
+        retries=answer["retries"],
+        deferrals=answer["deferrals"],
+        journal_length=answer["journal_length"],
+        clean=bool(answer["clean"]),
+        group=answer["group"].decode() or None,
+        deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
+        queued_ms=float(now - int(answer["created_ms"])),
+        spec=merge_spec(answer["shared"], answer["overrides"], uid=uid),
+        grading=bool(answer["grading"]),
+        leads=bool(answer["leads"]),
+        grade_tries=answer["grade_tries"],
+        grade_due_in_s=(float(due) - now) / 1000 if (due := answer["grade_due"]) else 0.0,
+        more_waiting=bool(answer["more_waiting"]),
+        priority=Priority(answer["priority"].decode()),
+        # A batch without a run has its own id there.
+        run=None if run == batch_id else run,
+        max_staleness=int(staleness) if staleness else None,
+        on_stale=OnStale(answer["on_stale"].decode() or OnStale.DROP),
+        restarts=answer["restarts"],
+        attachment_bytes=answer["attachment_bytes"],
+    )

@@ -1,0 +1,64 @@
+"""The state of one rollout, as its owner sees it."""
+
+import time
+
+import orjson
+
+from rolloutpool_common.protocol.rollouts import RolloutView
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.outside_ends import wait_of
+from rolloutpool_common.store.pool_waits import PoolWaits
+from rolloutpool_common.store.records import expand, merge_fields
+from rolloutpool_common.store.runs import paused_wait
+from rolloutpool_common.store.waits import is_queued, status_of
+
+__all__ = ["read_view"]
+
+
+async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: str | None) -> RolloutView | None:
+    """Reads a rollout's state, and its result once it has ended.
+
+    Args:
+        connection: To Redis.
+        pool: Says what the pool lacks.
+        uid: The rollout.
+        owner: Whose rollout it must be; None stands for any.
+
+    Returns:
+        None where this owner has no such rollout.
+    """
+    if (split := keys.split_uid(uid)) is None:
+        return None
+    batch_id, index = split
+    with store_errors():
+        pipe = connection.redis.pipeline(transaction=False)
+        pipe.hmget(keys.batch(batch_id), "owner", "shared", "run")
+        pipe.hget(keys.batch(batch_id, "items"), str(index))
+        pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits", "stage")
+        pipe.hget(keys.batch(batch_id, "groups"), str(index))
+        pipe.get(keys.rollout(uid, "result"))
+        (owned_by, shared, run), own, states, group, result = await pipe.execute()
+    state, attempt, worker, turns, note, stage = states
+    if owned_by is None or owner not in (None, owned_by.decode()) or own is None:
+        return None
+    waiting = None
+    if result is None:
+        fields = merge_fields(shared, own, uid=uid)
+        found = await pool.look() if is_queued(state) else None
+        paused = await paused_wait(connection.redis, run)
+        waiting = wait_of(fields, state, attempt, note, found, time.time(), paused, stage=stage)
+    return RolloutView(
+        uid=uid,
+        rollout_id=orjson.loads(own).get("rollout_id", uid),
+        batch_id=batch_id,
+        index=index,
+        group=group.decode() if group is not None else None,
+        status=status_of(state, stage),
+        attempt=int(attempt or 0),
+        worker=worker.decode() if worker is not None else None,
+        turns=int(turns or 0),
+        waiting=waiting,
+        result=orjson.loads(expand(result)) if result is not None else None,
+    )

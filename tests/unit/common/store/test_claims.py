@@ -1,0 +1,28 @@
+"""What a worker is told with a claim."""
+
+from tests.support.batches import claim, new_batch, submit, uids_of
+
+from rolloutpool_common.protocol.runs import OnStale
+from rolloutpool_common.store import ClaimRefused, Store
+
+
+async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> None:
+    (uid,) = await submit(store, [{"max_turns": 3, "rollout_id": "mine"}], groups=["g"], deadline_s=60)
+    claimed = await claim(store, uid)
+    assert (claimed.uid, claimed.index, claimed.attempt, claimed.group) == (uid, 0, 1, "g")
+    assert (claimed.spec.max_turns, claimed.spec.rollout_id) == (3, "mine")
+    assert claimed.deadline_in_s is not None
+    assert 59 < claimed.deadline_in_s <= 60
+    # A batch without a run, without attachments and without a grader has none of them.
+    assert (claimed.run, claimed.max_staleness, claimed.on_stale) == (None, None, OnStale.DROP)
+    assert (claimed.attachment_bytes, claimed.grading, claimed.clean) == (0, False, True)
+    assert claimed.accepted_ms(claimed.claimed_at + 1) == claimed.queued_ms + 1000
+
+
+async def test_a_claim_says_how_much_may_be_attached(store: Store) -> None:
+    batch = new_batch(2, attaches=True, attachment_bytes=5000)
+    await store.batches.submit(batch)
+    first, second = uids_of(batch)
+    assert (await claim(store, first)).attachment_bytes == 5000
+    assert await store.rollouts.claim(first, "w2") is ClaimRefused.TAKEN
+    assert (await claim(store, second)).attachment_bytes == 5000

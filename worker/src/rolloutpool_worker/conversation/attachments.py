@@ -1,0 +1,68 @@
+"""What an engine says of a rollout's ids besides log-probabilities, kept in memory until its conversation has ended.
+
+Nothing of it is journaled, so an attempt has only what it has sampled itself. The turns before that, of an attempt that
+has ended without a result, are missing; so are a fork's first turns, which the parent's attachments have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack, AttachmentsReport
+from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.result import Sample
+from rolloutpool_common.store.attachments import PackedPiece, write_pieces
+
+__all__ = ["TurnAttachments"]
+
+
+class TurnAttachments:
+    """The attachments of one attempt at one rollout."""
+
+    def __init__(self, spec: RolloutSpec, most_bytes: int) -> None:
+        """Has none yet.
+
+        Args:
+            spec: The rollout.
+            most_bytes: What they may take, as it was promised at the rollout's admission.
+        """
+        self._kinds: Sequence[AttachmentKind] = list(dict.fromkeys(spec.attach)) if spec.token_in else []
+        self._begun = 1 if spec.fork is None else spec.fork.turn
+        self._most = most_bytes
+        self._pieces: list[PackedPiece] = []
+        self._size = 0
+
+    def add(self, pieces: Sequence[PackedPiece]) -> None:
+        """Keeps what one turn has, once the turn is durable. What is too much is left out, and says so."""
+        # An API of an older version has promised nothing.
+        for piece in pieces if self._most else ():
+            kept = piece
+            if self._size + piece.size > self._most:
+                kept = replace(piece, rows=0, arrays={}, lacks=AttachmentLack.TOO_LARGE)
+            self._size += kept.size
+            self._pieces.append(kept)
+
+    def report(self, samples: Sequence[Sample]) -> AttachmentsReport | None:
+        """Says what there is of a result's turns; None where nothing was asked for, or nothing was sampled.
+
+        Args:
+            samples: Of the result.
+        """
+        sampled: dict[int, int] = {}
+        for sample in samples:
+            for segment in sample.segments:
+                if segment.kind == "sampled" and segment.turn >= self._begun:
+                    sampled[segment.turn] = sampled.get(segment.turn, 0) + segment.n
+        if not self._kinds or not sampled:
+            return None
+        missing = {}
+        for kind in self._kinds:
+            have = dict.fromkeys(sampled, 0)
+            for piece in self._pieces:
+                if piece.kind is kind and piece.lacks is None and piece.turn in have:
+                    have[piece.turn] += piece.n
+            missing[kind] = sum(have[turn] != n for turn, n in sampled.items())
+        return AttachmentsReport(bytes=self._size, missing=missing)
+
+    def record(self) -> bytes:
+        """Returns them as they are stored; empty where there are none."""
+        return write_pieces(self._pieces) if self._pieces else b""
