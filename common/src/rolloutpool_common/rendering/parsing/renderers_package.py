@@ -26,6 +26,7 @@ __all__ = ["PREFIX", "IdsParser", "family_of", "is_installed", "is_loaded", "loa
 PREFIX = "renderers/"
 """In front of the name of a parser, in `response_template`."""
 _CALLS = frozenset({"ok", "unknown_tool"})
+_UNCLOSED = "unclosed_block"
 
 
 def is_installed() -> bool:
@@ -109,6 +110,9 @@ class IdsParser:
             raw = tried.raw or ""
             start = text.find(raw, at) if raw else -1
             span = (start, start + len(raw)) if start >= 0 else (at, len(text))
+            if str(tried.status) == _UNCLOSED:
+                # With its opening tag, which is not in `raw`: what a limit has cut stays in the text.
+                span = (at, len(text))
             at = span[1]
             calls.append(_call(tried, raw, span))
             if calls[-1].fault and raw:
@@ -121,6 +125,6 @@ def _call(tried: Any, raw: str, span: tuple[int, int]) -> FoundCall:
     status = str(tried.status)
     if status in _CALLS and isinstance(tried.arguments, Mapping | str):
         return call_of({"name": tried.name, "arguments": tried.arguments}, raw, span)
-    if status == "unclosed_block":
+    if status == _UNCLOSED:
         return broken(raw, span, UNCLOSED, CallStatus.UNCLOSED)
     return broken(raw, span, f"it is not written as this model writes calls ({status})")
