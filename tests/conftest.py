@@ -20,6 +20,7 @@ OUR_NAMES = frozenset({"MAX_CONCURRENT_ROLLOUTS", "HTTP_CLIENT_TIMEOUT", "MFLAGS
 # Belong to the test suite, not to the product: CI sets them to turn skips into failures.
 KEPT_NAMES = frozenset(
     {
+        "ROLLOUTPOOL_ATTACKS",
         "ROLLOUTPOOL_BUILT_IMAGES",
         "ROLLOUTPOOL_REQUIRE_AXE",
         "ROLLOUTPOOL_REQUIRE_BROWSER",
