@@ -6,16 +6,13 @@ is killed after their second action. Another worker brings the first session bac
 | environment | who counts its sessions |
 |---|---|
 | OpenEnv | the package's server (`active_sessions`) |
-| MCP over HTTP | a layer before the SDK's server, which ends the session of a lower attempt |
-| MCP by a command | the processes |
+| MCP over HTTP | a layer before the SDK's server, which ends the sessions of clients that are gone |
 | SkyRL-Gym, GEM | the game, which notes that it is made and closed |
 """
 
 import asyncio
 import contextlib
 import importlib
-import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -38,8 +35,6 @@ from rolloutpool_trainer.endpoint.server import serve_callback
 
 # The packages' own: they warn of their own parts.
 pytestmark = pytest.mark.filterwarnings("default")
-
-MCP_COMMAND = [sys.executable, str(ROOT / "tests/environments/mcp_server.py")]
 
 
 @dataclass
@@ -96,7 +91,7 @@ def openenv_tools(log: Path) -> Iterator[Played]:
 
 @dataclass
 class BoundSessions:
-    """What an MCP server has to do for itself: it ends the session of an attempt when a higher one begins."""
+    """What an MCP server has to do for itself: it ends the session of a client that is gone, or of a lower attempt."""
 
     app: Any
     sessions: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -116,6 +111,9 @@ class BoundSessions:
             return
         if scope["method"] == "DELETE":
             self.sessions.pop(headers["mcp-session-id"], None)
+        # The client listens for as long as it lives.
+        elif scope["method"] == "GET" and headers.get("mcp-session-id") in self.sessions:
+            await self._end(scope, headers["mcp-session-id"])
         elif scope["method"] == "POST" and begun and "mcp-session-id" not in headers:
             uid, attempt = headers["x-rollout-id"], int(headers["x-rollout-attempt"])
             self.sessions[begun[0]] = (uid, attempt)
@@ -132,7 +130,7 @@ class BoundSessions:
 
         headers = [(b"mcp-session-id", session.encode()), *(pair for pair in scope["headers"] if pair[0] == b"host")]
         await self.app({**scope, "method": "DELETE", "headers": headers}, nothing, ignore)
-        del self.sessions[session]
+        self.sessions.pop(session, None)
 
 
 def _adds() -> list[Step]:
@@ -150,32 +148,6 @@ def mcp_url(log: Path) -> Iterator[Played]:
             lambda: len(app.sessions),
             over=False,
         )
-
-
-@contextlib.contextmanager
-def mcp_command(log: Path) -> Iterator[Played]:
-    # How the processes are told from others.
-    mark = f"kill-test-{os.getpid()}"
-
-    def running() -> int:
-        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
-        return sum(mark.encode() in command for command in commands)
-
-    command = [*MCP_COMMAND, mark]
-    yield Played(
-        f'kind = "mcp"\ncommand = {command}\nenv = {{PYTHONPATH = "{ROOT}"}}',
-        _adds(),
-        ["counter 1", "counter 3", "counter 6"],
-        running,
-        over=False,
-    )
-
-
-def _readable(path: Path) -> bool:
-    try:
-        return bool(path.read_bytes())
-    except OSError:
-        return False
 
 
 def _noted(log: Path) -> int:
@@ -219,7 +191,6 @@ KINDS = {
     openenv: "openenv",
     openenv_tools: "openenv",
     mcp_url: "mcp",
-    mcp_command: "mcp",
     skyrl_gym: "skyrl_gym",
     gem: "gem",
 }
