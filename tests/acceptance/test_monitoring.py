@@ -110,7 +110,7 @@ def run(client: RolloutClient, policy: ServedPolicy) -> None:
     items: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": f"Calculate 15 + {i}"}], "group": f"g{i % 4}"} for i in range(14)
     ]
-    items[0]["grader"] = {"name": "returns", "options": "a number"}
+    items[0] |= {"grader": {"name": "returns", "options": "a number"}, "group": "graded"}
     game = {"name": "guess", "task": {"most": 100}, "seed": 1}
     items += [{"messages": [{"role": "user", "content": "Calculate 15 + 23"}], "environment": game, "max_turns": 3}] * 2
     handle = client.submit(items, trainer=policy.urls[0], defaults={"tokenizer_name": TINY}, run="monitored")
