@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.graded import check_clean, counts, failure_of, graded, leaders, pass_deadline, submit_graded, view
@@ -102,14 +103,14 @@ async def test_a_restart_of_redis_while_a_result_is_kept_does_not_shorten_the_de
     grading, tries = inside.services.store.grading, 0
     keep = grading.begin
 
-    async def away_at_first(claim: Claim, result: RolloutResult, *, seconds: float, group: str | None) -> str:
+    async def away_at_first(claim: Claim, result: RolloutResult, **how: Any) -> str:
         nonlocal tries
         tries += 1
         if tries == 1:
             for running in inside.services.claims.current():
                 await running.verify()
             raise StoreUnavailable
-        return await keep(claim, result, seconds=seconds, group=group)
+        return await keep(claim, result, **how)
 
     monkeypatch.setattr(grading, "begin", away_at_first)
     async with scripted_trainer(tokenizer, say("8")) as trainer:
