@@ -115,7 +115,7 @@ def _once(pool: LocalPool, store: Any, trainer: _SilentTrainer, items: list[dict
     trainer.reset()
     http = HTTPConnection("127.0.0.1", int(pool.url.rpartition(":")[2]), timeout=120)
     http.connect()
-    used, before, start = _kept(store), Usage(), time.perf_counter()
+    before, start = Usage(), time.perf_counter()
     http.request("POST", "/v1/batches", body, {"Content-Type": "application/json"})
     answer = http.getresponse()
     accepted = answer.read()
@@ -123,13 +123,14 @@ def _once(pool: LocalPool, store: Any, trainer: _SilentTrainer, items: list[dict
     if answer.status != 202:
         raise AssertionError(f"{answer.status}: {accepted[:500]!r}")
     spent = Usage().since(before)
-    grown = _kept(store) - used
     first = trainer.first_call() - start
     waiting = store.llen(QUEUE)
     message = store.memory_usage(QUEUE, samples=0) / waiting if waiting else None
     text = len(store.lindex(QUEUE, 0)) if waiting else None
+    batch_id = orjson.loads(accepted)["batch_id"]
+    grown = _bytes_of(store, batch_id)
     start = time.perf_counter()
-    http.request("DELETE", f"/v1/batches/{orjson.loads(accepted)['batch_id']}")
+    http.request("DELETE", f"/v1/batches/{batch_id}")
     ended = orjson.loads(http.getresponse().read())["cancelled"]
     cancelled = time.perf_counter() - start
     http.close()
@@ -150,10 +151,13 @@ def _once(pool: LocalPool, store: Any, trainer: _SilentTrainer, items: list[dict
     }
 
 
-def _kept(store: Any) -> int:
-    """Returns the bytes that Redis keeps, without its clients' buffers, which it frees at any time."""
-    memory = store.info("memory")
-    return int(memory["used_memory"] - memory["mem_clients_normal"] - memory["mem_aof_buffer"])
+def _bytes_of(store: Any, batch_id: str) -> int:
+    """Returns the bytes of all keys of a batch. What all of Redis has changes with other batches that go meanwhile."""
+    names = list(store.scan_iter(match=f"*{batch_id}*", count=10_000))
+    with store.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.memory_usage(name, samples=0)
+        return sum(size or 0 for size in pipeline.execute())
 
 
 def _plain_write(store: Any, items: list[dict[str, Any]]) -> float:

@@ -157,8 +157,8 @@ class _Store:
         """Writes the last record."""
         compress(encode_record(records[-1]))
 
-    async def finish(self, claim: Claim, result: RolloutResult) -> None:
-        """Writes the result."""
+    async def finish(self, claim: Claim, result: RolloutResult, *, attachments: bytes = b"") -> None:
+        """Writes the result; here are no attachments."""
         await finish_fields(result, None)
         self.result = result
 

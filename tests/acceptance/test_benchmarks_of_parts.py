@@ -91,8 +91,8 @@ def test_submitting(pool: LocalPool) -> None:
     assert column(rows, "rollouts") == [10, 200]
     for row in rows:
         assert 0 < number(row, "202, ms") < number(row, "first call, ms")
-    # Its own prompt is in there, compressed (about 550 bytes). Redis may free older results during the measurement.
-    assert number(rows[1], "Redis bytes each") > submit.PROMPT / 4
+    # Its own prompt is in there.
+    assert number(rows[1], "Redis bytes each") > submit.PROMPT / 2
     # Of 200 on 8 slots some wait in the broker, each with ids alone.
     assert 0 < number(rows[1], "ticket, bytes") < 2_000
 

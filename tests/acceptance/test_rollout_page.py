@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.support.browsers import needs_browser
+from tests.support.browsers import needs_browser, wait_until
 from tests.support.finished_rollouts import BYTES, decode, forked, rollout, sample, turn
 from tests.support.served_policy import ServedPolicy
 from typer.testing import CliRunner
@@ -134,7 +134,7 @@ def test_keys_go_through_runs_and_tokens_and_views_stay_in_the_address(show: Ope
     assert page.locator("details[open] i.here").count() == 1
     page.keyboard.press("3")
     page.keyboard.press("b")
-    page.wait_for_function("location.hash.endsWith('?colour=prob&borders=1')")
+    wait_until(page, "location.hash.endsWith('?colour=prob&borders=1')")
     again = show(forked(), at=page.url.partition("html")[2])
     assert again.get_by_role("radio", name="probability").is_checked()
     assert again.get_by_role("checkbox", name="token borders").is_checked()

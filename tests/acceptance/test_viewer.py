@@ -2,7 +2,7 @@
 
 import pytest
 from playwright.sync_api import Browser, CDPSession
-from tests.support.browsers import needs_browser
+from tests.support.browsers import needs_browser, wait_until
 from tests.support.viewed_batches import BATCH, EVIL, answers, batch_line
 from tests.support.viewed_pool import viewed
 
@@ -25,7 +25,7 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
             "6 of 8",
         ]
         page.get_by_label("state").select_option("running")
-        page.wait_for_function("location.hash.includes('state=running')")
+        wait_until(page, "location.hash.includes('state=running')")
         page.get_by_role("button", name="older ones").click()
         page.wait_for_timeout(200)
         asked = [query for path, query in pool.asked if path == "/v1/batches"]
@@ -38,7 +38,7 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         page.get_by_role("heading", name="Batches").wait_for()
         # All batches of a run, one click away.
         page.get_by_role("link", name="ppo-7").first.click()
-        page.wait_for_function("location.hash === '#/batches?run=ppo-7'")
+        wait_until(page, "location.hash === '#/batches?run=ppo-7'")
         assert page.get_by_label("run", exact=True).input_value() == "ppo-7"
 
 
@@ -87,7 +87,7 @@ def test_why_rollouts_failed_is_said_above_the_table(browser: Browser) -> None:
         assert shown[1].startswith("2 rollouts: expired: 503 <script>")
         assert shown[2:] == ["1 rollout: tool_error: one show", "2 rollouts for other reasons"]
         page.get_by_role("link", name="show").nth(1).click()
-        page.wait_for_function("document.querySelectorAll('.all .row').length === 2")
+        wait_until(page, "document.querySelectorAll('.all .row').length === 2")
         assert page.get_by_label("filter").input_value() == "status=expired"
         assert page.locator(".all .row .cell").nth(1).inner_text() == "rollout-5"
 
@@ -137,6 +137,8 @@ def test_a_live_batch_is_followed_while_somebody_looks(browser: Browser) -> None
         pool.open(f"#/batch/{BATCH}")
         page.locator("#row-1", has_text="running").wait_for()
         page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
+        # What the page asked before it was hidden has arrived by then.
+        page.wait_for_timeout(300)
         before = asked()
         page.clock.run_for(30_000)
         assert asked() == before
@@ -179,7 +181,7 @@ def test_rows_are_in_view_in_order_and_open_by_keys(browser: Browser) -> None:
         page.keyboard.press("Home")
         page.keyboard.press("j")
         page.keyboard.press("Enter")
-        page.wait_for_function("location.hash.startsWith('#/rollout/')")
+        wait_until(page, "location.hash.startsWith('#/rollout/')")
         assert page.url.endswith(f"#/rollout/{BATCH}-{places[1]}")
 
 

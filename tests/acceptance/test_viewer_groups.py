@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.support.browsers import needs_browser
+from tests.support.browsers import needs_browser, wait_until
 from tests.support.viewed_batches import BATCH, EVIL, answers, table
 from tests.support.viewed_pool import viewed
 
@@ -101,7 +101,7 @@ def test_groups_without_spread_are_marked_and_found(browser: Browser) -> None:
         assert [page.locator(f"#row-{at} .cell").first.inner_text() for at in (1, 2, 10)] == ["g1", "g2", "g10"]
         pool.look("groups")
         page.get_by_role("link", name="Show only those").click()
-        page.wait_for_function("document.querySelectorAll('.all .row').length === 4")
+        wait_until(page, "document.querySelectorAll('.all .row').length === 4")
         assert [page.locator(f"#row-{at} .cell").first.inner_text() for at in range(4)] == ["g1", "g5", "g9", "g13"]
         box = page.locator("#row-3").bounding_box()
         assert box is not None
@@ -128,7 +128,7 @@ def test_from_a_group_to_its_rollouts_and_up_again(browser: Browser) -> None:
         pool.look("group")
         page.keyboard.press("l")
         page.keyboard.press("Enter")
-        page.wait_for_function("location.hash.startsWith('#/rollout/')")
+        wait_until(page, "location.hash.startsWith('#/rollout/')")
         assert page.url.endswith(f"#/rollout/{BATCH}-9?group=g1")
         way = page.locator("nav[aria-label='where you are'] a").all_inner_texts()
         assert way == ["batches", BATCH, "group g1", f"{BATCH}-9"]
@@ -144,7 +144,7 @@ def test_others_are_compared_with_the_one_that_is_chosen(browser: Browser) -> No
         pool.answers = answers(8)
         page = pool.open(f"#/group/{BATCH}/g0")
         page.get_by_role("button", name="compare the others with #2").click()
-        page.wait_for_function("location.hash.includes('base=')")
+        wait_until(page, "location.hash.includes('base=')")
         links = page.get_by_role("link", name="compare", exact=True)
         assert links.count() == 7
         assert links.first.get_attribute("href") == f"#/compare/{BATCH}-2/{BATCH}-0"

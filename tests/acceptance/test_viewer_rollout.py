@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
-from tests.support.browsers import needs_browser
+from tests.support.browsers import needs_browser, wait_until
 from tests.support.finished_rollouts import forked, rollout, sample, turn
 from tests.support.viewed_batches import BATCH, EVIL, rollout_answers
 from tests.support.viewed_pool import ViewedPool, viewed
@@ -33,7 +33,7 @@ def drawn(page: Page) -> int:
     """How many tokens there are, each with an element of its own."""
     # Pointing at a block does the same.
     page.keyboard.press("b")
-    page.wait_for_function("!document.querySelector('.sample .block:not(:has(> i))')")
+    wait_until(page, "!document.querySelector('.sample .block:not(:has(> i))')")
     return page.locator(".sample i").count()
 
 
@@ -106,7 +106,7 @@ def test_layers_are_chosen_by_keys_kept_in_the_address_and_seen_without_colour(b
         assert page.locator(".sample .run.m").first.evaluate(line) == "underlinesolid"
         assert page.locator(".sample .run.g").first.evaluate(line) == "nonesolid"
         page.keyboard.press("2")
-        page.wait_for_function("location.hash.endsWith('colour=kind')")
+        wait_until(page, "location.hash.endsWith('colour=kind')")
         content = "(e) => getComputedStyle(e, '::before').content"
         assert page.locator(".sample .run.s").first.evaluate(content) == '"sampled "'
         page.keyboard.press("3")
@@ -115,7 +115,7 @@ def test_layers_are_chosen_by_keys_kept_in_the_address_and_seen_without_colour(b
         assert page.locator(".sample .run.s").first.evaluate(content) == '"⟨step-7⟩ "'
         assert page.locator(".legend").inner_text().split() == ["step-7", "step-8"]
         page.keyboard.press("5")
-        page.wait_for_function("location.hash.endsWith('colour=stream%3Aadvantage')")
+        wait_until(page, "location.hash.endsWith('colour=stream%3Aadvantage')")
         painted = (
             page.locator(".sample")
             .first.locator("i[class*=a]")
@@ -125,11 +125,11 @@ def test_layers_are_chosen_by_keys_kept_in_the_address_and_seen_without_colour(b
         assert painted == [f"a{min(4, int(5 * (value + 4) // 8))}" for value in advantages[0]]
         pool.look("rollout-advantage")
         page.keyboard.press("5")
-        page.wait_for_function("location.hash.endsWith('entropy')")
+        wait_until(page, "location.hash.endsWith('entropy')")
         assert page.locator(".sample i[class*=a]").count() == 1
         assert "all 0.25" in page.locator(".legend").inner_text()
         page.keyboard.press("0")
-        page.wait_for_function("location.hash.endsWith('plain')")
+        wait_until(page, "location.hash.endsWith('plain')")
         assert page.locator(".sample i[class*=a]").count() == 0
         page.keyboard.press("t")
         assert "advantage -2 " in inspected(page)
@@ -182,7 +182,7 @@ def test_a_token_has_an_address(browser: Browser) -> None:
         ids = [*result.samples[1].prompt_ids, *result.samples[1].response_ids]
         assert f"id {ids[12]}" in inspected(page)
         page.locator(".sample .run.g .block").click(position={"x": 12, "y": 30})
-        page.wait_for_function("!location.hash.includes('at=1.12')")
+        wait_until(page, "!location.hash.includes('at=1.12')")
         link = page.locator(".inspector a").get_attribute("href")
         assert link is not None
         assert page.url.endswith(link)
@@ -234,10 +234,10 @@ def test_siblings_are_one_key_away(browser: Browser) -> None:
             {"fields": "uid", "limit": "1000", "where": "group=g 1/a,b"},
         ) in pool.asked
         page.keyboard.press("n")
-        page.wait_for_function(f"location.hash.startsWith('#/rollout/{BATCH}-2')")
+        wait_until(page, f"location.hash.startsWith('#/rollout/{BATCH}-2')")
         page.get_by_text("compare with the one before").wait_for()
         page.keyboard.press("c")
-        page.wait_for_function(f"location.hash === '#/compare/{BATCH}-2/{BATCH}-0'")
+        wait_until(page, f"location.hash === '#/compare/{BATCH}-2/{BATCH}-0'")
 
 
 def test_a_callers_own_name_leads_to_the_uid(browser: Browser) -> None:
@@ -245,7 +245,7 @@ def test_a_callers_own_name_leads_to_the_uid(browser: Browser) -> None:
         pool.answers = rollout_answers(forked())
         pool.answers["/v1/rollouts/my%20name"] = pool.answers[f"/v1/rollouts/{UID}"]
         page = pool.open("#/rollout/my%20name")
-        page.wait_for_function(f"location.hash === '#/rollout/{UID}'")
+        wait_until(page, f"location.hash === '#/rollout/{UID}'")
         page.locator(".block").first.wait_for(state="attached")
 
 

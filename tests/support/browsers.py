@@ -2,12 +2,13 @@
 
 import os
 import shutil
+import time
 from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
-__all__ = ["CHROMIUM", "SharedBrowser", "needs_browser"]
+__all__ = ["CHROMIUM", "SharedBrowser", "needs_browser", "wait_until"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
@@ -16,6 +17,17 @@ needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="chromium is not installed"),
 ]
+
+
+def wait_until(page: Page, expression: str, seconds: float = 30.0) -> None:
+    """Waits until a JavaScript expression is true.
+
+    Playwright's own `wait_for_function` asks again by `eval` inside the page, which the page's strict policy forbids.
+    """
+    deadline = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, f"not true within {seconds:.0f} s: {expression}"
+        page.wait_for_timeout(20)
 
 
 class SharedBrowser:
