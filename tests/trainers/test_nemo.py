@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
+from tests.support.newest_batch import newest_when_complete
 from tests.support.trainer_script import ADD
 from tests.support.vllm_server import VllmServer, vllm_server
 
@@ -200,10 +201,5 @@ async def test_whoever_goes_away_leaves_nothing_running(agent: str, engine: Vllm
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    async with pool.async_client() as trainer:
-        for _ in range(200):
-            (newest, *_) = await trainer.batches(limit=1)
-            if newest.state == "complete":
-                break
-            await asyncio.sleep(0.05)
+    newest = await newest_when_complete(pool)
     assert newest.counts[RolloutStatus.CANCELLED] == 1

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.support.newest_batch import newest_when_complete
 from tests.support.trainer_script import ADD
 from tests.support.vllm_server import VllmServer, vllm_server
 
@@ -134,12 +135,7 @@ async def test_a_client_that_gives_up_cancels_its_rollout(client: Any, engine: V
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    async with pool.async_client() as trainer:
-        for _ in range(200):
-            (newest, *_) = await trainer.batches(limit=1)
-            if newest.state == "complete":
-                break
-            await asyncio.sleep(0.05)
+    newest = await newest_when_complete(pool)
     assert newest.counts[RolloutStatus.CANCELLED] == 1
 
 

@@ -16,14 +16,12 @@ twice: its old claim, which can no longer write anything, and a new one.
 """
 
 import asyncio
-import os
-import socket
-import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rolloutpool_common.process.obituaries import new_worker_id
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
@@ -64,7 +62,7 @@ class WorkerIdentity:
     @classmethod
     def new(cls) -> "WorkerIdentity":
         """Makes the identity of a process that was given none."""
-        return cls(f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        return cls(new_worker_id())
 
 
 @dataclass(frozen=True)
