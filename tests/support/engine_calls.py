@@ -29,7 +29,7 @@ def chain_of(result: Result, calls: Sequence[NotedCall]) -> list[NotedCall] | No
     """
     (sample,) = result["samples"]
     whole = [*sample["prompt_ids"], *sample["response_ids"]]
-    versions = _versions(sample)
+    versions, logprobs = _versions(sample), sample["response_logprobs"]
     first = len(sample["prompt_ids"])
     fitting = [
         call
@@ -38,8 +38,13 @@ def chain_of(result: Result, calls: Sequence[NotedCall]) -> list[NotedCall] | No
         and call.prompt == whole[: len(call.prompt)]
         and call.ids == whole[len(call.prompt) : len(call.prompt) + len(call.ids)]
     ]
-    # Two attempts may sample the same ids; the weights may tell them apart.
-    fitting.sort(key=lambda call: call.versions != versions[len(call.prompt) - first :][: len(call.ids)])
+
+    def differs(call: NotedCall) -> tuple[bool, bool]:
+        place = slice(len(call.prompt) - first, len(call.prompt) - first + len(call.ids))
+        return call.logprobs != logprobs[place], call.versions != versions[place]
+
+    # Two attempts may sample the same ids. Log-probabilities and weights tell them apart.
+    fitting.sort(key=differs)
 
     def rest(before: NotedCall | None) -> list[NotedCall] | None:
         end = first if before is None else len(before.prompt) + len(before.ids)

@@ -110,6 +110,12 @@ def test_where_two_attempts_sampled_the_same_ids_the_weights_tell_them_apart() -
     assert chain_of(result(), [same, *CALLS]) == [ABORTED, REST, LAST]
 
 
+def test_where_two_attempts_sampled_the_same_ids_by_the_same_weights_the_log_probabilities_tell_them_apart() -> None:
+    same = replace(LAST, attempt=1, logprobs=[-7.1, -8.1])
+    assert chain_of(result(), [same, *CALLS]) == [ABORTED, REST, LAST]
+    assert fault_of(result(), [same, *CALLS]) is None
+
+
 def test_a_campaign_s_log_is_read() -> None:
     log = [{"event": "ask", "uid": "b-0"}, *({"event": "drawn", **asdict(call), "at": 1.0} for call in CALLS)]
     found = judge_engines([log], {"b-0": Manner.VLLM, "b-1": Manner.STEADY}, {"b-0": result(), "b-1": {"samples": []}})
