@@ -205,10 +205,10 @@ $(MONITORING)/.complete:
 	@touch $@
 
 dashboard: $(MONITORING)/.complete ## Write deploy/monitoring/grafana.json again
-	$(MONITORING)/venv/bin/python deploy/monitoring/dashboard.py
+	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard
 
 test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scrape a pool, and ask it every rule, alert and panel (fetched into build/monitoring)
-	$(MONITORING)/venv/bin/python deploy/monitoring/dashboard.py --check
+	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard --check
 	$(BIN)/pytest tests/acceptance/test_monitoring.py $(ARGS)
 
 generate: $(STAMP) ## Write the blocking client from the one for asyncio, and the schemas of what commands print
