@@ -1,6 +1,8 @@
 """What becomes of rollouts whose weights are too old for their batch."""
 
-from typing import Any
+import random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.support.batches import OWNER
@@ -14,7 +16,10 @@ from rolloutpool_common.process.metrics import RUNNING_LAG
 from rolloutpool_common.protocol.runs import OnStale, StaleEnd
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
-from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS
+from rolloutpool_common.tokens.entries import SampledEntry
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.versions import version_bounds
+from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS, RunGate
 
 
 class TestStaleness:
@@ -223,3 +228,29 @@ class TestStaleness:
             await inside.take(uid)
         assert lags == [0, 3]
         assert RUNNING_LAG.read() == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_of_a_ledger_step_by_step_is_what_is_read_at_once(seed: int) -> None:
+    """Through forks, which close a sample and keep its entries; and for versions that are no numbers."""
+    draw = random.Random(seed)
+    ledger = TokenLedger()
+    talk = SimpleNamespace(tokens=SimpleNamespace(ledger=ledger))
+    gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(run="r"), None, None]))
+    gate._read_ledger()
+    gate.guard(cast(Any, talk), cast(Any, None))
+    ledger.seed([1, 2, 3])
+    versions = ["9", "10", "<=11", "12", *(["step-3", None] if seed % 2 else [])]
+    for turn in range(1, 31):
+        for _ in range(draw.randint(1, 2)):
+            ledger.append_sampled([turn], [-0.5], turn=turn, policy_version=draw.choice(versions))
+        ledger.append_glue([7] * draw.randint(0, 2), turn=turn)
+        if draw.random() < 0.2:
+            ledger.accept_echo([1, 2, 100 + turn])
+        # Not after each change: several may come before the next call.
+        if draw.random() < 0.7:
+            gate._read_ledger()
+            walked = [entry.policy_version for entry in ledger.entries if isinstance(entry, SampledEntry)]
+            assert version_bounds(gate._sampled_by) == version_bounds(walked)
+            assert bool(gate._sampled_by) == bool(walked)
+            assert gate._entries_read == len(ledger.entries)

@@ -161,6 +161,9 @@ class RunGate:
         self._waits = waits
         self._talk: Conversation | None = None
         self._journal: Journal | None = None
+        self._sampled_by: set[str | None] = set()
+        """The versions in the entries of the ledger that were read."""
+        self._entries_read = 0
         self._began_at: int | None = None
         self._unreadable = False
         self._called = False
@@ -247,10 +250,17 @@ class RunGate:
         self._waits.now = before
         return facts
 
+    def _read_ledger(self) -> None:
+        """Reads what the ledger has got since the last time. It is only appended to, so the rest is known."""
+        if self._talk is None:
+            return
+        new = self._talk.tokens.ledger.entries_since(self._entries_read)
+        self._entries_read += len(new)
+        self._sampled_by.update(entry.policy_version for entry in new if isinstance(entry, SampledEntry))
+
     async def _compare(self, facts: RunFacts, end: StaleEnd, weights: str | None = None) -> None:
-        entries = () if self._talk is None else self._talk.tokens.ledger.entries
-        sampled = [entry.policy_version for entry in entries if isinstance(entry, SampledEntry)]
-        oldest, newest = version_bounds(sampled)
+        self._read_ledger()
+        oldest, newest = version_bounds(self._sampled_by)
         version = facts.version
         if facts.announced is None and newest is not None and newest < LARGEST and newest > (facts.reported or -1):
             reported = newest
@@ -258,14 +268,14 @@ class RunGate:
             version = reported
         if self._began_at is None:
             self._began_at = version
-        self._unreadable = bool(sampled) and oldest is None
+        self._unreadable = bool(self._sampled_by) and oldest is None
         self.oldest = self._began_at if oldest is None else oldest
         self._gates.note(self.run, version)
         if version is None or self.oldest is None:
             return
         self._staleness = version - self.oldest
         limit, restarts = self._claim.max_staleness, self._claim.restarts
-        engine = None if sampled else version_bounds([weights])[0]
+        engine = None if self._sampled_by else version_bounds([weights])[0]
         if limit is None or (self._staleness if engine is None else version - engine) <= limit:
             return
         if engine is not None and self._claim.on_stale is not OnStale.FINISH:
