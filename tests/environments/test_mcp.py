@@ -1,6 +1,7 @@
 """The MCP adapter on real servers of the SDK, in the version that is installed; `make test-environments` has both."""
 
 import asyncio
+import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.environments.mcp_server import make_server
+from tests.support.raw_server import answering
 
 from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
@@ -115,21 +117,64 @@ async def test_a_stateless_tool_that_says_it_is_read_only_is_called_again(url: s
         await there.close(opened.session)
 
 
-@pytest.mark.parametrize("kind", ["nothing there", "no MCP", "no such program"])
-async def test_what_is_no_server_is_a_fault(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["nothing there", "redirects", "leads inside", "hangs", "no such program"])
+async def test_what_is_no_server_is_a_fault(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutpool_worker.policy.transport.CONNECT_SECONDS", 0.5)
+
     async def page(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 302, "headers": [(b"location", b"/elsewhere")]})
+        host = b"http://169.254.169.254" if scope["path"] == "/inside" else b""
+        headers = [(b"location", host + b"/elsewhere")]
+        await send({"type": "http.response.start", "status": 307, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
     with serve_callback(page, [0]) as served:
-        servers: dict[str, dict[str, Any]] = {
-            "nothing there": {"url": "http://127.0.0.1:9/mcp"},
-            "no MCP": {"url": f"{served.url}/mcp"},
-            "no such program": {"command": ["/nonexistent"]},
-        }
-        async with environment(**servers[kind]) as there, asyncio.timeout(30):
+        async with answering(hang) as silent, asyncio.timeout(30):
+            servers: dict[str, dict[str, Any]] = {
+                "nothing there": {"url": "http://127.0.0.1:9/mcp"},
+                "redirects": {"url": f"{served.url}/mcp"},
+                "leads inside": {"url": f"{served.url}/inside"},
+                # It takes the connection, and never answers the greeting of TLS.
+                "hangs": {"url": f"https://127.0.0.1:{silent.port}/mcp"},
+                "no such program": {"command": ["/nonexistent"]},
+            }
+            async with environment(**servers[kind]) as there:
+                with pytest.raises(EnvironmentFault, match="no session"):
+                    await there.open(None, None, "b-0", 1)
+
+
+async def test_a_reply_of_20_mb_is_no_session() -> None:
+    """Version 1 of the SDK logs that a body could not be read, and waits on. There the limit of the session ends it."""
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b'"%b"' % (b"x" * 20_000_000)})
+
+    seconds, error = (30, EnvironmentFault) if hasattr(importlib.import_module("mcp"), "Client") else (3, TimeoutError)
+    with serve_callback(page, [0]) as served:
+        async with environment(url=f"{served.url}/mcp") as there:
+            with pytest.raises(error):
+                async with asyncio.timeout(seconds):
+                    await there.open(None, None, "b-0", 1)
+
+
+async def test_a_server_that_dies_and_comes_back_is_connected_to_again() -> None:
+    with serve_callback(make_server().streamable_http_app(), [0]) as served:
+        (port,) = served.ports
+    async with environment(url=f"http://127.0.0.1:{port}/mcp") as there, asyncio.timeout(60):
+        for attempt in (1, 2):
             with pytest.raises(EnvironmentFault, match="no session"):
-                await there.open(None, None, "b-0", 1)
+                await there.open(None, None, "b-0", attempt)
+            with serve_callback(make_server().streamable_http_app(), [port]):
+                opened, lost = [await there.open(None, None, f"b-{n}", attempt) for n in range(2)]
+                assert (await there.call(opened.session, "add", {"n": 1})).content == "counter 1"
+                await there.close(opened.session)
+            with pytest.raises(EnvironmentFault, match="add was not answered"):
+                await there.call(lost.session, "add", {"n": 1})
+            await there.close(lost.session)
 
 
 async def test_a_host_that_may_not_be_called_is_not_called(url: str) -> None:

@@ -57,7 +57,7 @@ def fake_mcp(monkeypatch: pytest.MonkeyPatch) -> FakeMcp:
     """A server that each connection leads to, whatever it names."""
     fake = FakeMcp()
 
-    def http(url: str, headers: dict[str, str], transport: Any, *, sessions: bool) -> Any:
+    def http(url: str, headers: dict[str, str], connections: Any, *, sessions: bool) -> Any:
         fake.told.append((url, headers, sessions))
         return fake.connect
 

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import gzip
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.support.certificates import certificate
+from tests.support.raw_server import RawServer, answering
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
@@ -21,58 +21,10 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""
 
 
-@dataclass
-class Server:
-    """What listens at an address."""
-
-    host: str
-    port: int
-    heads: list[str] = field(default_factory=list)
-    """The request heads that came."""
-
-    @property
-    def url(self) -> str:
-        """Without a path."""
-        return f"http://{self.host}:{self.port}"
-
-
-@contextlib.asynccontextmanager
-async def answering(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    host: str = HERE,
-    port: int = 0,
-    *,
-    tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[Server]:
-    """Treats its connections as it is told, and closes them."""
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await handle(reader, writer)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-    listening = await asyncio.start_server(until_closed, host, port, ssl=tls)
-    yield Server(host, listening.sockets[0].getsockname()[1])
-    listening.close()
-    # What was accepted a moment ago has no handler yet.
-    await asyncio.sleep(0.05)
-    for task in handlers:
-        task.cancel()
-    # A connection that outlives its loop is told of in whichever test comes next.
-    await asyncio.gather(*handlers)
-    await listening.wait_closed()
-
-
 @contextlib.asynccontextmanager
 async def server(
     host: str, port: int = 0, *, answer: str = "200 OK", tls: ssl.SSLContext | None = None
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[RawServer]:
     """Answers each connection once and closes it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

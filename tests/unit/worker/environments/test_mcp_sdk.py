@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import mcp_sdk
+from rolloutpool_worker.environments.connections import MOST_REPLY_BYTES, ServerConnections
 from rolloutpool_worker.environments.mcp_sdk import McpConnection, McpToolAnswer
-from rolloutpool_worker.environments.server_calls import MOST_REPLY_BYTES
 
 
 class Sdk:
@@ -172,6 +173,13 @@ class Ours(httpx.AsyncBaseTransport):
         return self.answer
 
 
+def answering(answer: httpx.Response | Exception) -> ServerConnections:
+    """Connections over which this comes."""
+    connections = ServerConnections(Targets.none())
+    connections._transport = Ours(answer)  # type: ignore[assignment]
+    return connections
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -184,7 +192,7 @@ class Ours(httpx.AsyncBaseTransport):
 async def test_redirects_and_long_replies_are_errors_in_the_words_of_the_sdks_library(
     answer: httpx.Response | Exception, error: type[Exception]
 ) -> None:
-    transport = mcp_sdk._checked_transport(httpx, Ours(answer))  # type: ignore[arg-type]
+    transport = mcp_sdk._checked_transport(httpx, answering(answer))
     async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
         with pytest.raises(error):
             await client.get("http://127.0.0.1:9/mcp")
@@ -192,7 +200,7 @@ async def test_redirects_and_long_replies_are_errors_in_the_words_of_the_sdks_li
 
 async def test_a_reply_passes_through() -> None:
     answer = httpx.Response(200, headers={"A": "b"}, stream=httpx.ByteStream(b"fine"))
-    transport = mcp_sdk._checked_transport(httpx, Ours(answer))  # type: ignore[arg-type]
+    transport = mcp_sdk._checked_transport(httpx, answering(answer))
     async with httpx.AsyncClient(transport=transport) as client:
         response = await client.post("http://127.0.0.1:9/mcp", content=b"{}")
     assert (response.text, response.headers["a"]) == ("fine", "b")

@@ -11,9 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.environments.server_calls import ServerCalls
-from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.policy.resolver import Resolver
 
 
 async def asked(answer: Callable[[int, Request], Response], times: int) -> list[tuple[dict[str, str], Any]]:
@@ -27,15 +26,15 @@ async def asked(answer: Callable[[int, Request], Response], times: int) -> list[
         got.append((dict(request.headers), orjson.loads(await request.body())))
         await answer(len(got), request)(scope, receive, send)
 
-    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
+    connections = ServerConnections(Targets.loopback())
     with serve_callback(app, [0]) as served:
-        calls = ServerCalls(transport, served.url, {"X-Key": "ключ"}, "b-0", 3)
+        calls = ServerCalls(connections, served.url, {"X-Key": "ключ"}, "b-0", 3)
         try:
             for number in range(times):
                 reply = await calls.post("path", {"n": number})
                 assert (reply.status, reply.text) == (200, "fine")
         finally:
-            await transport.aclose()
+            await connections.aclose()
     return got
 
 
@@ -85,13 +84,13 @@ async def test_what_is_no_cookie_is_ignored() -> None:
 
 
 async def test_what_is_no_utf8_or_no_json_is_read_all_the_same() -> None:
-    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
+    connections = ServerConnections(Targets.loopback())
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await Response(b"\xff{")(scope, receive, send)
 
     with serve_callback(app, [0]) as served:
-        reply = await ServerCalls(transport, served.url, {}, "b-0", 1).post("path", None)
+        reply = await ServerCalls(connections, served.url, {}, "b-0", 1).post("path", None)
     assert (reply.text, reply.document()) == ("\ufffd{", None)
-    await transport.aclose()
+    await connections.aclose()

@@ -11,9 +11,8 @@ from tests.support.waiting import until
 from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import EnvironmentFull, websocket
+from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.environments.websocket import SessionSocket
-from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.policy.resolver import Resolver
 
 RESET = {"type": "reset", "data": {}}
 GOODBYE = {"type": "close"}
@@ -23,14 +22,14 @@ GOODBYE = {"type": "close"}
 async def socket_to(server: OpenEnvStub, url: str | None = None) -> AsyncIterator[SessionSocket]:
     """A connection, which is not opened yet; none is left on the server."""
     async with server.served():
-        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
-        socket = SessionSocket(transport, url or f"{server.url}/ws", {"X-Key": "ключ"})
+        connections = ServerConnections(Targets.loopback())
+        socket = SessionSocket(connections, url or f"{server.url}/ws", {"X-Key": "ключ"})
         try:
             yield socket
             await socket.close(GOODBYE)
             await none_left(server)
         finally:
-            await transport.aclose()
+            await connections.aclose()
 
 
 async def test_pings_are_answered_while_nothing_is_asked() -> None:
@@ -68,15 +67,15 @@ async def test_a_server_that_frees_nothing_does_not_hold_up_the_close(monkeypatc
     monkeypatch.setattr("rolloutpool_worker.policy.transport.GOODBYE_SECONDS", 0.05)
     server = OpenEnvStub(manners={"reset": "hang"})
     async with server.served():
-        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5.0)
-        socket = SessionSocket(transport, f"{server.url}/ws", {})
+        connections = ServerConnections(Targets.loopback())
+        socket = SessionSocket(connections, f"{server.url}/ws", {})
         await socket.open()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await socket.ask(RESET)
         async with asyncio.timeout(2):
             await socket.close(GOODBYE)
-        await transport.aclose()
+        await connections.aclose()
 
 
 @pytest.mark.parametrize(

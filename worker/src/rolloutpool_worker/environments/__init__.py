@@ -6,7 +6,7 @@
 - `host` is what one process gives all sessions: time limits, places, the fence between attempts, and the last close.
 - `operators_file` makes environments of the operator's file.
 - `http` speaks to resources servers in the form of NeMo Gym (through `server_calls`), `mcp` to MCP servers (`mcp_sdk`),
-  `openenv` to those of OpenEnv (`websocket`).
+  `openenv` to those of OpenEnv (`websocket`). `connections` says which addresses may be called, and what bounds a call.
 - `package` has environments that are Python packages (`skyrl_gym`, `gem`), each session in a thread (`session_thread`).
 - `tool_servers` are MCP servers that rollouts of protocol v1 name, where the operator allows that.
 """

@@ -34,14 +34,11 @@ from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
+from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.environments.server_calls import ServerCalls, ServerReply
-from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.policy.resolver import Resolver
 
 __all__ = ["HttpEnvironment", "HttpServer"]
 
-READ_SECONDS = 600.0
-"""Of the transport; each call has the shorter limit of its session."""
 FULL = frozenset({429, 503})
 SAID_TO_POLICY = frozenset({400, 404, 422})
 """A FastAPI server's words for a call that it cannot take."""
@@ -102,8 +99,7 @@ class HttpEnvironment(Environment):
         self.places = server.places
         self._name = name
         self._server = server
-        self._targets = targets
-        self._transport: AiohttpTransport | None = None
+        self._connections = ServerConnections(targets)
 
     async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
         """Seeds a session on the server."""
@@ -114,7 +110,7 @@ class HttpEnvironment(Environment):
         listed = params.get("tools") if isinstance(params, dict) else None
         listed = listed if isinstance(listed, list) else []
         tools = [self._definition(tool) for tool in listed]
-        calls = ServerCalls(self._connections(), self._server.url, self._server.headers, rollout_uid, attempt)
+        calls = ServerCalls(self._connections, self._server.url, self._server.headers, rollout_uid, attempt)
         reply = await calls.post("seed_session", row)
         if reply.status in FULL:
             raise EnvironmentFull(f"environment {self._name}: the server answered {reply.status} to /seed_session")
@@ -160,14 +156,7 @@ class HttpEnvironment(Environment):
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        if self._transport is not None:
-            await self._transport.aclose()
-
-    def _connections(self) -> AiohttpTransport:
-        # At the first session, because it belongs to the event loop.
-        if self._transport is None:
-            self._transport = AiohttpTransport(Resolver(self._targets), timeout=READ_SECONDS)
-        return self._transport
+        await self._connections.aclose()
 
     def _definition(self, tool: Any) -> ToolDefinition:
         try:

@@ -1,8 +1,8 @@
 """MCP servers as environments: each rollout has a session of its own with the server.
 
 - The server is the operator's: behind a URL, or a command that is started for each session. No rollout names either.
-- Each request says for which rollout and attempt it is (`X-Rollout-Id`, `X-Rollout-Attempt`); a command is told in its
-  environment (`ROLLOUT_ID`, `ROLLOUT_ATTEMPT`). So a server can refuse an attempt that is over.
+- Each request says for which rollout and attempt it is (`connections`); a command is told in its environment
+  (`ROLLOUT_ID`, `ROLLOUT_ATTEMPT`). So a server can refuse an attempt that is over.
 - The list of tools is read once, when the session is opened, and is the same from then on. Its digest is journaled.
 - A call is made at most once. Where its answer is lost, the session has failed. Only in a `stateless` environment a
   tool whose hints say that it is read-only or idempotent is called once more, over a new connection; the others are not
@@ -24,11 +24,10 @@ from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import mcp_sdk
 from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
+from rolloutpool_worker.environments.connections import ServerConnections, attempt_headers
 from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
-from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.policy.resolver import Resolver
 
-__all__ = ["McpEnvironment", "McpServer", "make_transport"]
+__all__ = ["McpEnvironment", "McpServer"]
 
 CALL_SECONDS = 600.0
 """The SDK's own limit of a call; that of the session is shorter."""
@@ -73,7 +72,7 @@ class McpEnvironment(Environment):
     """One such server."""
 
     def __init__(
-        self, name: str, server: McpServer, targets: Targets, transport: AiohttpTransport | None = None
+        self, name: str, server: McpServer, targets: Targets, connections: ServerConnections | None = None
     ) -> None:
         """Connects to nothing yet.
 
@@ -81,7 +80,7 @@ class McpEnvironment(Environment):
             name: For messages.
             server: Where it is, and what it declares.
             targets: Hosts that may be called.
-            transport: Shared with other servers; None makes one at the first session.
+            connections: Shared with other servers; None makes its own.
 
         Raises:
             PluginBroken: The SDK is not installed.
@@ -91,8 +90,7 @@ class McpEnvironment(Environment):
         self.places = server.places
         self._name = name
         self._server = server
-        self._targets = targets
-        self._transport = transport
+        self._connections = connections or ServerConnections(targets)
 
     async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
         """Connects, and reads the list of tools."""
@@ -150,8 +148,7 @@ class McpEnvironment(Environment):
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        await self._connections.aclose()
 
     def _client(self, rollout_uid: str, attempt: int) -> Connect:
         server, sessions = self._server, self.crash is not CrashEffect.STATELESS
@@ -159,16 +156,8 @@ class McpEnvironment(Environment):
             program, *arguments = server.command
             env = {**server.env, "ROLLOUT_ID": rollout_uid, "ROLLOUT_ATTEMPT": str(attempt)}
             return mcp_sdk.stdio_client(program, arguments, env, sessions=sessions)
-        # At the first session, because it belongs to the event loop.
-        if self._transport is None:
-            self._transport = make_transport(self._targets)
-        headers = {**server.headers, "X-Rollout-Id": rollout_uid, "X-Rollout-Attempt": str(attempt)}
-        return mcp_sdk.http_client(server.url, headers, self._transport, sessions=sessions)
-
-
-def make_transport(targets: Targets) -> AiohttpTransport:
-    """Makes connections to MCP servers, which belong to the running event loop."""
-    return AiohttpTransport(Resolver(targets), timeout=CALL_SECONDS)
+        headers = attempt_headers(server.headers, rollout_uid, attempt)
+        return mcp_sdk.http_client(server.url, headers, self._connections, sessions=sessions)
 
 
 def _names(error: BaseException) -> str:

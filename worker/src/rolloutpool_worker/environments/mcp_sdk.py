@@ -1,9 +1,8 @@
 """The MCP SDK, version 1 (from 1.27) or 2, as one client: connect, list the tools, call one.
 
 What differs between the two is here and nowhere else: names of fields, how a time limit is written, and which httpx
-they speak (httpx in version 1, httpx2 in version 2). Both get our transport, so each address is checked when it is
-connected to; redirects, which the SDK would follow within a host, are refused; and no reply is longer than
-`MOST_REPLY_BYTES`.
+they speak (httpx in version 1, httpx2 in version 2). Both send over our `connections`, with their rules: the SDK would
+follow redirects within a host.
 
 A connection belongs to the task that entered it: the SDK's task group must be left where it was entered. So each one
 lives in a task of its own, which takes calls one by one (`McpConnection`).
@@ -26,9 +25,8 @@ import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.environments.server_calls import MOST_REPLY_BYTES
+from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.plugins import PluginBroken
-from rolloutpool_worker.policy import AiohttpTransport
 
 __all__ = ["McpConnection", "McpTool", "McpToolAnswer", "check_installed", "http_client", "stdio_client"]
 
@@ -36,8 +34,6 @@ T = TypeVar("T")
 
 MOST_PAGES = 100
 """Of a list of tools."""
-READ_SECONDS = 600.0
-"""For each read. Calls have the shorter limit of their session; a stream of notifications may be silent for long."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,13 @@ def check_installed() -> None:
         raise PluginBroken("MCP servers need the SDK: pip install 'mcp>=1.27,<3'")
 
 
-def http_client(url: str, headers: Mapping[str, str], transport: AiohttpTransport, *, sessions: bool) -> Connect:
+def http_client(url: str, headers: Mapping[str, str], connections: ServerConnections, *, sessions: bool) -> Connect:
     """Prepares connections to a server behind a URL (streamable HTTP).
 
     Args:
         url: Of the server's endpoint.
         headers: For each request.
-        transport: Checks where it connects to.
+        connections: Of the environment.
         sessions: Whether the server must keep a session.
     """
 
@@ -95,9 +91,10 @@ def http_client(url: str, headers: Mapping[str, str], transport: AiohttpTranspor
         # The module that this version of the SDK speaks, whichever it is.
         library = getattr(streamable, "httpx2", None) or streamable.httpx
         client = library.AsyncClient(
-            transport=_checked_transport(library, transport),
+            transport=_checked_transport(library, connections),
             headers={name: value.encode() for name, value in headers.items()},
-            timeout=library.Timeout(READ_SECONDS, connect=10.0),
+            # The connections have limits of their own.
+            timeout=None,
             follow_redirects=False,
             trust_env=False,
         )
@@ -184,20 +181,16 @@ def _tool(tool: Any) -> McpTool:
     return McpTool(ToolDefinition(function=function), repeatable=bool(safe))
 
 
-def _checked_transport(library: Any, ours: AiohttpTransport) -> Any:
-    """Makes a transport of the library's own class, which calls ours."""
+def _checked_transport(library: Any, connections: ServerConnections) -> Any:
+    """Makes a transport of the library's own class, which sends over our connections."""
 
     class Body(library.AsyncByteStream):  # type: ignore[misc]
         def __init__(self, response: httpx.Response) -> None:
             self._response = response
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
             try:
                 async for part in self._response.aiter_raw():
-                    size += len(part)
-                    if size > MOST_REPLY_BYTES:
-                        raise library.ReadError(f"the reply is larger than {MOST_REPLY_BYTES:,} bytes")
                     yield part
             except httpx.HTTPError as error:
                 raise library.ReadError(str(error)) from error
@@ -208,21 +201,14 @@ def _checked_transport(library: Any, ours: AiohttpTransport) -> Any:
     class Checked(library.AsyncBaseTransport):  # type: ignore[misc]
         async def handle_async_request(self, request: Any) -> Any:
             asked = httpx.Request(
-                request.method,
-                str(request.url),
-                headers=request.headers.raw,
-                content=await request.aread(),
-                extensions={"timeout": request.extensions.get("timeout")},
+                request.method, str(request.url), headers=request.headers.raw, content=await request.aread()
             )
             try:
-                response = await ours.handle_async_request(asked)
+                response = await connections.send(asked)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 raise library.ConnectError(str(error)) from error
             except httpx.HTTPError as error:
                 raise library.ReadError(str(error)) from error
-            if 300 <= response.status_code < 400:
-                await response.aclose()
-                raise library.ReadError(f"it answered {response.status_code}, and no redirect is followed")
             return library.Response(
                 response.status_code, headers=response.headers.raw, stream=Body(response), request=request
             )

@@ -39,18 +39,15 @@ from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
+from rolloutpool_worker.environments.connections import ServerConnections, attempt_headers
 from rolloutpool_worker.environments.server_calls import ServerCalls
 from rolloutpool_worker.environments.websocket import SessionSocket
-from rolloutpool_worker.policy import AiohttpTransport
-from rolloutpool_worker.policy.resolver import Resolver
 from rolloutpool_worker.tools import ToolFailed
 
 __all__ = ["OpenEnvEnvironment", "OpenEnvServer"]
 
 _log = logging.getLogger(__name__)
 
-READ_SECONDS = 600.0
-"""Of the transport; each call has the shorter limit of its session."""
 GOODBYE = {"type": "close"}
 NO_TOOLS = "does not support MCP"
 """In what a server answers to `tools/list` if its environment has no tools; it has no code of its own."""
@@ -112,8 +109,7 @@ class OpenEnvEnvironment(Environment):
         self.by_text = server.action_field is not None
         self._name = name
         self._server = server
-        self._targets = targets
-        self._transport: AiohttpTransport | None = None
+        self._connections = ServerConnections(targets)
 
     async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
         """Connects, resets, and finds out what the policy may do."""
@@ -122,12 +118,9 @@ class OpenEnvEnvironment(Environment):
         data = {**(task or {}), "episode_id": f"{rollout_uid}-{attempt}"}
         if seed is not None:
             data["seed"] = seed
-        # At the first session, because it belongs to the event loop.
-        if self._transport is None:
-            self._transport = AiohttpTransport(Resolver(self._targets), timeout=READ_SECONDS)
-        calls = ServerCalls(self._transport, self._server.url, self._server.headers, rollout_uid, attempt)
-        headers = {**self._server.headers, "X-Rollout-Id": rollout_uid, "X-Rollout-Attempt": str(attempt)}
-        session = _OpenEnvSession(SessionSocket(self._transport, f"{self._server.url}/ws", headers))
+        calls = ServerCalls(self._connections, self._server.url, self._server.headers, rollout_uid, attempt)
+        headers = attempt_headers(self._server.headers, rollout_uid, attempt)
+        session = _OpenEnvSession(SessionSocket(self._connections, f"{self._server.url}/ws", headers))
         try:
             await session.socket.open()
             first = await self._act(session, "reset", data)
@@ -161,8 +154,7 @@ class OpenEnvEnvironment(Environment):
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        await self._connections.aclose()
 
     async def _ask(self, session: _OpenEnvSession, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         answer = await session.socket.ask({"type": kind, "data": data})

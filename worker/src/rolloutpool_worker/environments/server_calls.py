@@ -1,8 +1,6 @@
-"""Calls to an environment's server: bounded in size, with the session's cookies, and with our error for each failure.
+"""Calls to an environment's server, with the session's cookies, and with our error for each failure.
 
-They go over the same transport as calls to trainers, so each address is checked when it is connected to, and no
-redirect is followed. Each request says for which rollout and attempt it is (`X-Rollout-Id`, `X-Rollout-Attempt`), so
-that a server can refuse an attempt that is over.
+`connections` decides what may be called, and how long a reply may be.
 """
 
 from collections.abc import Mapping
@@ -14,12 +12,15 @@ import httpx
 import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.environments.connections import (
+    RedirectRefused,
+    ReplyTooLarge,
+    ServerConnections,
+    attempt_headers,
+)
 
-__all__ = ["MOST_REPLY_BYTES", "ServerCalls", "ServerReply"]
+__all__ = ["ServerCalls", "ServerReply"]
 
-MOST_REPLY_BYTES = 8 * 2**20
-"""Of one reply. What the policy is shown of it is much less."""
 MOST_COOKIES = 50
 
 
@@ -46,25 +47,20 @@ class ServerCalls:
     """One session's calls to its server."""
 
     def __init__(
-        self, transport: AiohttpTransport, url: str, headers: Mapping[str, str], rollout_uid: str, attempt: int
+        self, connections: ServerConnections, url: str, headers: Mapping[str, str], rollout_uid: str, attempt: int
     ) -> None:
         """Calls nothing yet.
 
         Args:
-            transport: Checks where it connects to.
+            connections: Of the environment.
             url: The server's base URL.
             headers: The operator's, for each request.
             rollout_uid: The rollout.
             attempt: Of the rollout.
         """
-        self._transport = transport
+        self._connections = connections
         self._url = url.rstrip("/")
-        self._headers = {
-            **headers,
-            "Content-Type": "application/json",
-            "X-Rollout-Id": rollout_uid,
-            "X-Rollout-Attempt": str(attempt),
-        }
+        self._headers = attempt_headers({**headers, "Content-Type": "application/json"}, rollout_uid, attempt)
         self._cookies: dict[str, str] = {}
 
     async def post(self, path: str, document: Any) -> ServerReply:
@@ -98,12 +94,14 @@ class ServerCalls:
                 headers=httpx.Headers(headers, encoding="utf-8"),
                 content=content,
             )
-            async with aclosing(await self._transport.handle_async_request(request)) as response:
-                body = await _read(response, f"{method} /{path}")
+            async with aclosing(await self._connections.send(request)) as response:
+                body = b"".join([part async for part in response.aiter_bytes()])
+        except ReplyTooLarge as error:
+            raise EnvironmentFault(f"{method} /{path}: {error}", retryable=False) from error
+        except RedirectRefused as error:
+            raise EnvironmentFault(f"{method} /{path}: {error}") from error
         except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError) as error:
             raise EnvironmentFault(f"{method} /{path}: no whole answer ({type(error).__name__})") from error
-        if 300 <= response.status_code < 400:
-            raise EnvironmentFault(f"{method} /{path}: it answered {response.status_code}, and no redirect is followed")
         self._keep_cookies(response)
         return ServerReply(response.status_code, body)
 
@@ -116,14 +114,3 @@ class ServerCalls:
             self._cookies.update({name: morsel.coded_value for name, morsel in parsed.items()})
         if len(self._cookies) > MOST_COOKIES:
             raise EnvironmentFault(f"it set {len(self._cookies)} cookies, at most {MOST_COOKIES} are kept")
-
-
-async def _read(response: httpx.Response, what: str) -> bytes:
-    parts, size = [], 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        # While it is read, because a reply need not say its length, or say the truth.
-        if size > MOST_REPLY_BYTES:
-            raise EnvironmentFault(f"{what}: the reply is larger than {MOST_REPLY_BYTES:,} bytes", retryable=False)
-        parts.append(part)
-    return b"".join(parts)

@@ -19,8 +19,8 @@ from rolloutpool_common.protocol.environments import TOOL_SERVER
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import mcp_sdk
 from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
-from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer, make_transport
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.environments.connections import ServerConnections
+from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
 
 __all__ = ["ToolServers"]
 
@@ -46,7 +46,7 @@ class ToolServers(Environment):
         """
         mcp_sdk.check_installed()
         self._targets = targets
-        self._transport: AiohttpTransport | None = None
+        self._connections = ServerConnections(targets)
 
     async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
         """Opens a session with the rollout's server."""
@@ -56,9 +56,7 @@ class ToolServers(Environment):
             raise RequestFault(f"{TOOL_SERVER} must be an HTTP/HTTPS URL with a host") from None
         if verdict := self._targets.refuse_url(url):
             raise TargetRefused(f"{TOOL_SERVER}: {verdict}")
-        if self._transport is None:
-            self._transport = make_transport(self._targets)
-        server = McpEnvironment(TOOL_SERVER, McpServer(url=url), self._targets, self._transport)
+        server = McpEnvironment(TOOL_SERVER, McpServer(url=url), self._targets, self._connections)
         try:
             opened = await server.open(None, seed, rollout_uid, attempt)
         except EnvironmentFault as fault:
@@ -78,8 +76,7 @@ class ToolServers(Environment):
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        await self._connections.aclose()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

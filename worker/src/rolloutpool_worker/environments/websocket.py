@@ -21,8 +21,7 @@ import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_worker.environments.base import EnvironmentFull
-from rolloutpool_worker.environments.server_calls import MOST_REPLY_BYTES
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.policy.transport import HandshakeRefused
 
 __all__ = ["SessionSocket"]
@@ -38,15 +37,15 @@ MOST_UNREAD = 4
 class SessionSocket:
     """A connection for one session, which asks one thing at a time."""
 
-    def __init__(self, transport: AiohttpTransport, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, connections: ServerConnections, url: str, headers: Mapping[str, str]) -> None:
         """Connects to nothing yet.
 
         Args:
-            transport: Checks where it connects to.
+            connections: Of the environment.
             url: With `http://` or `https://`.
             headers: Of the handshake.
         """
-        self._transport = transport
+        self._connections = connections
         self._url = url
         self._headers = headers
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -63,7 +62,7 @@ class SessionSocket:
             TargetRefused: The host may not be called.
         """
         try:
-            socket = await self._transport.open_websocket(self._url, self._headers, most_bytes=MOST_REPLY_BYTES)
+            socket = await self._connections.open_websocket(self._url, self._headers)
         except HandshakeRefused as error:
             kind = EnvironmentFull if error.status in FULL else EnvironmentFault
             raise kind(f"no session: {error}") from error
