@@ -18,6 +18,7 @@ declare global {
   type Annotations = Whole<Schemas["RolloutAnnotations"]>;
   type Pieces = Whole<Schemas["TokenPieces"]>;
   type Result = Whole<Schemas["RolloutResult"]> & { messages: (Schemas["Message"] & { reasoning_content?: string | null })[] };
+  type Message = Result["messages"][number];
   type Sample = Whole<Schemas["Sample"]>;
   type Turn = Result["turns"][number];
   type WaitingEntry = Whole<Schemas["Waiting"]>;
@@ -77,6 +78,14 @@ declare global {
     mean: (number | null)[]; deviation: (number | null)[]; min: (number | null)[]; max: (number | null)[];
     zero_spread: string[]; sampled_tokens: (number | null)[]; values: number[][];
   }
+  interface Sought { q: string; matchCase: boolean; batch: string | undefined }
+  /** Where a text was found: in a message, or in the tokens of a sample. */
+  interface TextMatch {
+    uid: string; rollout_id: string; index: number; kind: string; before: string; found: string; after: string;
+    message: number | null; role: string | null; number: number | null; sample: number | null; place: number | null; turn: number | null;
+  }
+  /** What `/search` of `rolloutpool view FILE` answers. */
+  interface SearchPage { matches: TextMatch[]; searched: number; total: number; next_cursor: string | null; cut: number; unread: number }
   interface GridColumn { name: string; title: string; width: string; number?: boolean; show: (place: number) => ComponentChildren }
   type Keys = { [key: string]: (event: KeyboardEvent) => void };
   type Shown = VNode | string | number | boolean | null | undefined;

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 from tests.support.finished_rollouts import forked, rollout, sample
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -174,6 +175,44 @@ def test_rows_are_kept_and_results_are_not(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert kept < 300_000
     assert len(file.uids) == 5
+
+
+def test_a_line_is_read_as_far_as_somebody_names_fields(path: Path) -> None:
+    class Label(BaseModel):
+        labels: dict[str, str]
+
+    file = ResultFile(path)
+    assert [line.row["uid"] for line in file.lines(TWO)] == [f"{TWO}-0", f"{TWO}-1"]
+    assert len(file.lines()) == 6
+    assert file.lines("b3") == []
+    assert file.read(file.lines(ONE)[3], Label).labels == {"step": "3", "n": "3"}
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(ValidationError):
+        file.read(file.lines()[0], Label)
+
+
+def test_a_last_line_without_an_end_is_tried_again_only_when_the_file_has_grown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    add = ResultFile._add
+
+    def counted(file: ResultFile, text: bytes, start: int) -> bool:
+        tried.append(start)
+        return add(file, text, start)
+
+    monkeypatch.setattr(ResultFile, "_add", counted)
+    with path.open("ab") as growing:
+        growing.write(b'{"uid"')
+    file = ResultFile(path)
+    tried.clear()
+    for _ in range(3):
+        assert asked(file, "/v1/batches")["batches"]
+    assert tried == []
+    with path.open("ab") as growing:
+        growing.write(b": 7}\n")
+    assert asked(file, "/v1/batches")["batches"]
+    assert (len(tried), file.left_out) == (1, 1)
 
 
 def test_random_bytes_never_break_it(tmp_path: Path) -> None:

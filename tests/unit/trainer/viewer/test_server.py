@@ -11,7 +11,9 @@ import pytest
 from tests.support.finished_rollouts import forked
 from tests.support.stub_pool import Answer, stub_pool
 
-from rolloutpool_common.viewer.assets import POLICY, viewer_files
+from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
+from rolloutpool_trainer.errors import UnreadableResults
 from rolloutpool_trainer.viewer.pool_relay import PoolRelay
 from rolloutpool_trainer.viewer.result_file import ResultFile
 from rolloutpool_trainer.viewer.server import ViewerServer
@@ -46,7 +48,11 @@ def test_pages_and_answers_are_beside_each_other(server: ViewerServer) -> None:
     with httpx.Client(trust_env=False) as client:
         for name, (content, kind) in viewer_files().items():
             answer = client.get(f"{server.address}/{name}")
-            assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, content, kind)
+            # All that differs: the page is told that this server searches the file.
+            searches = b'<div id="viewer" data-search="file">'
+            assert answer.content.count(searches) == (name == PAGE)
+            served = answer.content.replace(searches, b'<div id="viewer">')
+            assert (answer.status_code, served, answer.headers["content-type"]) == (200, content, kind)
             assert answer.headers["content-security-policy"] == POLICY
             assert answer.headers["x-content-type-options"] == "nosniff"
         assert client.get(server.address).text.startswith("<!doctype html>")
@@ -58,8 +64,45 @@ def test_pages_and_answers_are_beside_each_other(server: ViewerServer) -> None:
         assert client.post(f"{base}v1/batches").status_code == 501
 
 
+def test_a_file_is_searched_beside_its_pages(server: ViewerServer, path: Path) -> None:
+    search = f"{server.address.removesuffix('ui')}search"
+    with httpx.Client(trust_env=False) as client:
+        with path.open("a") as file:
+            said = [Message(role="user", content="where is the Nädel?")]
+            file.write(forked(messages=said).model_copy(update={"uid": f"b{'0' * 32}-1"}).model_dump_json() + "\n")
+        answer = client.get(search, params={"q": "NÄDEL"})
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+        assert [(match["uid"], match["found"]) for match in answer.json()["matches"]] == [(f"b{'0' * 32}-1", "Nädel")]
+        assert client.get(search).status_code == 422
+        path.unlink()
+        assert "cannot read" in client.get(search, params={"q": "x"}).json()["error"]["message"]
+
+
+def test_while_a_search_runs_others_are_answered(server: ViewerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    searching, answered = threading.Event(), threading.Event()
+
+    def slow(_file: ResultFile, _line: object, _model: object) -> None:
+        searching.set()
+        assert answered.wait(20)
+        raise UnreadableResults("gone")
+
+    monkeypatch.setattr(ResultFile, "read", slow)
+    base = server.address.removesuffix("ui")
+    said: list[int] = []
+    asking = threading.Thread(
+        target=lambda: said.append(httpx.get(f"{base}search?q=x", trust_env=False, timeout=30).status_code)
+    )
+    asking.start()
+    assert searching.wait(20)
+    assert httpx.get(f"{base}v1/rollouts/{UID}", trust_env=False).status_code == 200
+    answered.set()
+    asking.join()
+    assert said == [500]
+
+
 @pytest.mark.parametrize(
-    "asked", ["/", "/ui", "/v1/batches", "/x/v1/batches", "/ui/app.js", "/..%2f", "//", f"/v1/rollouts/{UID}"]
+    "asked",
+    ["/", "/ui", "/search?q=x", "/v1/batches", "/x/v1/batches", "/ui/app.js", "/..%2f", "//", f"/v1/rollouts/{UID}"],
 )
 def test_without_the_secret_there_is_nothing(server: ViewerServer, asked: str) -> None:
     origin = server.address.rpartition("/")[0].rpartition("/")[0]
@@ -107,5 +150,8 @@ def test_in_front_of_a_pool_its_answers_are_handed_on() -> None:
                 assert client.get(f"{base}v1/tokenizers/a/pieces").json() == {"pieces": ["theirs"]}
                 assert client.get(f"{base}v1/tokenizers/b/pieces").json() == ["ours"]
                 assert client.get(f"{base}v1/workers").status_code == 404
+                # A pool's texts are searched by the page alone.
+                assert client.get(f"{base}search?q=x").status_code == 404
+                assert b"data-search" not in client.get(server.address).content
         assert pool.requests[0].path == "/v1/batches?limit=200"
         assert json.dumps(pool.requests[0].headers).count("rpk_ours") == 1

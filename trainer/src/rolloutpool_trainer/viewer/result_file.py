@@ -9,25 +9,30 @@
 """
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS, row_values
 from rolloutpool_trainer.errors import UnreadableResults
 
-__all__ = ["ResultFile"]
+__all__ = ["ResultFile", "ResultLine"]
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class _Line:
+class ResultLine:
+    """A result in the file: its row, and where the rest of it is."""
+
     start: int
     """Offset of its first byte in the file; -1 for a document that is kept in memory."""
     size: int
@@ -36,7 +41,7 @@ class _Line:
 
 
 _OF_A_VIEW = ("uid", "rollout_id", "index", "group", "status", "attempt", "worker", "turns")
-_Batch = Mapping[str, _Line]
+_Batch = Mapping[str, ResultLine]
 """Lines by uid."""
 
 
@@ -51,9 +56,11 @@ class ResultFile:
         """
         self._path = path
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}
-        self._batches: dict[str, dict[str, _Line]] = {}
+        self._lines: dict[str, ResultLine] = {}
+        self._batches: dict[str, dict[str, ResultLine]] = {}
         self._reached = 0
+        self._size = -1
+        """Of the file, when it was read last."""
         self._whole: dict[str, dict[str, Any]] = {}
         """Results of a file that is one document."""
         self.left_out = 0
@@ -96,7 +103,35 @@ class ResultFile:
                     return 200, self._view(line)
         return 404, _error("this file does not hold it")
 
-    def _find(self, name: str) -> _Line | None:
+    def lines(self, batch: str | None = None) -> list[ResultLine]:
+        """Lists the results that the file has by now, in its order; of one batch, if one is named."""
+        with self._lock:
+            self._read_on()
+            return list((self._lines if batch is None else self._batches.get(batch, {})).values())
+
+    def read(self, line: ResultLine, model: type[ModelT]) -> ModelT:
+        """Reads a result, or the fields of it that a model names.
+
+        Raises:
+            UnreadableResults: The file cannot be read any more.
+            ValidationError: The file was written anew, and holds something else there.
+        """
+        if line.start < 0:
+            return model.model_validate(self._whole[line.row["uid"]])
+        return model.model_validate_json(self._bytes(line))
+
+    def _bytes(self, line: ResultLine) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(line.start)
+                return file.read(line.size)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> UnreadableResults:
+        return UnreadableResults(f"cannot read {self._path}: {error.strerror}")
+
+    def _find(self, name: str) -> ResultLine | None:
         if name in self._lines:
             return self._lines[name]
         return next((line for line in self._lines.values() if line.row["rollout_id"] == name), None)
@@ -107,6 +142,10 @@ class ResultFile:
             return
         try:
             with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == self._size:
+                    return
+                self._size = size
                 file.seek(self._reached)
                 while text := file.readline():
                     added = self._add(text, self._reached)
@@ -115,7 +154,7 @@ class ResultFile:
                     self.left_out += not added and bool(text.strip())
                     self._reached += len(text)
         except OSError as error:
-            raise UnreadableResults(f"cannot read {self._path}: {error.strerror}") from error
+            raise self._unreadable(error) from error
 
     def _add(self, text: bytes, start: int) -> bool:
         try:
@@ -131,7 +170,7 @@ class ResultFile:
         # Results have no clock of their own: their times run from the acceptance of the batch.
         times = {"ended_ms": spans.queued_ms + spans.total_ms, "claimed_ms": spans.queued_ms}
         row = {"index": result.index, "uid": result.uid, "group": result.group, **times, **values}
-        self._lines[result.uid] = _Line(start, size, row, result.labels)
+        self._lines[result.uid] = ResultLine(start, size, row, result.labels)
         self._batches.setdefault(result.batch_id, {})[result.uid] = self._lines[result.uid]
 
     def _read_document(self) -> None:
@@ -150,13 +189,8 @@ class ResultFile:
             raise UnreadableResults(f"{self._path} holds no results")
         self.left_out = 0
 
-    def _view(self, line: _Line) -> dict[str, Any]:
-        if line.start < 0:
-            result = self._whole[line.row["uid"]]
-        else:
-            with self._path.open("rb") as file:
-                file.seek(line.start)
-                result = json.loads(file.read(line.size))
+    def _view(self, line: ResultLine) -> dict[str, Any]:
+        result = self._whole[line.row["uid"]] if line.start < 0 else json.loads(self._bytes(line))
         row = line.row
         view = {name: row[name] for name in _OF_A_VIEW}
         return {**view, "batch_id": result["batch_id"], "waiting": None, "result": result}

@@ -17,7 +17,18 @@ from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, TurnSummary
 from rolloutpool_trainer.errors import SamplesBroken
 
-__all__ = ["PROMPT", "SAMPLED", "SHARED", "UNKNOWN", "Decode", "Piece", "Run", "SampleView", "view_samples"]
+__all__ = [
+    "PROMPT",
+    "SAMPLED",
+    "SHARED",
+    "UNKNOWN",
+    "Decode",
+    "Piece",
+    "Run",
+    "SampleView",
+    "common_ids",
+    "view_samples",
+]
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -107,11 +118,17 @@ def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleVie
     before: list[int] = []
     records = {record.turn: record for record in result.turns}
     for number, sample in enumerate(result.samples, 1):
-        shared = min(_common(before, sample.prompt_ids), len(sample.prompt_ids))
+        shared = min(common_ids(before, sample.prompt_ids), len(sample.prompt_ids))
         views.append(_view(number, sample, shared, records, decode))
         # With the response, because a fork's prompt contains the turns that came before it.
         before = [*sample.prompt_ids, *sample.response_ids]
     return views
+
+
+def common_ids(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """Counts the first ids that two contexts have in common."""
+    shorter = min(len(ours), len(theirs))
+    return next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
 
 
 def _view(
@@ -167,12 +184,6 @@ def _owners(segments: Sequence[SampleSegment], n: int) -> list[int | None]:
         for place in range(max(segment.start, 0), min(segment.start + segment.n, n)):
             owners[place] = index
     return owners
-
-
-def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """Counts the first ids that two contexts have in common."""
-    shorter = min(len(ours), len(theirs))
-    return next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
 
 
 def _pieces(

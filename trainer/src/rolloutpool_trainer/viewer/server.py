@@ -3,6 +3,9 @@
 The address has a secret part, made anew at each start, because other users of a machine can connect to its ports too:
 `http://127.0.0.1:PORT/SECRET/ui`. The pages ask beside themselves, so what they ask has it as well; without it every
 answer is 404. The pages run under the policy that the API serves them with.
+
+In front of a file the page is told, by an attribute, that its texts can be searched here, at `/search`. A pool's texts
+are searched in the browser, as far as it has loaded them.
 """
 
 import json
@@ -13,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
 from rolloutpool_trainer.errors import TrainerError
+from rolloutpool_trainer.viewer.file_search import FileSearch
 from rolloutpool_trainer.viewer.pool_relay import PoolRelay
 from rolloutpool_trainer.viewer.result_file import ResultFile
 
@@ -22,6 +26,7 @@ Pieces = Callable[[str], bytes | None]
 """Gives the answer of `GET /v1/tokenizers/{sha}/pieces`; None where it is not known here."""
 
 _PIECES = ("v1", "tokenizers")
+_ROOT, _SEARCHED_ROOT = b'<div id="viewer">', b'<div id="viewer" data-search="file">'
 _NOTHING = b'{"error": {"message": "there is nothing"}}'
 _PAGE_HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
 _ANSWER_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
@@ -65,6 +70,10 @@ class ViewerServer:
 
 def _handler(source: ResultFile | PoolRelay, prefix: str, pieces: Pieces | None) -> type[BaseHTTPRequestHandler]:
     pages = viewer_files()
+    search = FileSearch(source, pieces) if isinstance(source, ResultFile) else None
+    if search is not None:
+        content, kind = pages[PAGE]
+        pages[PAGE] = (content.replace(_ROOT, _SEARCHED_ROOT), kind)
 
     class ViewerRequest(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -96,7 +105,10 @@ def _handler(source: ResultFile | PoolRelay, prefix: str, pieces: Pieces | None)
             if isinstance(source, PoolRelay):
                 return source.answer(path, query, self.headers.get("Authorization"))
             try:
-                status, document = source.answer(unquote(path), query)
+                if search is not None and path == "/search":
+                    status, document = search.answer(query)
+                else:
+                    status, document = source.answer(unquote(path), query)
             except TrainerError as error:
                 status, document = 500, {"error": {"message": str(error)}}
             return status, json.dumps(document).encode()

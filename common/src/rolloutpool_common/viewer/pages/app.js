@@ -11,6 +11,7 @@ import { Lanes } from "./lanes.js";
 import { useKeys } from "./parts.js";
 import { Proof } from "./proof.js";
 import { Rollout } from "./rollout.js";
+import { Search } from "./search.js";
 import { visible } from "./text.js";
 
 const HELP = [
@@ -18,6 +19,7 @@ const HELP = [
   ["h l", "previous and next token; in a group: rollout"],
   ["Enter", "open the row"],
   ["/", "filter"],
+  ["f", "search in the texts of the batch; in the list of batches: of all"],
   ["1 2 3 4 5 0", "in a rollout: colour by mask, origin, probability, policy version, annotation, nothing"],
   ["t T", "first trained run, next trained run"],
   ["b y", "borders of tokens, copy the ids of the run"],
@@ -26,7 +28,7 @@ const HELP = [
   ["u", "up: from a rollout to its group or batch, from a batch to the list"],
   ["?", "this list"],
 ];
-const OF_BATCH = new Set(["batch", "groups", "group", "lanes"]);
+const OF_BATCH = new Set(["batch", "groups", "group", "lanes", "search"]);
 
 /** @param {Place} where */
 const View = ({ parts: [kind, id, second], params }) => {
@@ -35,6 +37,7 @@ const View = ({ parts: [kind, id, second], params }) => {
   if (kind === "groups" && id) return html`<${Groups} key=${id} id=${id} params=${params} />`;
   if (kind === "group" && id && second) return html`<${Group} key=${`${id}/${second}`} id=${id} name=${second} params=${params} />`;
   if (kind === "lanes" && id) return html`<${Lanes} key=${id} id=${id} params=${params} />`;
+  if (kind === "search") return html`<${Search} key=${id} id=${id} params=${params} />`;
   if (kind === "rollout" && id) return html`<${Rollout} key=${id} uid=${id} params=${params} />`;
   if (kind === "proof" && id) return html`<${Proof} key=${id} uid=${id} params=${params} />`;
   if (kind === "compare" && id) return html`<${Compare} key=${`${id}/${second}`} uids=${[id, second]} params=${params} />`;
@@ -49,11 +52,12 @@ const View = ({ parts: [kind, id, second], params }) => {
 const path = ({ parts: [kind, id, second], params }) => {
   /** @type {[string, string][]} */
   const way = CARRIED ? [] : [["batches", "#/"]];
+  if (kind === "search" && !id) way.push(["search", address(["search"])]);
   if (!id) return way;
   const batch = OF_BATCH.has(kind) ? id : batchOf(id);
   if (!CARRIED) way.push([batch, address(["batch", batch])]);
   if (kind === "groups" || kind === "group") way.push(["groups", address(["groups", batch])]);
-  if (kind === "lanes") way.push(["lanes", address(["lanes", batch])]);
+  if (kind === "lanes" || kind === "search") way.push([kind, address([kind, batch])]);
   if (kind === "group" && second) way.push([`group ${second}`, address(["group", batch, second])]);
   if (OF_BATCH.has(kind)) return way;
   if (params.group) way.push([`group ${params.group}`, address(["group", batch, params.group])]);
@@ -78,6 +82,8 @@ const App = () => {
     };
   }, []);
   const way = path(where);
+  const [kind, id] = where.parts;
+  const search = address(id ? ["search", OF_BATCH.has(kind) ? id : batchOf(id)] : ["search"]);
   const title = way.length > 1 ? `${visible(way.at(-1)?.[0])} · rolloutpool` : "rolloutpool";
   useEffect(() => {
     // A file that carries its answers has a title of its own.
@@ -90,6 +96,7 @@ const App = () => {
       const above = way.at(-2);
       if (above) location.hash = above[1];
     },
+    ...(CARRIED || kind === "search" ? {} : { f: () => { location.hash = search; } }),
   });
   const forget = () => {
     storeKey("");

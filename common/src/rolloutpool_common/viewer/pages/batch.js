@@ -51,7 +51,7 @@ export const chosen = (columns, where, sort) => {
  */
 export const BatchHead = ({ id, batch, error, current }) => {
   /** @type {[string, string][]} */
-  const tabs = [["rollouts", address(["batch", id])], ["groups", address(["groups", id])], ["lanes", address(["lanes", id])]];
+  const tabs = [["rollouts", address(["batch", id])], ["groups", address(["groups", id])], ["lanes", address(["lanes", id])], ["search", address(["search", id])]];
   const counts = Object.entries(batch?.counts ?? {}).filter(([, count]) => count);
   return html`<div><h1>Batch <code>${visible(id)}</code></h1>
     <${Failure} error=${error} />

@@ -41,6 +41,7 @@ export const Batches = ({ params }) => {
         <option value="">all</option><option value="running">running</option><option value="complete">complete</option></select></label>
       <label>run <input value=${params.run ?? ""} onChange=${choice("run")} /></label>
       <label>label <input placeholder="name=value" value=${params.label ?? ""} onChange=${choice("label")} /></label>
+      <a href=${address(["search"])}>search in texts <kbd>f</kbd></a>
     </div>
     <${Failure} error=${first.error ?? mine.error} />
     ${first.data && !shown.size && html`<p>There are none${query.size > 1 ? " that pass this filter" : " yet"}.</p>`}

@@ -6,10 +6,11 @@ import { ask } from "./api.js";
 const asked = new Map(); // By fingerprint; a tokenizer's pieces never change.
 
 /**
+ * The reader of a tokenizer's tokens.
  * @param {string} sha
  * @returns {Promise<Reader>}
  */
-const fetched = (sha) => {
+export const fetched = (sha) => {
   const known = asked.get(sha);
   if (known) return known;
   const reader = ask(`/v1/tokenizers/${encodeURIComponent(sha)}/pieces`).then(readerOf, (error) => {

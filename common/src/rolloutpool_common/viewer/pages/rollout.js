@@ -6,6 +6,8 @@ import { Waiting } from "./batch.js";
 import { save } from "./export.js";
 import { Lane, LaneLegend } from "./lane.js";
 import { turnParts } from "./lane_figures.js";
+import { remember } from "./loaded.js";
+import { Messages } from "./messages.js";
 import { Failure, Tabs, useKeys } from "./parts.js";
 import { useReader } from "./pieces.js";
 import { Samples } from "./samples.js";
@@ -22,7 +24,11 @@ const NO_DRIFT = ["none", "unverified", "edited"];
 export const useRollout = (uid) => {
   /** @type {Asked<RolloutView>} */
   const answer = useAnswer(uid !== null && `/v1/rollouts/${encodeURIComponent(uid)}`, (data) => (data?.result ? 0 : EVERY));
-  return { view: answer.data, result: answer.data?.result ?? null, error: answer.error };
+  const result = answer.data?.result ?? null;
+  useEffect(() => {
+    if (result) remember(result);
+  }, [result]);
+  return { view: answer.data, result, error: answer.error };
 };
 
 /**
@@ -95,7 +101,7 @@ export const Rollout = ({ uid, params }) => {
     ${note && html`<p class="soft">${note}</p>`}
     ${result && html`<div class="columns">${known && reader !== undefined
       ? html`<${Samples} key=${result.uid} result=${result} streams=${streams} reader=${reader} params=${params} />`
-      : html`<p>…</p>`}<${Messages} messages=${result.messages} failure=${result.failure} /></div>`}</div>`;
+      : html`<p>…</p>`}<${Messages} uid=${result.uid} messages=${result.messages} failure=${result.failure} params=${params} settled=${known && reader !== undefined} /></div>`}</div>`;
 };
 
 /**
@@ -159,21 +165,3 @@ const Turns = ({ result }) => {
       <td>${visible(turn.finish_reason ?? "none")}</td><td>${visible(turn.stop)}</td><td>${visible(turn.policy_version ?? "none")}</td>
       <td class=${NO_DRIFT.includes(turn.drift) ? "" : "drift"}>${NO_DRIFT.includes(turn.drift) ? visible(turn.drift) : html`<a class="drift" href=${address(["proof", uid])}>≠ ${visible(turn.drift)}</a>`}</td></tr>`)}</tbody></table></div></details>`;
 };
-
-/** @param {Result["messages"][number]["content"]} content */
-const said = (content) => (typeof content === "string" ? content : JSON.stringify(content, null, 1));
-
-/**
- * Whether a message is a tool's that says what went wrong; the policy read it so.
- * @param {Result["messages"][number]} message
- */
-const isError = ({ role, content }) => role === "tool" && typeof content === "string" && content.startsWith("Error:");
-
-/** @param {{ messages: Result["messages"], failure: Result["failure"] }} props */
-const Messages = ({ messages, failure }) =>
-  html`<aside aria-label="messages"><h2>${counted(messages.length, "message")}</h2>${messages.map((message, at) => html`<details key=${at} class="message" open=${at > messages.length - 6}>
-    <summary><b>${visible(message.role)}</b> <span class="soft">${message.tool_call_id ? `answers ${visible(message.tool_call_id)}` : ""}</span>${isError(message) && html` <span class="bad">✕ error</span>`}</summary>
-    ${message.reasoning_content && html`<pre class="thinking" tabindex="0">${visible(message.reasoning_content)}</pre>`}
-    ${message.content && html`<pre tabindex="0">${visible(said(message.content))}</pre>`}
-    ${(message.tool_calls ?? []).map((call, n) => html`<pre key=${n} class="call" tabindex="0">calls ${visible(call.function?.name)} ${visible(call.function?.arguments)}</pre>`)}</details>`)}
-    ${failure && html`<p class="bad">✕ ${visible(failure.category)}${failure.turn == null ? "" : ` in turn ${figure(failure.turn)}`}</p>`}</aside>`;

@@ -1,0 +1,121 @@
+"""A text is found as it is written, in any case of its letters; what is found says where it is."""
+
+import re
+
+import pytest
+from tests.support.finished_rollouts import BYTES, forked, sample
+
+from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
+from rolloutpool_trainer.viewer.text_matches import (
+    TextFinder,
+    TextMatch,
+    matches_in_messages,
+    matches_in_tokens,
+    texts_of_message,
+)
+
+
+def found(sought: str, text: str, *, match_case: bool = False) -> list[str]:
+    return [text[start:end] for start, end in TextFinder(sought, match_case=match_case).spans(text)]
+
+
+@pytest.mark.parametrize(
+    ("sought", "text", "expected"),
+    [
+        ("needle", "a Needle, NEEDLE and needles", ["Needle", "NEEDLE", "needle"]),
+        ("über", "ÜBER Über", ["ÜBER", "Über"]),
+        ("ΟΔΟΣ", "οδος οδοσ ΟΔΟΣΙ", ["οδος", "οδοσ", "ΟΔΟΣ"]),
+        ("straße", "STRAẞE, STRASSE", ["STRAẞE"]),
+        ("日本", "in 日本🙂 日本", ["日本", "日本"]),
+        ("🙂", "a 🙂🙂", ["🙂", "🙂"]),
+        # Two letters that look alike to people and differ in case alone: the sign of Kelvin is a K.
+        ("k", "\u212a K", ["\u212a", "K"]),
+        ("aa", "aaaaa", ["aa", "aa"]),
+        ("a\nb", "A\nB", ["A\nB"]),
+        ("absent", "present", []),
+        ("long", "", []),
+        # An accent of its own is not looked through.
+        ("é", "e\u0301", []),
+    ],
+)
+def test_letters_of_both_cases_are_the_same(sought: str, text: str, expected: list[str]) -> None:
+    assert found(sought, text) == expected
+
+
+@pytest.mark.parametrize(
+    "literal", [".*", "a|b", "(", "[a-z]+", "\\d", "^", "$", "\\", "a{2}", "?", "<script>", '"', "%s"]
+)
+def test_nothing_is_a_pattern(literal: str) -> None:
+    assert found(literal, f"aab{literal}ü7") == [literal]
+    assert found(literal, "zz xyz") == []
+
+
+def test_the_same_case_if_it_is_asked_for() -> None:
+    assert found("Needle", "needle Needle", match_case=True) == ["Needle"]
+    assert found("Über", "über Über", match_case=True) == ["Über"]
+
+
+@pytest.mark.parametrize("text", ["plain needle NEEDLE", "ünicode needle NEEDLE"])
+def test_both_ways_of_searching_say_the_same(text: str) -> None:
+    # ASCII texts are searched by another way, which is faster.
+    expected = [one.span() for one in re.finditer("needle", text, re.IGNORECASE)]
+    assert list(TextFinder("nEEdle").spans(text)) == expected
+
+
+def test_each_text_of_a_message_is_searched_in_the_order_in_which_it_is_drawn() -> None:
+    call = ToolCall(id="c", function=FunctionCall(name="search", arguments='{"q": "needle"}'))
+    typed = ToolCall(id="d", function=FunctionCall(name="add", arguments={"needle": [1, "ü"]}))
+    parts = [{"type": "image_url", "image_url": {"url": "needle"}}, {"type": "text", "text": "a needle"}, {"text": 7}]
+    messages = [
+        Message(role="user", content=parts),
+        Message(role="assistant", content="needle", reasoning_content="Needle?", tool_calls=[call, typed]),
+        Message(role="tool", content=None, tool_call_id="c"),
+    ]
+    assert list(texts_of_message(messages[1])) == [
+        ("thinking", "Needle?"),
+        ("content", "needle"),
+        ("call", 'search {"q": "needle"}'),
+        ("call", 'add {"needle":[1,"ü"]}'),
+    ]
+    matches = list(matches_in_messages(TextFinder("needle"), messages))
+    assert [(match.message, match.number, match.role, match.kind) for match in matches] == [
+        (0, 0, "user", "content"),
+        (1, 0, "assistant", "thinking"),
+        (1, 1, "assistant", "content"),
+        (1, 2, "assistant", "call"),
+        (1, 3, "assistant", "call"),
+    ]
+    assert matches[1] == TextMatch("thinking", "", "Needle", "?", message=1, role="assistant", number=0)
+
+
+def test_what_stands_around_a_match_is_cut() -> None:
+    (match,) = matches_in_messages(TextFinder("X"), [Message(role="user", content="a" * 500 + "x" + "b" * 500)])
+    assert (match.before, match.found, match.after) == ("a" * 40, "x", "b" * 120)
+
+
+def test_a_match_in_tokens_says_which_sample_token_and_turn() -> None:
+    result = forked()
+    (match,) = matches_in_tokens(TextFinder("42\n"), result.samples, BYTES.bytes_of)
+    prompt = bytes(result.samples[1].prompt_ids)
+    assert (match.kind, match.sample, match.place, match.turn) == ("tokens", 1, prompt.index(b"42"), None)
+    (match,) = matches_in_tokens(TextFinder("SURE"), result.samples, BYTES.bytes_of)
+    everything = prompt + bytes(result.samples[1].response_ids)
+    assert (match.sample, match.place, match.turn) == (1, everything.index(b"sure"), 2)
+    # What both samples begin with is found once.
+    assert [one.sample for one in matches_in_tokens(TextFinder("<user>ask"), result.samples, BYTES.bytes_of)] == [0]
+
+
+def test_a_character_of_several_tokens_is_at_the_first_of_them() -> None:
+    text = "aü日🙂b"
+    (one,) = [sample("p", ("sampled", text, 1))]
+    for sought in text:
+        (match,) = matches_in_tokens(TextFinder(sought), [one], BYTES.bytes_of)
+        assert match.place == 1 + len(text[: text.index(sought)].encode())
+        assert (match.found, match.turn) == (sought, 1)
+
+
+def test_bytes_that_are_no_text_are_passed_over() -> None:
+    (one,) = [sample("p", ("sampled", "ab", 1))]
+    broken = one.model_copy(update={"response_ids": [0xE6, 0x97, *b"needle", 0xF0, 10**9, -5]})
+    (match,) = matches_in_tokens(TextFinder("needle"), [broken], BYTES.bytes_of)
+    assert match.place == 3
