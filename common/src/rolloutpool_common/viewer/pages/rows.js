@@ -89,6 +89,31 @@ const parseWord = (word, columns) => {
   return (place) => values.has(asText(column[place])) === (operator === "=");
 };
 
+/** @type {WeakMap<Cell[], { up?: number[], down?: number[] }>} */
+const orders = new WeakMap(); // By column. Columns never change, so each is put in order once, and then only filtered.
+
+/**
+ * The places of a column in the order of its values; places without a value come last.
+ * @param {Cell[]} column
+ * @param {"up" | "down"} direction
+ */
+const orderOf = (column, direction) => {
+  const known = orders.get(column) ?? {};
+  const found = known[direction];
+  if (found) return found;
+  const keys = column.map((value) => (Array.isArray(value) ? value.length : (value ?? "")));
+  /** @type {number[]} */
+  const withValue = [];
+  /** @type {number[]} */
+  const without = [];
+  column.forEach((value, place) => (value == null ? without : withValue).push(place));
+  const down = direction === "down" ? -1 : 1;
+  withValue.sort((a, b) => (keys[a] < keys[b] ? -down : keys[a] > keys[b] ? down : a - b));
+  const order = withValue.concat(without);
+  orders.set(column, { ...known, [direction]: order });
+  return order;
+};
+
 /**
  * Puts the places that pass in order: `-` in front of the field is the largest first; null comes last.
  * @param {object} columns
@@ -96,19 +121,6 @@ const parseWord = (word, columns) => {
  * @param {string} sort
  */
 export const choose = (columns, filter, sort) => {
-  const index = columnOf(columns, "index") ?? [];
-  const passes = parseFilter(filter, columns);
-  const name = sort.replace(/^-/, "");
-  const column = columnOf(columns, name) ?? index;
-  /** @param {Cell} value */
-  const key = (value) => (Array.isArray(value) ? value.length : (value ?? ""));
-  /** @type {number[]} */
-  const withValue = [];
-  /** @type {number[]} */
-  const without = [];
-  for (let place = 0; place < index.length; place++) if (passes(place)) (column[place] == null ? without : withValue).push(place);
-  const keys = column.map(key);
-  const down = sort.startsWith("-") ? -1 : 1;
-  withValue.sort((a, b) => (keys[a] < keys[b] ? -down : keys[a] > keys[b] ? down : a - b));
-  return withValue.concat(without);
+  const column = columnOf(columns, sort.replace(/^-/, "")) ?? columnOf(columns, "index") ?? [];
+  return orderOf(column, sort.startsWith("-") ? "down" : "up").filter(parseFilter(filter, columns));
 };

@@ -18,11 +18,14 @@ export const visible = (value) => {
     .replace(HIDDEN, (c) => `\u27e8U+${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 };
 
+// One for all figures: `toLocaleString` would make one for each, which took a quarter of the time of a sorted table.
+const FIGURES = new Intl.NumberFormat("en", { maximumFractionDigits: 4 });
+
 /**
  * A number with thin groups; empty for null.
  * @param {unknown} value
  */
-export const figure = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : "");
+export const figure = (value) => (typeof value === "number" ? FIGURES.format(value) : "");
 
 /**
  * Milliseconds as a person says them.
