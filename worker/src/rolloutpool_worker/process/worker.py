@@ -223,8 +223,9 @@ class WorkerProcess:
                 _log.info("worker %s: its lifeline is seen again", self.worker_id)
             elif not seen:
                 _log.warning(
-                    "worker %s: its lifeline is not seen, so its death would be noticed by missing beats, after 30 s; "
-                    "allow its account our channels (ACL in docs/deployment.md), or look for a proxy in between",
+                    "worker %s: its lifeline is not seen. A death that its parent cannot report is then noticed by "
+                    "missing beats, after 30 s. Allow its account our channels (ACL in docs/deployment.md), or look "
+                    "for a proxy in between",
                     self.worker_id,
                 )
             self._seen = seen
