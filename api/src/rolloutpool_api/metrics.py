@@ -64,6 +64,7 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         ("reason",),
         [
             "crashes",
+            "deaths",
             "drains",
             "losses",
             "deferrals",

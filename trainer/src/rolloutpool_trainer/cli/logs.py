@@ -29,7 +29,7 @@ _SHOWN_FIRST = ("timestamp", "level", "event")
 def logs(
     processes: Annotated[
         list[str] | None,
-        typer.Argument(help="Names such as api or worker-0; none: all.", autocompletion=completion.worker_logs),
+        typer.Argument(help="Names such as api or worker-1; none: all.", autocompletion=completion.worker_logs),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many lines of all of them.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
