@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings
 
 from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
+from rolloutpool_common import errors
 from rolloutpool_common.outcomes import Category, FinishReason
 from rolloutpool_common.process.settings import OLD_NAMES
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts
@@ -188,6 +189,19 @@ def test_every_route_of_the_api_is_described() -> None:
 def test_every_end_of_a_rollout_is_described() -> None:
     text = section(PROTOCOL, "### When a rollout ends")
     assert [name for name in (*FinishReason, *Category) if f"`{name}`" not in text] == []
+
+
+def test_each_failure_is_described_with_its_boundary() -> None:
+    # The table of finish reasons has two columns, that of categories three.
+    table = [row for row in rows(section(PROTOCOL, "### When a rollout ends")) if len(row) == 3]
+    described = {name: row[1] for row in table for name in re.findall(r"`(\w+)`", row[0])}
+    decided = {
+        str(error.category): str(error.boundary)
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.RolloutError) and "category" in vars(error)
+    }
+    assert len(decided) > 20
+    assert {name: described.get(name) for name in decided} == decided
 
 
 def test_every_make_target_that_is_named_exists() -> None:
