@@ -190,7 +190,7 @@ class IdCheck(Check):
 
 
 class GroupCheck(Check):
-    """Every group can have what the group policy asks of it."""
+    """Every group has as many rollouts as the group policy demands."""
 
     def __init__(self, policy: GroupPolicy) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class GroupCheck(Check):
 
 
 class StalenessCheck(Check):
-    """The versions that `max_staleness` is measured by can be known, and what is stale can be restarted if it shall."""
+    """`max_staleness` has a run, whose versions it is measured by; and what is to be restarted can be restarted."""
 
     def __init__(self, batch: BatchRequest) -> None:
         super().__init__()
@@ -229,12 +229,12 @@ class StalenessCheck(Check):
         self._endpoints = _EndpointFields(batch)
 
     def see_document(self, document: dict[str, Any]) -> None:
-        """Looks for the run."""
+        """Demands a run."""
         if self._batch.run is None:
             self.faults.add("max_staleness", "needs `run`: versions are announced for a run")
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """A callback would answer a restarted rollout with the turns that it has kept of it."""
+        """Refuses to restart rollouts at a callback, which would answer with the turns that it has kept."""
         if self._batch.on_stale is not OnStale.RESTART or item is None:
             return
         if self._endpoints.of(item, "protocol") is EndpointProtocol.CALLBACK:
@@ -260,7 +260,7 @@ class AttachmentCheck(Check):
 
 
 class _EndpointFields:
-    """What holds at a rollout's endpoint, as `submission` decides it: what `trainer` says holds there alone."""
+    """The options of a rollout's endpoint, as `submission` decides them: those of `trainer` hold at its own only."""
 
     def __init__(self, batch: BatchRequest) -> None:
         self._trainer = batch.trainer

@@ -175,8 +175,7 @@ def choose(
     if sort != "index":
         with_value = [place for place in order if column[place] is not None]
         without = [place for place in order if column[place] is None]
-        # Stable, so equal values stay in order of index.
-        # Equal values stay in order of index, also with `reverse`.
+        # `sorted` is stable, with `reverse` too, so equal values stay in order of index.
         order = sorted(with_value, key=lambda place: _key(column[place]), reverse=down) + without
     if cursor is not None:
         value, last = _read_cursor(cursor, sort)

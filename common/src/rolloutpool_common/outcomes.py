@@ -28,7 +28,7 @@ class RolloutStatus(StrEnum):
     FAILED = "failed"
     """Ended by a failure, see `Failure`."""
     CANCELLED = "cancelled"
-    """Ended by the trainer."""
+    """Ended by its caller, with its batch, or because its weights were too old (`FinishReason.STALE`)."""
     EXPIRED = "expired"
     """Ended by its deadline."""
 
@@ -62,7 +62,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
     """It failed; see `Failure`."""
     CANCELLED = "cancelled"
-    """The trainer cancelled it."""
+    """Its caller cancelled it, or its batch was cancelled (`CancelCause`)."""
     DEADLINE = "deadline"
     """Its deadline passed."""
     STALE = "stale"

@@ -1,11 +1,11 @@
 """What a trainer imports: clients of the pool, a local pool, and the endpoint that the pool calls for each turn.
 
-The rooms:
+The packages:
 
 - `client` has the two clients of the pool's API, and checks pushed results.
 - `endpoint` answers the pool's calls: it samples, and keeps each conversation's token ids.
 - `local` runs a whole pool on this machine.
-- `adapters` drives a pool from inside other trainers: TRL, verl, slime, SkyRL, AReaL, OpenRLHF.
+- `adapters` drives a pool from inside other trainers: TRL, verl, slime, SkyRL, AReaL, OpenRLHF, verifiers, NeMo Gym.
 - `viewer` shows where each token of a result came from.
 - `cli` is the `rolloutpool` command.
 - `testing` has a scripted policy; `errors` lists what can go wrong.

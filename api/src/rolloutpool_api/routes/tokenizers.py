@@ -1,7 +1,7 @@
 """The vocabularies of tokenizers, for the browser, which has no tokenizer.
 
-Whose rollouts a tokenizer made is noted when they end (`store/pieces.py`). To everybody else it does not exist: not
-even that the pool uses it can be learned here.
+When a rollout ends, the store notes for its owner which tokenizer made it (`store/pieces.py`). Other callers get the
+same 404 as for a tokenizer that nobody uses, so they can't even learn that the pool uses it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def token_pieces(
     accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
     if_none_match: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Only of tokenizers that made rollouts of yours which the pool still keeps; `admin` reads all.
+    """You may read it if the tokenizer made a rollout of yours that the pool still keeps; `admin` reads all.
 
     Workers write a vocabulary once, a second or two after they have loaded its tokenizer. It never changes.
     """

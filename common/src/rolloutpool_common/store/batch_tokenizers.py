@@ -1,7 +1,7 @@
 """Which tokenizers the rollouts of a batch need, so that a worker can load one before it claims a rollout.
 
-1. A submit writes the batch's distinct tokenizers into its hash: nearly always one, more where rollouts choose.
-2. A worker that gets a ticket reads that once per batch, and only where there are several the rollout's own fields.
+1. A submit writes the batch's distinct tokenizers into its hash: nearly always one, several if rollouts choose.
+2. A worker that gets a ticket reads them, once per batch. Only if there are several, it reads the rollout's own fields.
 3. A worker that starts asks which tokenizers the live batches need, and loads them before it takes work.
 """
 
@@ -20,9 +20,9 @@ from rolloutpool_common.store.records import NewBatch
 __all__ = ["BatchTokenizers", "TokenizerRef", "tokenizers_field"]
 
 BATCHES = 1024
-"""Batches whose tokenizers are remembered; and batches that are looked at for a worker that starts."""
+"""How many batches' tokenizers are remembered; and at how many batches a worker looks that starts."""
 CLAIMS = 64
-"""Claims of each worker that are looked at for a worker that starts."""
+"""At how many claims of each worker a worker looks that starts."""
 _NAME, _REVISION = "tokenizer_name", "tokenizer_revision"
 
 
@@ -59,7 +59,7 @@ class BatchTokenizers:
         self._known: OrderedDict[str, tuple[TokenizerRef, ...]] = OrderedDict()
 
     async def of_rollout(self, uid: str) -> TokenizerRef | None:
-        """Returns the tokenizer that a rollout needs; None where its batch is unknown, or does not say it."""
+        """Returns the tokenizer that a rollout needs; None where its batch is unknown, or names none."""
         split = keys.split_uid(uid)
         if split is None:
             return None

@@ -19,8 +19,9 @@ as well when the process is paused, starved, or keeps Python's lock. So a missin
 All times are of this process's monotonic clock, from one look to another. An age is never computed from Redis'
 clock, which jumps, and which goes on while Redis or this process stands still.
 
-Example: three workers, looks each 250 ms. B is killed at 0.1 s. The looks at 0.25 .. 1.75 s see no lifeline and the
-same beat: at 1.75 s there were seven of them, over 1.5 s, so B is absent.
+Example: three workers without a supervisor, looks each 250 ms. B is killed at 0.1 s. The looks at 0.25 .. 1.75 s see
+no lifeline and the same beat: at 1.75 s there were seven of them, over 1.5 s, so B is absent. With a supervisor that is
+there, its report comes first; with one that is gone too, B is absent after 10 s.
 
 While no look was possible, the workers may not have been able to speak either. So the time of a gap counts for nothing
 (`interrupt`). What was counted before it stays: were it forgotten, a pool in which something fails every few seconds

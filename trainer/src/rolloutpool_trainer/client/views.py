@@ -26,6 +26,8 @@ __all__ = [
     "batch_list",
     "group_statistics",
     "history",
+    "regrade",
+    "regrade_state",
     "rows",
     "summaries",
     "token_pieces",

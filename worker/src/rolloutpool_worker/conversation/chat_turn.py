@@ -1,7 +1,7 @@
-"""How the next turn is asked of a policy that answers without ids (`policy/chat.py`), and the tokens that it has: none.
+"""How the next turn is asked of a policy that answers with a message and without ids (`policy/chat.py`).
 
-There is no mask to plan and no ledger to follow. What is journaled as the plan is the digest of the request, so that a
-worker which would send another one notices it (`RequestChanged`). Each turn counts as `unverified`.
+There is no mask to plan, and the ledger stays empty (`NoTokens`). The plan that is journaled is the digest of the
+request: a worker that would send another request notices it (`RequestChanged`). Each turn counts as `unverified`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""How the next turn is asked of an engine: with the ledger's ids, which any worker has that has replayed the journal.
+"""How the next turn is asked of an engine: with the ids of the ledger.
 
-There is no mask to plan and no body to repeat. What is journaled as the plan is the digest of the ids, so that a worker
-which would ask with others notices it (`RequestChanged`).
+Every worker that has replayed the journal has the same ids, so there is no mask to plan and no body to repeat. The plan
+that is journaled is the digest of the ids: a worker that would ask with other ids notices it (`RequestChanged`).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rolloutpool_worker.policy.engine_reply import Finish
 __all__ = ["EngineAsker"]
 
 PARSING = 4
-"""Characters that an id counts for: parsing looks at its text several times."""
+"""As how many characters an id counts for `off_loop`, because parsing looks at its text several times."""
 
 
 class EngineAsker:

@@ -1,8 +1,8 @@
-"""The vocabularies of the tokenizers that this process has loaded, kept in Redis for people who look at tokens.
+"""Keeps the vocabularies of the tokenizers that this process has loaded in Redis, for people who look at tokens.
 
-1. Each second it looks which tokenizers are loaded. Of a new one, and every ten minutes of each, it asks Redis whether
-   the vocabulary is kept; the question puts off its expiry.
-2. If it is not, Redis tells one worker to write it. That takes about a second of a thread for 150,000 ids.
+1. Each second it looks which tokenizers are loaded. For a new one, and then every ten minutes, it asks Redis whether
+   the vocabulary is kept. Asking also keeps the vocabulary from expiring.
+2. If it is not kept, Redis tells one worker to write it. A thread needs about a second for 150,000 ids.
 3. A vocabulary for which there is no room is named once in the log. Rollouts never wait for any of this, and lose
    nothing if it fails.
 """

@@ -1,15 +1,15 @@
 """Pace: a worker that fills up pauses after each message, so that idle workers get their share.
 
-Redis gives a message to whoever asks first. A worker that is a moment ahead, because it came up first or has a core for
-itself, would otherwise take a whole batch before another one asks. What helps is time for the others, and only while
-the worker fills up:
+Redis gives a message to the worker that asks first. One that is a moment ahead, because it came up first or has a core
+for itself, would take a whole batch before another worker asks. So a worker leaves the others time while it fills up:
 
 1. The worker's level is the most rollouts that it had at once in the last 0.25 to 0.5 s.
 2. A message that stays within it replaces rollouts that have ended: no pause. So a busy pool loses nothing.
 3. A message that goes beyond it is followed by a pause of `PAUSE_SECONDS` for each rollout beyond.
 
-Example: two idle workers, a batch of 64, 8 rollouts per message. Whoever takes the first message pauses for 24 ms. The
-other one takes the second meanwhile, and so on: 32 each. If the other one is gone, the first takes all 64 within 0.2 s.
+Example: two idle workers, a batch of 64, 8 rollouts per message. The worker that takes the first message pauses for
+24 ms. Meanwhile the other one takes the second, and so on: 32 each. If there is no other one, the first worker takes
+all 64 within 0.2 s.
 """
 
 from collections.abc import Callable

@@ -1,17 +1,17 @@
-"""Tokenizers are loaded before the claim, and before the first ticket, never while a rollout is this worker's.
+"""Loads tokenizers before the worker takes its first ticket, and before it claims the rollouts that need them.
 
-A load takes seconds of CPU and can fail in ugly ways (out of memory, a broken file). A worker that dies in it should
-cost no rollout anything. So:
+A load takes seconds of CPU and can fail in ugly ways (out of memory, a broken file). A worker that dies while it loads
+should hold no claim, so that no rollout loses anything. So:
 
 1. A worker that starts loads what the live batches need, as many as its cache keeps, for `warm_up_seconds` at most.
    What is refused or broken is skipped with one line in the log: the rollouts that need it fail one by one, later.
 2. A ticket's rollout waits here until its tokenizer is loaded, and only then is claimed. Rollouts with another one go
    on meanwhile. The worker's beats name what is being loaded.
-3. A rollout can still find that its tokenizer is gone after the claim, because others have pushed it out of the cache.
-   It then loads it under its claim. No call was noted by then (`store.model_calls`), so nothing becomes ambiguous.
+3. After its claim a rollout can still find that others have pushed its tokenizer out of the cache. Only then is it
+   loaded under a claim. No call was noted by then (`store.model_calls`), so nothing becomes ambiguous.
 
-Each tokenizer is loaded by one task, for which all wait. A thread for each waiting rollout would take the threads that
-other rollouts need for long texts.
+One task loads a tokenizer, and all rollouts that need it wait for that task. A thread for each waiting rollout would
+take the threads that other rollouts need for long texts.
 """
 
 import asyncio
