@@ -125,12 +125,13 @@ def _points() -> Iterator[Point]:
 
 def few_points(real: str | None) -> Iterator[Point]:
     """Returns the points that budgets need."""
-    both = (System.POOL, System.POOL_SILENT, System.POOL_V1, System.POOL_RERENDER, System.FOUNDING)
+    paired = (*OURS, System.FOUNDING)
     for point in (
         Point(experiment="in flight"),
-        Point(experiment="tickets", tickets_of=1, systems=both),
-        Point(experiment="turns", turns=64, in_flight=32, systems=both),
-        Point(experiment="results", turns=64, in_flight=32, result_characters=2000, systems=both),
+        Point(experiment="tickets", tickets_of=1, systems=paired),
+        Point(experiment="turns", turns=64, in_flight=32, systems=paired),
+        Point(experiment="results", turns=64, in_flight=32, result_characters=2000, systems=paired),
+        Point(experiment="latency", latency_ms=1000, systems=(*paired, System.IDEAL_RAW)),
         CROWD,
     ):
         yield replace(point, tokenizer=real or TINY)

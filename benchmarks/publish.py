@@ -19,6 +19,7 @@ __all__ = ["main", "publish"]
 
 ORDER = (
     "throughput",
+    "crowd",
     "tokens",
     "submit",
     "results",

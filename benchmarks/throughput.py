@@ -105,6 +105,7 @@ def _row(point: Point, system: System, repeats: Sequence[Repeat]) -> Row:
         row[f"{role} ms"] = median(one.cpu_ms(role) for one in own) if system.is_pool else None
     row |= _ratio("rate / founding", system, System.FOUNDING, repeats, lambda one: one.per_second)
     row |= _ratio("CPU / founding", system, System.FOUNDING, repeats, lambda one: one.own_cpu_ms)
+    row |= _ratio("CPU / pool", system, System.POOL, repeats, lambda one: one.own_cpu_ms)
     row |= _ratio("rate / ideal", system, System.IDEAL_RAW, repeats, lambda one: one.per_second)
     row["trainer, load %"] = median(one.others_share for one in own) * 100
     return row

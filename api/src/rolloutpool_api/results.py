@@ -112,7 +112,7 @@ async def _read(services: ApiServices, batch_id: str, page: Page, limit: int, vi
     """Extends the page by what follows it."""
     items, cursor = list(page.items), page.next_cursor
     while True:
-        chunk = min(CHUNK, limit - len(items))
+        chunk, had = min(CHUNK, limit - len(items)), len(items)
         if view == "full":
             piece = await services.store.batches.results(batch_id, cursor, chunk)
             items += [b'{"cursor":"%b","result":%b}' % (at.encode(), data) for at, data in piece.items]
@@ -129,6 +129,10 @@ async def _read(services: ApiServices, batch_id: str, page: Page, limit: int, vi
         moved, cursor = after != cursor, after
         page = Page(items, cursor, complete)
         if not moved or page.complete or page.full(limit):
+            return page
+        # A piece that is not full reached the last result that there was. An empty one may be of results that have been
+        # deleted, with others after them.
+        if had < len(items) < had + chunk:
             return page
 
 

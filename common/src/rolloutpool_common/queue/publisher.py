@@ -41,7 +41,8 @@ HEADER_PUBLISHED = "rolloutpool_published_ms"
 """Milliseconds on Redis' clock at which the ticket was taken out of the outbox."""
 
 PART_OF_SLOTS = 8
-"""A message brings a worker at most 1/8 of its slots, because the worker takes it only with room for all of it."""
+"""A message brings a worker at most 1/8 of its slots: the worker takes it with one slot free, and the rest of it waits
+there, even if another worker has room meanwhile."""
 SPREAD = 4
 """A message brings at most a quarter of the rollouts that a worker has on average, so that none idles while another has
 many. The last ones of a queue thus become 4 messages per worker, where nothing else runs."""

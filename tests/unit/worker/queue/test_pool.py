@@ -46,7 +46,7 @@ class Celeries:
             return self.futures[-1]
 
         self.pool = LoopPool(4, app=self.app)
-        self.pool.slots = Slots(4, 1)
+        self.pool.slots = Slots(4)
         self.pool.register_with_event_loop(self.hub)
 
     def apply(

@@ -8,20 +8,30 @@ from rolloutpool_worker.queue.slots import Slots
 
 def test_slots_are_counted_by_rollout_and_room_is_told_of_once() -> None:
     told: list[int] = []
-    slots = Slots(16, 4)
+    slots = Slots(16)
     slots.on_room = lambda: told.append(1)
-    for _ in range(3):
+    rooms = []
+    for _ in range(4):
+        rooms.append(slots.has_room)
         slots.take(4)
+    rooms.append(slots.has_room)
+    for _ in range(2):
+        slots.give()
+        rooms.append(slots.has_room)
+    assert rooms == [True, True, True, True, False, True, True]
+    assert told == [1]
+
+
+def test_one_free_slot_is_room_for_a_message_and_then_there_is_none_until_all_of_it_has_a_slot() -> None:
+    slots = Slots(16)
+    slots.take(15)
     assert slots.has_room
     slots.take(4)
-    rooms = [slots.has_room]
+    rooms = []
     for _ in range(4):
         slots.give()
         rooms.append(slots.has_room)
-    assert rooms == [False, False, False, False, True]
-    assert told == [1]
-    slots.give()
-    assert told == [1]
+    assert rooms == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

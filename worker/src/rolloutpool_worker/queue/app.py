@@ -24,7 +24,6 @@ from celery.apps.worker import Worker
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 
 from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, REGRADE_NAME, TASK_NAME, make_celery
-from rolloutpool_common.queue.publisher import most_per_message
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
@@ -63,12 +62,9 @@ class CeleryWorker:
         load_plugins(settings)
         self._stopped = self._draining = False
         self._settings = settings
-        self._slots = Slots(
-            settings.worker_slots, most_per_message(settings.worker_slots, settings.rollouts_per_ticket)
-        )
+        self._slots = Slots(settings.worker_slots)
         self._pace = Pace()
-        # A message can bring more rollouts than this worker has slots, if it was made when all workers were larger. The
-        # rest of its rollouts then waits here.
+        # A message can bring more rollouts than this worker has free slots. The rest of them waits here.
         self._places = asyncio.Semaphore(settings.worker_slots)
         self.app = self._make_app(settings)
         self._loop = EventLoop()
