@@ -92,6 +92,9 @@ def test_why_rollouts_failed_is_said_above_the_table(browser: Browser) -> None:
         assert page.locator(".all .row .cell").nth(1).inner_text() == "rollout-5"
 
 
+PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+
+
 def cpu(session: CDPSession) -> float:
     """Seconds that the page's main thread has worked."""
     metrics = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
@@ -108,21 +111,30 @@ def test_ten_thousand_rows(browser: Browser, scheme: str) -> None:
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         took: dict[str, list[float]] = {"sort": [], "filter": []}
-        for name in ("turns", "sampled", "rollout", "reward"):
-            before = cpu(session)
-            page.locator(".head button", has_text=name).first.click()
-            page.wait_for_timeout(100)
-            took["sort"].append(cpu(session) - before)
-        for text in ("turns>3", "status=failed", "drift~thinking_stripped"):
-            before = cpu(session)
-            page.get_by_label("filter").fill(text)
-            page.wait_for_timeout(100)
-            took["filter"].append(cpu(session) - before)
+        # Input comes as from a hand: what the driver does to find and check an element would be measured too.
+        for _ in range(3):
+            for name in ("turns", "sampled", "rollout", "reward"):
+                box = page.locator(".head button", has_text=name).first.bounding_box()
+                assert box is not None
+                page.mouse.move(box["x"] + 5, box["y"] + 5)
+                page.wait_for_timeout(50)
+                before = cpu(session)
+                page.mouse.click(box["x"] + 5, box["y"] + 5)
+                page.evaluate(PAINTED)
+                took["sort"].append(cpu(session) - before)
+            page.get_by_label("filter").focus()
+            for text in ("turns>3", "status=failed", "drift~thinking_stripped"):
+                page.keyboard.press("Control+a")
+                page.wait_for_timeout(50)
+                before = cpu(session)
+                page.keyboard.insert_text(text)
+                page.evaluate(PAINTED)
+                took["filter"].append(cpu(session) - before)
         print({name: [f"{value * 1000:.0f} ms" for value in values] for name, values in took.items()})
         assert page.locator(".bar span").inner_text() == "909 of 10,000 rollouts"
-        # Twice what the issue asks for: the click and the wait are in it, and this machine is busy.
-        assert min(took["sort"]) < 0.1
-        assert min(took["filter"]) < 0.1
+        # The best of several, because a busy machine makes the same work take up to twice as long.
+        assert min(took["sort"]) < 0.05
+        assert min(took["filter"]) < 0.05
 
 
 def test_a_live_batch_is_followed_while_somebody_looks(browser: Browser) -> None:

