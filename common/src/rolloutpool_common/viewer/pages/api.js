@@ -8,6 +8,8 @@ const ANSWERS = carried && new Map(Object.entries(JSON.parse(carried.textContent
 
 /** Whether this page is one file that carries its answers. */
 export const CARRIED = ANSWERS !== null;
+/** Whether `rolloutpool view FILE` serves this page, which searches the texts of its file. */
+export const OF_FILE = document.getElementById("viewer")?.dataset.search === "file";
 
 export const storedKey = () => (CARRIED ? "" : sessionStorage.getItem(STORED) ?? "");
 /** @param {string} key */

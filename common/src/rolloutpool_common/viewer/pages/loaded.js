@@ -1,6 +1,6 @@
 // Texts of the rollouts that this tab has loaded, and a search in them. A pool's API searches no text: Redis has results
 // compressed, and a search over a batch would read all of it.
-import { ask } from "./api.js";
+import { ask, CARRIED, OF_FILE } from "./api.js";
 import { around, drawnOf, finderOf, spansOf } from "./finding.js";
 import { fetched } from "./pieces.js";
 import { readingsOf } from "./readings.js";
@@ -26,16 +26,16 @@ let held = 0;
 export const isFull = () => held >= MOST_HELD;
 
 /**
- * Keeps the texts of a result.
+ * Keeps the texts of a result, where this tab is what searches them.
  * @param {Result} result
  */
 export const remember = ({ uid, rollout_id, index, batch_id, messages, samples, tokenizer }) => {
-  if (loaded.has(uid) || isFull()) return;
+  if (OF_FILE || CARRIED || loaded.has(uid) || isFull()) return;
   const texts = messages.map((message) => ({ role: message.role, texts: drawnOf(message).filter(([kind]) => kind !== "part") }));
   const characters = texts.flatMap((message) => message.texts).reduce((sum, [, text]) => sum + text.length, 0);
   const kept = characters ? [] : samples;
   held += characters + kept.reduce((sum, sample) => sum + lengthOf(sample), 0);
-  loaded.set(uid, { uid, rollout_id, index, batch_id, messages: texts, samples: kept, sha: tokenizer.tokenizer_sha256 });
+  loaded.set(uid, { uid, rollout_id, index, batch_id, messages: texts, samples: kept, sha: tokenizer?.tokenizer_sha256 });
 };
 
 /** @param {string | undefined} batch Without one, of all. */

@@ -2,7 +2,7 @@
 // has loaded, which the view says. A match leads to its place in the rollout.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
-import { ask, useAnswer } from "./api.js";
+import { ask, OF_FILE, useAnswer } from "./api.js";
 import { BatchHead, chosen } from "./batch.js";
 import { csv, save } from "./export.js";
 import { Grid } from "./grid.js";
@@ -10,7 +10,6 @@ import { countLoaded, isComplete, isFull, loadMore, searchLoaded } from "./loade
 import { Failure, useKeys } from "./parts.js";
 import { counted, figure, visible } from "./text.js";
 
-const OF_FILE = document.getElementById("viewer")?.dataset.search === "file";
 const MOST = 1000; // Matches, until somebody asks for more.
 const EXPORTED = ["uid", "rollout_id", "where", "text"];
 
