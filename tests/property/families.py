@@ -5,7 +5,7 @@ a turn with calls.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,9 +147,9 @@ FAMILIES = {
 }
 
 
-def lay_out(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Writes the families below a folder; yields the name and directory of each."""
-    for name, family in FAMILIES.items():
+def lay_out(folder: Path, families: Mapping[str, Family] | None = None) -> Iterator[tuple[str, Path]]:
+    """Writes families, ours by default, below a folder; yields the name and directory of each."""
+    for name, family in (families or FAMILIES).items():
         directory = folder / name
         directory.mkdir(parents=True, exist_ok=True)
         write_tokenizer(directory, family.template, family.special, family.eos)

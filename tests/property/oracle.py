@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.property.families import FAMILIES
+from tests.property.wild_families import WILD
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -96,7 +97,7 @@ class Oracle:
         self._pattern = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
         self._spell = {text: f"qZ{i}Zq" for i, text in enumerate(self.control)}
         self._spelled = {str(i): text for i, text in enumerate(self.control)}
-        family = FAMILIES.get(name.removeprefix("family:"))
+        family = {**FAMILIES, **WILD}.get(name.removeprefix("family:"))
         known = _ENDS.get(name, _CHATML) if family is None else (family.answer_ends, family.call_ends)
         self._answer_ends, self._call_ends = known
         self.needs_tools = family is not None and family.needs_tools

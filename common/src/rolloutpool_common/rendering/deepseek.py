@@ -3,9 +3,10 @@
 That template forgets to close a single call, forgets to close the outputs before a user message, and lets the flags of
 its loops leak from turn to turn. The documented form is written here: one block around all outputs, which are joined
 by newlines; a header for the policy follows a user message only. A tokenizer is recognised by the four control tokens,
-not by its name.
+not by its name, and a template of such a tokenizer is used itself wherever it works (`is_broken`).
 """
 
+import re
 from collections.abc import Sequence
 
 from rolloutpool_common.rendering import sentinel
@@ -17,6 +18,9 @@ __all__ = ["applies", "is_broken", "outputs_block"]
 
 _BLOCK = ("<\uff5ctool▁outputs▁begin\uff5c>", "<\uff5ctool▁outputs▁end\uff5c>")
 _OUTPUT = ("<\uff5ctool▁output▁begin\uff5c>", "<\uff5ctool▁output▁end\uff5c>")
+_PARTS = re.compile("|".join(map(re.escape, (*_BLOCK, *_OUTPUT))))
+_CLOSED = re.compile(f"(?:{_BLOCK[0]}(?:{''.join(_OUTPUT)})+{_BLOCK[1]})+")
+"""Blocks with at least one output each. `_PARTS` leaves out what stands between them."""
 
 
 def applies(codec: Codec) -> bool:
@@ -24,19 +28,38 @@ def applies(codec: Codec) -> bool:
     return codec.control_ids.keys() >= {*_BLOCK, *_OUTPUT}
 
 
-def is_broken(template: Template) -> bool:
-    """Whether the template itself fails at a tool result: an output opened and closed once each, then a header."""
-    result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
-    for as_text, silent in ((False, True), (True, True), (False, False), (True, False)):
-        turn = sentinel.turn([("call00000", "f")], arguments_as_text=as_text, silent=silent)
-        conversation = [{"role": "user", "content": "x"}, turn, result]
+def is_broken(template: Template, close: str) -> bool:
+    """Tells whether a template tries to write such blocks and fails.
+
+    Later members of the family write outputs without a block, although their tokenizers have its tokens.
+
+    Args:
+        template: Of a tokenizer to which `applies` applies.
+        close: The control string that ends an answer.
+    """
+    if any(text not in template.source for text in (*_BLOCK, *_OUTPUT)):
+        return False
+    forms = ((False, True), (True, True), (False, False), (True, False))
+    return not any(_writes_blocks(template, close, as_text, silent) for as_text, silent in forms)
+
+
+def _writes_blocks(template: Template, close: str, as_text: bool, silent: bool) -> bool:
+    """Whether each turn is closed before its outputs, and whatever is opened there is closed before what follows."""
+    user = {"role": "user", "content": "x"}
+    for outputs, follower in ((1, []), (2, []), (1, [user])):
+        ids = [f"call{i:05d}" for i in range(outputs)]
+        turn = sentinel.turn([(made, "f") for made in ids], arguments_as_text=as_text, silent=silent)
+        results = [{"role": "tool", "name": "f", "tool_call_id": made, "content": "r"} for made in ids]
         try:
-            prompt = sentinel.after_sentinel(template.render(conversation))
-            bare = sentinel.after_sentinel(template.render(conversation, generation_prompt=False))
+            text = sentinel.after_sentinel(template.render([user, turn, *results, *sentinel.marked(follower)]))
         except TemplateRefused:
-            continue
-        if prompt is not None and bare is not None and prompt != bare:
-            return any(prompt.count(text) != 1 for text in (*_BLOCK, *_OUTPUT))
+            return False
+        if text is None:
+            return False
+        turn_end, _, rest = text[: sentinel.first_marker(text)].partition(_BLOCK[0])
+        found = _PARTS.findall(_BLOCK[0] + rest)
+        if close not in turn_end or found.count(_OUTPUT[0]) != outputs or not _CLOSED.fullmatch("".join(found)):
+            return False
     return True
 
 

@@ -78,9 +78,9 @@ class DeltaRenderer:
     def __init__(self, template: Template, codec: Codec, stops: frozenset[str]) -> None:
         """`stops` are the control strings that policies of this family stop at."""
         self._prober = Prober(template)
+        self._source = template.source
         self._codec = codec
-        answer = _answer_end(template) or ""
-        self._end = TurnEnd(codec.pattern, stops, codec.pattern.search(answer) is not None)
+        self._end = TurnEnd(codec.pattern, stops, _answer_end(template) or "")
         self._shapes: LRUCache[object, _Known | TemplateRefused] = LRUCache(_SHAPES)
         # cachetools is not thread-safe: even a lookup reorders the cache.
         self._lock = Lock()
@@ -120,6 +120,7 @@ class DeltaRenderer:
             [(self._marked(call_id), self._marked(name)) for call_id, name in calls],
             arguments_as_text=shape.arguments_as_text,
             silent=shape.silent,
+            beside=shape.beside,
         )
         context = self._context(shape, history)
         text = self._text(context, turn, new, kwargs, shown)
@@ -165,24 +166,27 @@ class DeltaRenderer:
         past = normalise(history[-1:]) if history else []
         calls = sentinel.calls_of(past, new)
         silent = bool(calls and past and not past[-1]["content"])
-        return new, calls, self._known(new, calls, silent, kwargs, tools)
+        # A template that never names a key cannot look at it.
+        beside = tuple(key for key in sentinel.texts_beside(past) if key in self._source)
+        return new, calls, self._known(new, calls, silent, kwargs, tools, beside)
 
     def _marked(self, text: str) -> str:
         return text if text == sentinel.NAMELESS else str(self._codec.escaper.value(text))
 
     def reads_tools(self, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> bool:
-        """Tells whether a tool's result is written otherwise where there are tools.
+        """Tells whether a tool's result or a user's message is written otherwise where there are tools.
 
         Args:
             tools: What the policy is shown that it may call.
             kwargs: Further variables of the template.
 
         Returns:
-            The answer; True where the template refuses a tool's result.
+            The answer; True where the template refuses one of them.
         """
         result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
+        shapes: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [(result, [("call00000", "f")]), (USER, [])]
         try:
-            return self._known([result], [("call00000", "f")], True, kwargs, tools).shape.reads_tools
+            return any(self._known([new], calls, bool(calls), kwargs, tools).shape.reads_tools for new, calls in shapes)
         except TemplateRefused:
             return True
 
@@ -250,12 +254,13 @@ class DeltaRenderer:
         silent: bool,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
+        beside: tuple[str, ...] = (),
     ) -> _Known:
         """The cached verdict. It is about a shape, never about values: the probe's own ids and names are harmless."""
         signature = tuple((m["role"], sentinel.content_kind(m["content"]), *sorted(m)) for m in new)
         named = tuple(name != sentinel.NAMELESS for _, name in calls)
         given = json.dumps([kwargs, list(tools or ())], sort_keys=True, default=repr) if kwargs or tools else ""
-        key = signature, named, silent, given
+        key = signature, named, silent, given, beside
         with self._lock:
             verdict = self._shapes.get(key)
         if verdict is None:
@@ -263,7 +268,8 @@ class DeltaRenderer:
             ids = [f"call{i:05d}" for i in range(max(len(calls), len(new)))]
             harmless = [(ids[i], name if name == sentinel.NAMELESS else "f") for i, (_, name) in enumerate(calls)]
             try:
-                verdict = _Known(self._prober.probe(_answering(new, ids), harmless, silent, kwargs, tools or None))
+                answering = _answering(new, ids)
+                verdict = _Known(self._prober.probe(answering, harmless, silent, kwargs, tools or None, beside))
             except TemplateRefused as refusal:
                 verdict = refusal
             else:

@@ -1,8 +1,8 @@
 """Conversations that stand for a real one: a policy turn that says a sentinel, and messages that say numbered markers.
 
-The sentinel turn has the shape of the real turn (as many calls, the same ids and names, content or none), because
-templates look at these; what it says is one word that occurs nowhere else, so that the place where it ends is found
-in any render without knowing the template.
+The sentinel turn has the shape of the real turn (as many calls, the same ids and names, content or none, thoughts or
+none), because templates look at these; what it says is one word that occurs nowhere else, so that the place where it
+ends is found in any render without knowing the template.
 """
 
 import json
@@ -22,6 +22,7 @@ __all__ = [
     "content_kind",
     "marked",
     "markers_in",
+    "texts_beside",
     "turn",
 ]
 
@@ -29,6 +30,7 @@ SENTINEL = NONCE + "s"
 NAMELESS = NONCE + "n"
 """The name of a tool whose result does not say which tool it was."""
 RESULT_ROLES = ("tool", "function")
+_NO_TEXTS = frozenset({"role", "content", "name", "tool_call_id"})
 _MARKER = re.compile(f"{NONCE}m(\\d+)e")
 
 
@@ -46,10 +48,23 @@ def calls_of(history: Sequence[Message], new: Sequence[Message]) -> list[tuple[s
     ]
 
 
-def turn(calls: Sequence[tuple[str, str]], *, arguments_as_text: bool = False, silent: bool = False) -> dict[str, Any]:
-    """The policy's turn; `silent` makes its calls without saying anything."""
+def texts_beside(history: Sequence[Message]) -> tuple[str, ...]:
+    """The keys of the last turn's texts beside its content, such as `reasoning_content`."""
+    last = history[-1] if history and history[-1].get("role") == "assistant" else {}
+    return tuple(sorted(k for k, value in last.items() if value and isinstance(value, str) and k not in _NO_TEXTS))
+
+
+def turn(
+    calls: Sequence[tuple[str, str]],
+    *,
+    arguments_as_text: bool = False,
+    silent: bool = False,
+    beside: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The policy's turn; `silent` makes its calls without saying anything, `beside` are the keys of its other texts."""
     arguments: Any = {SENTINEL: SENTINEL}
     message: dict[str, Any] = {"role": "assistant", "content": "" if silent and calls else SENTINEL}
+    message |= dict.fromkeys(beside, SENTINEL)
     if calls:
         message["tool_calls"] = [
             {

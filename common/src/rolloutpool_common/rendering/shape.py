@@ -1,12 +1,13 @@
 """What a delta depends on: probed once per shape of the new messages, never guessed from a template's name.
 
 A shape is what a template can tell about messages beside their text: roles, keys, kinds of content, the number of calls
-in the turn before them, tools and template arguments.
+in the turn before them, the keys of that turn's other texts, tools and template arguments.
 
 1. Render `[user] + sentinel turn + numbered markers`. All that follows the sentinel is the **base**. Each marker must
    stand in it once and in order, and nowhere else: otherwise the template hoists, moves or drops messages, and the
    shape is refused.
-2. Render with and without tools. If the bases are equal, deltas need no tools. Tools that move to the end (they are in
+2. Render with and without tools, also after each word that the template tests for: a switch may act only where there
+   are tools. If the bases are equal, deltas need no tools. Tools that move to the end (they are in
    the first prompt, but then only after the turn) are left out of deltas, because the policy has seen them already.
 3. Render after other histories: one, two and three rounds, parallel calls, thinking, answers, and each word that the
    template tests for, first and last in a message. If the base changes with the system message, the shape depends on it
@@ -21,6 +22,7 @@ real system message from then on.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import Any
 
 from rolloutpool_common.rendering import sentinel
@@ -53,6 +55,8 @@ class Shape:
     arguments_as_text: bool
     silent: bool
     """Whether the sentinel turn makes its calls without saying anything."""
+    beside: tuple[str, ...]
+    """The keys of the sentinel turn's other texts, such as `reasoning_content`."""
     reads_tools: bool
     """Whether deltas are rendered with the tools."""
     depends_on: Dependence
@@ -110,6 +114,7 @@ class Prober:
         silent: bool,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
+        beside: tuple[str, ...] = (),
     ) -> Shape:
         """Finds the shape of messages after a turn.
 
@@ -119,6 +124,7 @@ class Prober:
             silent: Whether the turn makes its calls without saying anything.
             kwargs: Further variables of the template.
             tools: What the policy is shown that it may call.
+            beside: The keys of the turn's other texts.
 
         Returns:
             The shape with the first form of the turn that the template appends these messages to.
@@ -130,10 +136,11 @@ class Prober:
         refusal: TemplateRefused | None = None
         quiet = (silent, not silent) if calls else (False,)
         # Where the shape fits, the form that the real turn has; a template may write what a turn says elsewhere.
-        for as_text, form in [(as_text, form) for form in quiet for as_text in ((False, True) if calls else (False,))]:
-            turn = sentinel.turn(calls, arguments_as_text=as_text, silent=form)
+        texts = dict.fromkeys((beside, ()))
+        for keys, form, as_text in product(texts, quiet, (False, True) if calls else (False,)):
+            turn = sentinel.turn(calls, arguments_as_text=as_text, silent=form, beside=keys)
             try:
-                return self._shape(turn, marks, as_text, form, kwargs, tools)
+                return self._shape(turn, marks, as_text, form, keys, kwargs, tools)
             except TemplateRefused as error:
                 refusal = refusal or error
         raise refusal or TurnEndNotFound()
@@ -160,6 +167,7 @@ class Prober:
         marks: Sequence[Message],
         as_text: bool,
         silent: bool,
+        beside: tuple[str, ...],
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> Shape:
@@ -178,6 +186,7 @@ class Prober:
         return Shape(
             arguments_as_text=as_text,
             silent=silent,
+            beside=beside,
             reads_tools=shown is not None,
             depends_on=self._depends_on(turn, marks, base, kwargs, shown, moves_system),
             moves_system=moves_system,
@@ -216,7 +225,7 @@ class Prober:
         except RenderFailed:
             return True, False  # the template counts on tools
         if bare == base:
-            return False, False
+            return self._switches_read_tools(turn, marks, base, kwargs, tools), False
         # The base changes with the tools: either they move to the end, or results are written otherwise where there are
         # tools. Marked names show which of the two it is.
         named = [_named(tool, f"{_TOOL}{i}e") for i, tool in enumerate(tools)]
@@ -230,6 +239,29 @@ class Prober:
         if moved and any(mark["role"] in ("system", "developer") for mark in marks):
             raise HistoryRewritten("The template moves the tools to a late system message, or repeats them there.")
         return not moved, moved
+
+    def _switches_read_tools(
+        self,
+        turn: Message,
+        marks: Sequence[Message],
+        base: str,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> bool:
+        """Whether a word that the template tests for makes results be written otherwise where there are tools."""
+
+        def written(context: Sequence[Message], shown: Sequence[Mapping[str, Any]] | None) -> str | None:
+            try:
+                return self.render(context, turn, marks, kwargs=kwargs, tools=shown)[1]
+            except RenderFailed:
+                return None
+
+        for context in (*_switched_systems(self._template.words), *_switched(self._template.words)):
+            found = written(context, tools)
+            # Where the word changes nothing, one render tells.
+            if found != base and found != written(context, None):
+                return True
+        return False
 
     def _depends_on(
         self,
@@ -255,10 +287,9 @@ class Prober:
         words = self._template.words
         depends = Dependence.NOTHING
         # A system message that moves to the end would make every base differ, and deltas leave it out anyway.
-        if not moves_system:
-            systems = ["x", *(text for word in words for text in (f"{word} x", f"x {word}"))]
-            if any(differs([{"role": "system", "content": text}, USER]) for text in systems):
-                depends = Dependence.SYSTEM
+        systems: list[list[Message]] = [[{"role": "system", "content": "x"}, USER], *_switched_systems(words)]
+        if not moves_system and any(map(differs, systems)):
+            depends = Dependence.SYSTEM
         return Dependence.HISTORY if any(map(differs, _histories(words))) else depends
 
     def _moves_system(
@@ -303,10 +334,22 @@ def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
         [USER, {**said, "reasoning_content": "y"}, USER],
     ):
         yield _earlier(history)
+    yield from _switched(words)
+
+
+def _switched_systems(words: Sequence[str]) -> Iterator[list[Message]]:
+    """Contexts whose system message says a word, first or last."""
+    for word in words:
+        for text in (f"{word} x", f"x {word}"):
+            yield [{"role": "system", "content": text}, USER]
+
+
+def _switched(words: Sequence[str]) -> Iterator[list[Message]]:
+    """Contexts in which a question or an answer says a word, first or last."""
     for word in words:
         for text in (f"{word} x", f"x {word}"):
             yield [{**USER, "content": text}]
-            yield [USER, {**said, "content": text}, USER]
+            yield [USER, {"role": "assistant", "content": text}, USER]
 
 
 def _earlier(history: Sequence[Message]) -> list[Message]:

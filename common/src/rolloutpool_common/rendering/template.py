@@ -146,24 +146,67 @@ _LONGEST_WORD = 80
 _MOST_WORDS = 16
 
 
+_Token = tuple[str, str]
+"""Kind and text, as the lexer has them."""
+_WORDS_KINDS = frozenset({"string", "name", "operator"})
+
+
 @lru_cache
 def _tested_words(source: str) -> tuple[str, ...]:
-    """Finds literals that stand before `in` or in a call such as `startswith`, in order of appearance."""
+    """Finds literals that stand before `in` or in a call such as `startswith`, in order of appearance.
+
+    Where a name stands there, the literals that it is set to follow: `{% set off = '/quiet' %}`.
+    """
     try:
-        tokens = [
-            (kind, value) for _, kind, value in Environment().lex(source) if kind in ("string", "name", "operator")
-        ]
+        lexed = [(kind, value) for _, kind, value in Environment().lex(source)]
     except TemplateSyntaxError:
         return ()
+    tokens = [token for token in lexed if token[0] in _WORDS_KINDS]
     found: dict[str, None] = {}
-    open_test = False
+    names: set[str] = set()
+    open_test, before = False, ""
     for (kind, value), (next_kind, next_value) in pairwise([*tokens, ("operator", ")")]):
         if kind == "name" and value in _TESTS and next_value == "(":
             open_test = True
         elif kind == "operator" and value == ")":
             open_test = False
-        elif kind == "string" and (open_test or (next_kind, next_value) in (("name", "in"), ("name", "not"))):
-            word = value[1:-1].encode().decode("unicode_escape", "replace") if value.isascii() else value[1:-1]
-            if word.strip() and len(word) <= _LONGEST_WORD:
-                found[word.strip()] = None
-    return tuple(found)[:_MOST_WORDS]
+        elif open_test or (next_kind, next_value) in (("name", "in"), ("name", "not")):
+            if kind == "string":
+                found[_literal(value)] = None
+            # `for word in …` tests nothing.
+            elif kind == "name" and before != "for":
+                names.add(value)
+        before = value
+    words = [*found, *(word for word in _named_literals(lexed, names) if word not in found)]
+    return tuple(word for word in words if word and len(word) <= _LONGEST_WORD)[:_MOST_WORDS]
+
+
+def _literal(value: str) -> str:
+    text = value[1:-1].encode().decode("unicode_escape", "replace") if value.isascii() else value[1:-1]
+    return text.strip()
+
+
+def _named_literals(lexed: Sequence[_Token], names: set[str]) -> list[str]:
+    """The literals that names stand for, also by way of other names; without keys, roles and other identifiers."""
+    statements: list[list[_Token]] = [[]]
+    inside = False
+    for token in lexed:
+        if token[0] in ("block_begin", "block_end"):
+            inside = token[0] == "block_begin"
+            statements.append([])
+        elif inside and token[0] in _WORDS_KINDS:
+            statements[-1].append(token)
+    given: dict[str, list[_Token]] = {}
+    for statement in statements:
+        if len(statement) > 3 and statement[0][1] in ("set", "for") and statement[2][1] in ("=", "in"):
+            given.setdefault(statement[1][1], []).extend(statement[3:])
+    found: dict[str, None] = {}
+    open_names, seen = list(names & given.keys()), set(names)
+    while open_names:
+        for kind, value in given[open_names.pop()]:
+            if kind == "string" and not _literal(value).isidentifier():
+                found[_literal(value)] = None
+            elif kind == "name" and value in given and value not in seen:
+                seen.add(value)
+                open_names.append(value)
+    return list(found)

@@ -365,7 +365,7 @@ class ChatTokenizer:
         if not deepseek.applies(self._codec):
             return False
         if template.source not in self._outputs_by_hand:
-            self._outputs_by_hand[template.source] = deepseek.is_broken(template)
+            self._outputs_by_hand[template.source] = deepseek.is_broken(template, self.close_token or "")
         return self._outputs_by_hand[template.source]
 
     def _render(

@@ -7,7 +7,8 @@
 2. If the policy stopped at another stop token of its family, that token takes the place of the end's own.
 3. If it sampled neither, because the turn was cut or its stop was withheld, nothing of the end was sampled. After an
    answer the whole end is written. After a call only its stop is: what precedes the stop belongs to the call, and the
-   policy has spelled that in its own way.
+   policy has spelled that in its own way. Where calls have no stop, what ends answers too is written, such as a
+   separator.
 
 Example: an end `</call><|im_end|>`. The policy sampled `…</call>`, so `<|im_end|>` is written.
 """
@@ -56,11 +57,12 @@ def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
 class TurnEnd:
     """Cuts the end of a turn."""
 
-    def __init__(self, pattern: re.Pattern[str], stops: frozenset[str], answers_close: bool) -> None:
-        """`stops` are the control strings that policies stop at; `answers_close`: whether an answer ends with one."""
+    def __init__(self, pattern: re.Pattern[str], stops: frozenset[str], answer_end: str) -> None:
+        """`stops` are the control strings that policies stop at; `answer_end` is what the template ends answers by."""
         self._pattern = pattern
         self._stops = stops
-        self._answers_close = answers_close
+        self._answer_end = answer_end
+        self._answers_close = pattern.search(answer_end) is not None
 
     def taken(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> tuple[int, int]:
         """Two offsets in `text`: where what the policy has not sampled begins, and where the turn's end is over.
@@ -86,6 +88,8 @@ class TurnEnd:
             # A stop that this end does not have: it stands in place of the end's own.
             if sampled.control in self._stops:
                 taken = stop.end() if stop else over
+                if calls and end is not None and not controls:
+                    taken = self._spelled(end)
                 taken += _common(start[taken:], sampled.space)
                 return taken, max(over, taken)
         if not calls:
@@ -95,10 +99,14 @@ class TurnEnd:
         if end is None:
             raise TurnEndNotFound("The turn was cut in a call, and the template does not show where a call ends.")
         # The end has no known stop. If answers end with a control token, the last one of this end is written; otherwise
-        # the whole end counts as sampled.
+        # only what answers end with, too.
         if not self._answers_close or not controls:
-            return len(end), len(end)
+            return self._spelled(end), self._spelled(end)
         return controls[-1].start(), over
+
+    def _spelled(self, end: str) -> int:
+        """The offset in a call's end up to which the policy spells it: behind that stands what ends answers as well."""
+        return len(end.removesuffix(self._answer_end)) if not self._answers_close else len(end)
 
     def _found(self, start: str, end: str | None, controls: Sequence[re.Match[str]], sampled: Sampled) -> int | None:
         """The offset up to which the policy sampled the end; None where its control token is not in it."""

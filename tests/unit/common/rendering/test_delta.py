@@ -220,11 +220,12 @@ def test_named_templates_are_chosen_by_the_presence_of_tools(make_tokenizer: Mak
     assert "Tgo on" in tokenizer.decode(with_tools.glue_ids)
 
 
-DEEPSEEK = (
+DEEPSEEK = (  # opens a block for each output, and closes the last one only
     "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"
     "{% elif m.role == 'assistant' %}{{ '<\uff5cAssistant\uff5c>' + m.content + '<\uff5cend▁of▁sentence\uff5c>' }}"
     "{% else %}{{ '<\uff5ctool▁outputs▁begin\uff5c><\uff5ctool▁output▁begin\uff5c>' + m.content }}"
-    "{{ '<\uff5ctool▁output▁end\uff5c><\uff5ctool▁outputs▁end\uff5c>' }}{% endif %}{% endfor %}"
+    "{{ '<\uff5ctool▁output▁end\uff5c>' + ('<\uff5ctool▁outputs▁end\uff5c>' if loop.last else '') }}{% endif %}"
+    "{% endfor %}"
     "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<\uff5cAssistant\uff5c>' }}{% endif %}"
 )
 

@@ -102,8 +102,8 @@ def first_control_string_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_other_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     real = TurnEnd.__init__
 
-    def without(self: TurnEnd, pattern: Any, stops: frozenset[str], answers_close: bool) -> None:
-        real(self, pattern, frozenset(), answers_close)
+    def without(self: TurnEnd, pattern: Any, stops: frozenset[str], answer_end: str) -> None:
+        real(self, pattern, frozenset(), answer_end)
 
     monkeypatch.setattr(TurnEnd, "__init__", without)
 
