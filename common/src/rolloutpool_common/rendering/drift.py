@@ -64,7 +64,14 @@ def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokeni
     return _sampled_label(ours[start:end], theirs[start:], position - start, tokenizer)
 
 
-def verify_prompt_contains(tokenizer: ChatTokenizer, echo_ids: Sequence[int], messages: Sequence[Message]) -> None:
+def verify_prompt_contains(
+    tokenizer: ChatTokenizer,
+    echo_ids: Sequence[int],
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> None:
     """Checks that the first echoed prompt, decoded, holds what the system and user messages say.
 
     White space, Unicode normalisation and JSON escapes are not compared. A message that this tokenizer's own template
@@ -74,19 +81,25 @@ def verify_prompt_contains(tokenizer: ChatTokenizer, echo_ids: Sequence[int], me
         tokenizer: The worker's.
         echo_ids: [P]; the trainer's first prompt.
         messages: From which it was rendered.
+        tools: What it may show.
+        template_kwargs: Further variables of the template.
 
     Raises:
         TokenizerMismatch: Messages are missing, so the trainer must use another tokenizer or other messages.
     """
     seen = comparable(tokenizer.decode(echo_ids))
     missing = [i for i, m in enumerate(messages) if m.get("role") in ("system", "user") and not _says(seen, m)]
-    if missing:
+    # Some templates can be rendered with tools only, and some write messages otherwise then.
+    for shown in (tools, None) if tools else (None,):
+        if not missing:
+            return
         try:
-            own = comparable(tokenizer.decode(tokenizer.render_prompt(messages)))
+            ids = tokenizer.render_prompt(messages, tools=shown, template_kwargs=template_kwargs)
         except TemplateRefused:
-            own = None
+            continue
+        own = comparable(tokenizer.decode(ids))
         # What this tokenizer's own template leaves out proves nothing against the trainer's.
-        missing = [] if own == seen else [i for i in missing if own is None or _says(own, messages[i])]
+        missing = [] if own == seen else [i for i in missing if _says(own, messages[i])]
     if missing:
         raise TokenizerMismatch(
             f"The trainer's first prompt ({len(echo_ids)} ids), decoded with this worker's tokenizer "

@@ -1,6 +1,7 @@
 """Labels of differing prompts on the tiny tokenizer; `tests/golden` has them on real ones."""
 
 import pytest
+from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.errors import TokenizerMismatch
@@ -135,6 +136,25 @@ def test_ids_of_another_tokenizer_are_noticed(tiny: ChatTokenizer) -> None:
     shifted = [i + 1 for i in tiny.render_prompt(MESSAGES)]
     with pytest.raises(TokenizerMismatch, match=r"\[0, 1\]"):
         verify_prompt_contains(tiny, shifted, MESSAGES)
+
+
+SWITCHED = (  # a switch is taken out of what is shown; the tools are not asked for
+    "{% for t in tools %}{{ t.function.name }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content.replace('/no_think', '') if not loud else m.content | upper }}{{ '<|im_end|>\n' }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"loud": True}])
+def test_a_prompt_that_equals_our_own_is_no_mismatch(make_tokenizer: MakeTokenizer, kwargs: dict[str, bool]) -> None:
+    tokenizer = make_tokenizer(SWITCHED)
+    tools = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {}}}]
+    messages = [{"role": "system", "content": "Be kind. /no_think Thank you."}, MESSAGES[1]]
+    prompt = tokenizer.render_prompt(messages, tools=tools, template_kwargs=kwargs)
+    verify_prompt_contains(tokenizer, prompt, messages, tools=tools, template_kwargs=kwargs)
+    other = tokenizer.render_prompt([messages[0], {"role": "user", "content": "another question"}], tools=tools)
+    with pytest.raises(TokenizerMismatch, match=r"\[1\]"):
+        verify_prompt_contains(tokenizer, other, messages, tools=tools)
 
 
 @pytest.mark.real_tokenizer

@@ -20,7 +20,7 @@ Every `FULL_ECHO_EVERY` turns, and on the first two and the last one, the whole 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,10 +83,14 @@ class VerifiedEcho:
 class EchoVerifier:
     """Checks the echoes of one rollout. Reads the ledger and never writes it."""
 
-    def __init__(self, spec: RolloutSpec, tokenizer: ChatTokenizer, ledger: TokenLedger) -> None:
+    def __init__(
+        self, spec: RolloutSpec, tokenizer: ChatTokenizer, ledger: TokenLedger, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Checks the echoes of one rollout; `tools` are those that its first prompt may show."""
         self._spec = spec
         self._tokenizer = tokenizer
         self._ledger = ledger
+        self._tools = tools
 
     def offer(self, turn: int, *, edited: bool) -> Echo | None:
         """What the trainer may leave out of its echo.
@@ -133,7 +137,13 @@ class EchoVerifier:
                 f"{self._own} for {self._tokenizer.name!r}, with {self._tokenizer.vocab_size} ids. The trainer serves "
                 "another model; give `tokenizer_name` the one that it serves"
             )
-        await off_loop(len(echo), verify_prompt_contains, self._tokenizer, echo, messages)
+
+        def verify() -> None:
+            verify_prompt_contains(
+                self._tokenizer, echo, messages, tools=self._tools, template_kwargs=self._spec.template_kwargs
+            )
+
+        await off_loop(len(echo), verify)
         return DriftLabel.NONE
 
     async def verify_later(self, reply: Reply, asked: AskedTurn) -> VerifiedEcho:

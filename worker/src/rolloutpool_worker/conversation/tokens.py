@@ -73,7 +73,7 @@ class TokenTrack:
         """What echoes have shown. What a trainer says of itself it says to each rollout, before the first mask."""
         self._declared = False
         """Whether the trainer itself has said whether it keeps ids."""
-        self._echoes = EchoVerifier(spec, tokenizer, self.ledger)
+        self._echoes = EchoVerifier(spec, tokenizer, self.ledger, tools)
         self._first: FirstPrompt | None = None
         self._echoed: tuple[EchoText, bytes] | None = None
         """The text of the last echo that was read, and the digest of its ids."""
