@@ -31,6 +31,11 @@ MOST_COUNTED = 1_000_000
 """Characters of new messages that are tokenised on the chance that the trainer renders again. 10 MB take 15 s."""
 MOST_COMPARED = 65_536
 """Ids of a first prompt in which tools are looked for; the search is for each name and description."""
+_CALL = {"id": "callabcde", "type": "function", "function": {"name": "add", "arguments": {"a": 15}}}
+PLAIN_CALL: list[dict[str, Any]] = [
+    {"role": "user", "content": "x"},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+]
 PLAIN_RESULT = [{"role": "tool", "tool_call_id": "callabcde", "name": "add", "content": "38"}]
 """If the template refuses this one as well, the template is at fault and not what the policy sampled."""
 
@@ -357,7 +362,9 @@ class TokenTrack:
             )
         except TemplateRefused as refused:
             try:
-                self._tokenizer.render_delta(PLAIN_RESULT, sampled=sampled, tools=tools, template_kwargs=kwargs)
+                self._tokenizer.render_delta(
+                    PLAIN_RESULT, sampled=sampled, history=PLAIN_CALL, tools=tools, template_kwargs=kwargs
+                )
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
