@@ -115,12 +115,13 @@ def test_what_a_template_can_tell_apart_is_another_shape(
         [QUESTION, SAID, ASKED, SAID, ASKED, SAID, ASKED],
         [QUESTION, calling, result],
         [QUESTION, {**calling, "content": "I add."}, result],
+        [QUESTION, {**SAID, "reasoning_content": "I add."}, ASKED],
     ]
-    assert [turns.turn(messages) for messages in conversations] == [1, 2, 3, 4, 5, 6]
-    assert [turns.turn(messages) for messages in conversations] == [6] * 6
-    assert turns.turn(conversations[4], TOOLS) == 7
+    assert [turns.turn(messages) for messages in conversations] == [1, 2, 3, 4, 5, 6, 7]
+    assert [turns.turn(messages) for messages in conversations] == [7] * 7
+    assert turns.turn(conversations[4], TOOLS) == 8
     # A longer one is of the shape of three rounds.
-    assert turns.turn([*[QUESTION, SAID] * 9, ASKED]) == 7
+    assert turns.turn([*[QUESTION, SAID] * 9, ASKED]) == 8
 
 
 def test_a_shape_that_failed_is_checked_again(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ class PromptCheck:
             min(rounds, ROUNDS),
             len(turn.get("tool_calls") or ()),
             not turn.get("content"),
+            tuple(sorted(key for key, value in turn.items() if value is not None)),
             tuple((message["role"], *sorted(k for k, v in message.items() if v is not None)) for message in new),
             frozenset(word for word in words if any(word in text for text in texts)),
             tuple(tool.get("function", tool).get("name") for tool in tools or ()),
