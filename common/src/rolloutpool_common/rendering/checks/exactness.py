@@ -5,8 +5,8 @@ the template itself cannot render such a conversation. One wrong case makes a co
 refused.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +16,7 @@ from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 
-__all__ = ["ConstructFinding", "ConstructVerdict", "FailingCase", "full_render_of", "try_constructs"]
+__all__ = ["ConstructFinding", "ConstructVerdict", "FailingCase", "counts_on_tools", "full_render_of", "try_constructs"]
 
 _MOST_IDS = 4_000
 """Ids and characters of a failing case that are kept: a template may write anything."""
@@ -83,12 +83,32 @@ def try_constructs(tokenizer: ChatTokenizer, full: FullRender) -> list[Construct
         full: Its independent render.
 
     Returns:
-        A finding for each, in their order.
+        A finding for each, in their order. Where the template counts on tools, what needs none is tried with tools too.
     """
-    return [
-        _judge(construct, lambda case: _try(tokenizer, full, case))
-        for construct in constructs(tokenizer.template_words(None))
+    tried = constructs(tokenizer.template_words(None))
+    found = [_judge(construct, lambda case: _try(tokenizer, full, case)) for construct in tried]
+    if not counts_on_tools(found):
+        return found
+    shown = [
+        replace(
+            construct,
+            name=f"{construct.name}, tools shown",
+            needs_tools=True,
+            cases=tuple(replace(case, tools=True) for case in construct.cases),
+        )
+        for construct in tried
+        if not construct.needs_tools
     ]
+    return [*found, *(_judge(construct, lambda case: _try(tokenizer, full, case)) for construct in shown)]
+
+
+def counts_on_tools(findings: Sequence[ConstructFinding]) -> bool:
+    """Whether the template can be rendered only where tools are shown."""
+    verdicts = {finding.name: finding.verdict for finding in findings}
+    return (
+        verdicts["first prompt"] is ConstructVerdict.REFUSED
+        and verdicts["tools in the first prompt"] is ConstructVerdict.EXACT
+    )
 
 
 def full_render_of(tokenizer: ChatTokenizer) -> FullRender:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rolloutpool_common.rendering.checks.constructs import Met
+from rolloutpool_common.rendering.checks.constructs import TOOLS, Met
 from rolloutpool_common.rendering.checks.exactness import (
     ConstructFinding,
     ConstructVerdict,
+    counts_on_tools,
     full_render_of,
     try_constructs,
 )
@@ -28,6 +29,7 @@ __all__ = ["ProbeFinding", "TokenizerReport", "TokenizerVerdict", "examine"]
 _USER = {"role": "user", "content": "giraffe"}
 _NEXT = {"role": "user", "content": "heron"}
 _SYSTEM = {"role": "system", "content": "zebra"}
+_TYPED = "typed control tokens"
 _IDS = ("callAAAAA", "callBBBBB")
 _RESULTS = [{"role": "tool", "name": "weigh", "tool_call_id": i, "content": "ostrich"} for i in _IDS]
 _TOOL = {
@@ -101,7 +103,7 @@ class TokenizerReport:
         """
         return [
             finding
-            for finding in self.constructs
+            for finding in (_met_with_tools(self.constructs) if tools else self.constructs)
             if finding.verdict is ConstructVerdict.REFUSED
             and finding.met is not Met.RARELY
             and (tools or not finding.needs_tools)
@@ -116,7 +118,9 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
         tokenizer: From `load_tokenizer`, which has checked its ids against its tokenizer.json.
     """
     full = full_render_of(tokenizer)
-    constructs = (*try_constructs(tokenizer, full), *try_recount(tokenizer, full), _typed(tokenizer))
+    tried = try_constructs(tokenizer, full)
+    tools = TOOLS if counts_on_tools(tried) else None
+    constructs = (*tried, *try_recount(tokenizer, full), _typed(tokenizer, tools))
     talk, calls = list(_edits(tokenizer, _TALK)), list(_edits(tokenizer, _CALLS))
     fingerprint = tokenizer.fingerprint
     findings = (
@@ -131,7 +135,7 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
     )
     if not tokenizer.renders_tools:
         calls.append("the template shows no tools: describe them in the system message")
-    verdict, reason = _verdict(constructs, [*talk, *calls])
+    verdict, reason = _verdict(_met_with_tools(constructs), [*talk, *calls])
     return TokenizerReport(
         name=tokenizer.name,
         tokenizer_sha256=fingerprint.tokenizer_sha256,
@@ -142,6 +146,14 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
         constructs=constructs,
         findings=findings,
     )
+
+
+def _met_with_tools(constructs: Sequence[ConstructFinding]) -> list[ConstructFinding]:
+    """What rollouts with tools meet: all, unless the template cannot be rendered without tools."""
+    if not constructs or not counts_on_tools(constructs):
+        return list(constructs)
+    # Nobody can render such a prompt, so no rollout has one.
+    return [f for f in constructs if f.name != "tools not shown" and (f.needs_tools or f.name == _TYPED)]
 
 
 def _verdict(constructs: Sequence[ConstructFinding], edits: Sequence[str]) -> tuple[TokenizerVerdict, str]:
@@ -158,12 +170,12 @@ def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
     return ("yes" if holds else otherwise), holds
 
 
-def _typed(tokenizer: ChatTokenizer) -> ConstructFinding:
+def _typed(tokenizer: ChatTokenizer, tools: list[dict[str, Any]] | None) -> ConstructFinding:
     """Finds out what control strings become that somebody typed in a message."""
     tried, verdict, reason = 0, ConstructVerdict.UNCHECKED, "no message can be appended"
     for turn, plain in ((_said("ibex"), _USER), (_said("", calls=1), _RESULTS[0])):
         try:
-            expected = _control_ids(tokenizer, turn, plain)
+            expected = _control_ids(tokenizer, turn, plain, tools)
         except TemplateRefused:
             continue  # another construct says so
         if tried == 0:
@@ -172,7 +184,7 @@ def _typed(tokenizer: ChatTokenizer) -> ConstructFinding:
             tried += 1
             typed = {**plain, "content": f"a{text}b"}
             try:
-                if _control_ids(tokenizer, turn, typed) == expected:
+                if _control_ids(tokenizer, turn, typed, tools) == expected:
                     continue
                 verdict = ConstructVerdict.WRONG
                 reason = f"{text!r} typed in a {plain['role']} message becomes a control token"
@@ -186,7 +198,7 @@ def _typed(tokenizer: ChatTokenizer) -> ConstructFinding:
 def _typed_finding(verdict: ConstructVerdict, reason: str, tried: int) -> ConstructFinding:
     exact = tried if verdict is ConstructVerdict.EXACT else max(tried - 1, 0)
     return ConstructFinding(
-        name="typed control tokens",
+        name=_TYPED,
         verdict=verdict,
         reason=reason,
         met=Met.ALWAYS,
@@ -197,8 +209,10 @@ def _typed_finding(verdict: ConstructVerdict, reason: str, tried: int) -> Constr
     )
 
 
-def _control_ids(tokenizer: ChatTokenizer, turn: Mapping[str, Any], message: Mapping[str, Any]) -> list[int]:
-    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=[_USER, turn])
+def _control_ids(
+    tokenizer: ChatTokenizer, turn: Mapping[str, Any], message: Mapping[str, Any], tools: list[dict[str, Any]] | None
+) -> list[int]:
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=[_USER, turn], tools=tools)
     return [i for i in delta.glue_ids if i in tokenizer.control_ids]
 
 

@@ -46,6 +46,9 @@ def test_a_template_that_needs_tools_is_exact_with_tools(tmp_path: Path) -> None
     assert {findings[name].verdict for name in ("tool result", "tool rounds")} == {EXACT}
     # Without tools it raises an error itself.
     assert findings["first prompt"].verdict is REFUSED
+    shown = {name: finding for name, finding in findings.items() if name.endswith(", tools shown")}
+    assert {finding.verdict for name, finding in shown.items() if finding.met is Met.ALWAYS} == {EXACT}
+    assert "user message, tools shown" in shown
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "needs_tools"])

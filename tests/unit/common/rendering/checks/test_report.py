@@ -5,6 +5,7 @@ from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering.checks.exactness import ConstructVerdict
 from rolloutpool_common.rendering.checks.report import TokenizerReport, TokenizerVerdict, examine
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -75,6 +76,15 @@ def test_a_template_without_tool_results_is_refused(make_tokenizer: MakeTokenize
     report = examine(make_tokenizer(template + GENERATION))
     assert (report.verdict, report.without_tools) == (TokenizerVerdict.REFUSE, TokenizerVerdict.EXACT)
     assert "no tools" in report.reason
+
+
+def test_a_template_that_counts_on_tools_is_refused_without_them_only(make_tokenizer: MakeTokenizer) -> None:
+    report = examine(make_tokenizer("{% for t in tools %}{{ t.function.name }}{% endfor %}" + WITH_CALLS + GENERATION))
+    assert (report.verdict, report.without_tools) == (TokenizerVerdict.EXACT, TokenizerVerdict.REFUSE)
+    assert "first prompt" in [finding.name for finding in report.refused(tools=False)]
+    assert not report.refused(tools=True)
+    verdicts = {finding.name: finding.verdict for finding in report.constructs}
+    assert verdicts["typed control tokens"] is verdicts["user message, tools shown"] is ConstructVerdict.EXACT
 
 
 def test_a_template_that_tears_typed_control_tokens_is_refused(make_tokenizer: MakeTokenizer) -> None:
