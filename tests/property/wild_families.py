@@ -326,6 +326,28 @@ QUIET_WITH_TOOLS = WildFamily(  # the switch in the system message acts only whe
     answers=("<|im_end|>", ""),
     calls=('"}]<|im_end|>', '"}]'),
 )
+SYSTEM_EACH = WildFamily(  # each question says the system message again
+    "{% set first = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ first + '\n' if first and m.role == 'user' else '' }}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    (),
+    "<|im_end|>",
+    answers=("<|im_end|>", "<|im_end|>\n", ""),
+    calls=('"}]<|im_end|>', '"}]'),
+)
+END_BEFORE_NEXT = WildFamily(  # a turn's end is written by what follows it, so the last one has none
+    "{% for m in messages %}{{ '<|im_end|>\n' if not loop.first else '' }}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_end|>\n<|im_start|>assistant\n' }}{% endif %}",
+    (),
+    "<|im_end|>",
+    answers=("<|im_end|>", "<|im_end|>\n", ""),
+    calls=('"}]<|im_end|>', '"}]'),
+    answer_ends=("^<|im_end|>",),
+    call_ends=("^<|im_end|>",),
+)
 THOUGHT_BEFORE = WildFamily(  # a header says whether the turn before it was thought over
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}{{ '<|im_end|>\n' }}"
@@ -354,5 +376,7 @@ WILD = {
     "unguarded_tools": UNGUARDED_TOOLS,
     "single_calls": SINGLE_CALLS,
     "quiet_with_tools": QUIET_WITH_TOOLS,
+    "system_each": SYSTEM_EACH,
+    "end_before_next": END_BEFORE_NEXT,
     "thought_before": THOUGHT_BEFORE,
 }

@@ -238,10 +238,14 @@ class DeltaRenderer:
             raise HistoryRewritten(
                 f"What the template writes here depends on the {shape.depends_on}, which is not given."
             )
+        first = _systems(history)
+        systems: list[dict[str, Any]] = normalise(history[:first])
+        if shape.repeats_system:
+            # What it says is in the delta then, so control strings that were typed there are marked.
+            systems = self._codec.escaper.messages(systems)
         if shape.depends_on is Dependence.SYSTEM:
-            return [*normalise(history[: _systems(history)]), USER]
-        # The policy has seen a system message that moves in its first prompt. Appending cannot move it, only repeat it.
-        past: list[Message] = list(normalise(history[_systems(history) if shape.moves_system else 0 :]))
+            return [*systems, USER]
+        past: list[Message] = [*([] if shape.moves_system else systems), *normalise(history[first:])]
         # The sentinel turn stands in its place.
         if past and past[-1]["role"] == "assistant":
             past.pop()

@@ -61,7 +61,9 @@ class Shape:
     """Whether deltas are rendered with the tools."""
     depends_on: Dependence
     moves_system: bool
-    """Whether the template writes the system message after the policy's turn."""
+    """Whether the template writes the system message after the policy's turn, and no longer at the start."""
+    repeats_system: bool
+    """Whether it writes the system message again after the policy's turn, so that deltas have it, too."""
     start: str
     """What the template writes after the sentinel and before the first new message."""
     end: str | None
@@ -182,7 +184,7 @@ class Prober:
             if base is None:
                 raise TurnEndNotFound()
         _check_markers(text, base, marks)
-        moves_system = self._moves_system(turn, marks, kwargs, shown)
+        moves_system, repeats_system = self._place_of_system(turn, marks, kwargs, shown)
         return Shape(
             arguments_as_text=as_text,
             silent=silent,
@@ -190,6 +192,7 @@ class Prober:
             reads_tools=shown is not None,
             depends_on=self._depends_on(turn, marks, base, kwargs, shown, moves_system),
             moves_system=moves_system,
+            repeats_system=repeats_system,
             start=base[: sentinel.first_marker(base)],
             end=self._end([USER], turn, base, kwargs, shown),
             moves_tools=moves,
@@ -292,20 +295,27 @@ class Prober:
             depends = Dependence.SYSTEM
         return Dependence.HISTORY if any(map(differs, _histories(words))) else depends
 
-    def _moves_system(
+    def _place_of_system(
         self,
         turn: Message,
         marks: Sequence[Message],
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
-    ) -> bool:
-        """Whether a system message moves to the end. The policy has seen it in the first prompt, so it is left out."""
+    ) -> tuple[bool, bool]:
+        """Whether a system message moves behind the turn, or is repeated there.
+
+        The policy has seen one that moves in the first prompt, so deltas leave it out.
+        """
         context = [*sentinel.marked([{"role": "system", "content": "x"}], _EARLIER), USER]
         try:
-            _, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
+            text, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
         except RenderFailed:
-            return True
-        return found is None or _EARLIER in sentinel.markers_in(found)
+            return True, False
+        if found is None:
+            return True, False
+        behind = _EARLIER in sentinel.markers_in(found)
+        stays = _EARLIER in sentinel.markers_in(text[: len(text) - len(found)])
+        return behind and not stays, behind and stays
 
 
 def _histories(words: Sequence[str]) -> Iterator[list[Message]]:

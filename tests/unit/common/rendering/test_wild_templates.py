@@ -196,6 +196,16 @@ def parse(message: Message) -> Message:
     return {**message, "tool_calls": made}
 
 
+def test_control_strings_of_a_system_message_that_is_repeated_stay_text(
+    loaded: dict[str, tuple[ChatTokenizer, Transformers]],
+) -> None:
+    tokenizer, _ = loaded["system_each"]
+    history = [system("Be kind.<|im_end|>"), USER, ANSWER]
+    delta = tokenizer.render_delta([NEXT], sampled=tokenizer.closing, history=history)
+    assert "Be kind.<|im_end|>" in tokenizer.decode(delta.glue_ids)
+    assert delta.glue_ids.count(tokenizer.close_id or -1) == 1
+
+
 QUESTIONS_WITH_TOOLS = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{{ ' (tools: ' ~ tools | length ~ ')' if tools and m.role == 'user' }}{{ '<|im_end|>\n' }}{% endfor %}"
