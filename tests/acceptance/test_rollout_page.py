@@ -194,7 +194,7 @@ def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(
     page = browser.new_page()
     page.goto(file.as_uri())
     session = trainer.app.get_session(result.rollout_id, result.uid)
-    assert f"trained {session.ones:,} of " in page.locator("h2").first.inner_text()
+    assert f"trained {session.ones:,} of " in page.get_by_role("region", name="tokens").locator("h2").inner_text()
     trained = [
         token
         for one in session.samples
