@@ -1,11 +1,18 @@
 """Spliced pages are what a model would have written."""
 
+from contextlib import nullcontext
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from rolloutpool_api.errors import BadCursor
-from rolloutpool_api.results import Page, check_cursor
+from rolloutpool_api.results import CHUNK, Page, check_cursor, read_page
+from rolloutpool_api.services import ApiServices
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import ResultItem, ResultPage, RolloutResult
+from rolloutpool_common.store.records import ResultSlice
 
 
 def items(count: int) -> list[ResultItem]:
@@ -53,3 +60,36 @@ def test_good_cursors(cursor: str) -> None:
 def test_bad_cursors(cursor: str) -> None:
     with pytest.raises(BadCursor):
         check_cursor(cursor)
+
+
+class Slices:
+    """A store with these slices of results, which notes at which cursors it was asked."""
+
+    def __init__(self, *slices: ResultSlice) -> None:
+        self._slices = {"0": slices[0]} | {before.next_cursor: after for before, after in pairwise(slices)}
+        self.asked: list[str] = []
+
+    async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
+        self.asked.append(cursor)
+        return self._slices.get(cursor, ResultSlice([], cursor, False))
+
+    async def page(self, limit: int = 1000) -> Page:
+        signals = SimpleNamespace(watch=lambda batch_id: nullcontext())
+        services = SimpleNamespace(store=SimpleNamespace(batches=self, signals=signals))
+        return await read_page(cast(ApiServices, services), "b", "0", limit=limit, wait_s=0)
+
+
+def slice_of(count: int, cursor: str) -> ResultSlice:
+    return ResultSlice([(cursor, b"{}")] * count, cursor, False)
+
+
+async def test_a_slice_that_is_not_full_is_the_last_that_is_read() -> None:
+    store = Slices(slice_of(CHUNK, "1.1-0"), slice_of(3, "1.2-0"), slice_of(3, "1.3-0"))
+    page = await store.page()
+    assert (len(page.items), page.next_cursor) == (CHUNK + 3, "1.2-0")
+    assert store.asked == ["0", "1.1-0"]
+
+
+async def test_results_behind_deleted_ones_are_found() -> None:
+    store = Slices(slice_of(0, "1.1-0"), slice_of(2, "1.2-0"))
+    assert len((await store.page()).items) == 2
