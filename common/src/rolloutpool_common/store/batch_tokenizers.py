@@ -20,9 +20,9 @@ from rolloutpool_common.store.records import NewBatch
 __all__ = ["BatchTokenizers", "TokenizerRef", "tokenizers_field"]
 
 BATCHES = 1024
-"""How many batches' tokenizers are remembered; and at how many batches a worker looks that starts."""
+"""How many batches' tokenizers are remembered, and how many batches a starting worker looks at."""
 CLAIMS = 64
-"""At how many claims of each worker a worker looks that starts."""
+"""How many claims of each worker a starting worker looks at."""
 _NAME, _REVISION = "tokenizer_name", "tokenizer_revision"
 
 

@@ -19,7 +19,7 @@ from rolloutpool_worker.policy.engine_reply import Finish
 __all__ = ["EngineAsker"]
 
 PARSING = 4
-"""As how many characters an id counts for `off_loop`, because parsing looks at its text several times."""
+"""An id counts as so many characters for `off_loop`, because parsing looks at its text several times."""
 
 
 class EngineAsker:
