@@ -7,6 +7,7 @@ its seed: the same seed is the same conversation.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -236,10 +237,13 @@ class _Play:
         if expected is None:
             self.tally.deltas_without_oracle += 1
         else:
-            # What the policy has sampled behind the end of its turn is not written again: white space, or a header
-            # that is its stop token.
-            written = self.tokenizer.decode(sampled).endswith(
-                self.tokenizer.decode(expected[: len(expected) - len(glue)])
+            # What the policy has sampled of the end of its turn is not written again: white space, a header that is its
+            # stop token, or the stop itself where the oracle's end stands in front of it.
+            rest = expected[: len(expected) - len(glue)]
+            written = (
+                self.tokenizer.decode(sampled).endswith(self.tokenizer.decode(rest))
+                or self.ended(sampled, rest)
+                or self.spaced(sampled, rest)
             )
             shortened = not close and self.tokenizer.decode(expected).endswith(self.tokenizer.decode(glue)) and written
             self.expect(glue == expected or shortened, "the delta", (new, glue, expected))
@@ -248,6 +252,17 @@ class _Play:
         ledger.append_glue(glue, turn=turn)
         truth.glue([*close, *glue])
         return True
+
+    def ended(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
+        """Whether these very ids were sampled, and nothing but white space after them."""
+        found = [at for at in range(len(end), len(sampled) + 1) if tuple(sampled[at - len(end) : at]) == tuple(end)]
+        return bool(end and found) and not self.tokenizer.decode(sampled[found[-1] :]).strip()
+
+    def spaced(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
+        """Whether other white space was sampled behind a stop, where the template writes nothing but white space."""
+        stops = [at for at, token in enumerate(sampled, 1) if token in self.tokenizer.stop_ids]
+        behind = sampled[stops[-1] :] if stops else ()
+        return bool(behind) and not any(self.tokenizer.decode(ids).strip() for ids in (behind, end))
 
     def echo(self, ledger: TokenLedger, truth: _Provenance) -> None:
         """A trainer that echoes what we have, another tail, or another history."""

@@ -1,9 +1,10 @@
 """What lies between two sampled turns, computed the expensive way: render the whole conversation, cut, tokenise.
 
 Independent of the renderer under test: it renders the real history instead of a dummy, knows by hand where a family's
-turn ends instead of probing, and encodes with `tokenizers` alone. Typed control strings get a number
-before rendering and are encoded without added tokens behind it. It answers None where the template does not
-append: then there is nothing to compare with.
+turn ends instead of probing, and encodes with `tokenizers` alone. Typed control strings are replaced by rare
+letters before rendering, as many as they have, so that a template may cut and measure them; they are encoded
+without added tokens behind it. It answers None where the template does not append, and raises `TemplateRaised` where
+the template knows a typed control string (`/think` is in `</think>`): then there is nothing to compare with.
 """
 
 import json
@@ -22,7 +23,8 @@ __all__ = ["Message", "Oracle", "TemplateRaised", "turn_before"]
 Message = dict[str, Any]
 
 _MARK = "wYyW"  # what the policy said last
-_TYPED = re.compile(r"qZ(\d+)Zq")  # letters and digits: they pass a template's filters unchanged
+_FIRST, _MORE = 0x20000, "\U0002a6d0"  # the first letter says which control string it is; no filter changes either
+_TYPED = re.compile(f"([\U00020000-\U0002a000]{_MORE}*)")
 
 # The strings that end an answer and a turn with calls; a leading "^" means that the turn ends in front of them.
 _ENDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -95,8 +97,7 @@ class Oracle:
             if token["content"].strip() and (token["special"] or token["content"] in template)
         ]
         self._pattern = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
-        self._spell = {text: f"qZ{i}Zq" for i, text in enumerate(self.control)}
-        self._spelled = {str(i): text for i, text in enumerate(self.control)}
+        self._spell = {text: chr(_FIRST + i) + _MORE * (len(text) - 1) for i, text in enumerate(self.control)}
         family = {**FAMILIES, **WILD}.get(name.removeprefix("family:"))
         known = _ENDS.get(name, _CHATML) if family is None else (family.answer_ends, family.call_ends)
         self._answer_ends, self._call_ends = known
@@ -106,7 +107,7 @@ class Oracle:
 
     def prompt(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
         """Ids of a whole prompt. Raises TemplateRaised."""
-        return self._ids(self._text(self._typed(messages), kwargs))
+        return self._ids(self._typed_text(messages, kwargs))
 
     def rendered_again(self, messages: Sequence[Message], kwargs: Mapping[str, Any], *, parsed: bool) -> list[int]:
         """Ids of a prompt as a trainer has them that renders everything, and escapes nothing. Raises TemplateRaised.
@@ -158,15 +159,14 @@ class Oracle:
         turns = [turn_before(new)] if calls else []
         turns.append({**turn_before(new), "content": f"I say {_MARK}"})  # where the template prints no calls
         for turn in turns:
-            text = self._text([*self._typed(history), turn, *self._typed(new)], kwargs)
+            text = self._typed_text([*history, turn, *new], kwargs)
             end = self._end(text, self._call_ends if calls else self._answer_ends)
             if end is not None:
                 break
         first = next((i for i, m in enumerate(history) if m["role"] == "assistant"), len(history))
         for start in (history[:first], history):
-            if not text.startswith(
-                self._text(self._typed(start), kwargs, generation_prompt=False).removesuffix(str(self.chat.eos_token))
-            ):
+            begun = self._typed_text(start, kwargs, generation_prompt=False)
+            if not text.startswith(begun.removesuffix(str(self.chat.eos_token))):
                 return None
         return None if end is None else (text, end)
 
@@ -192,6 +192,22 @@ class Oracle:
         if rest is None:
             raise TemplateRaised
         return [*block, *rest]
+
+    def _typed_text(
+        self, messages: Sequence[Message], kwargs: Mapping[str, Any], *, generation_prompt: bool = True
+    ) -> str:
+        """The text with typed control strings in other letters; raises TemplateRaised where it is another text then."""
+        spelled = self._typed(messages)
+        text = self._text(spelled, kwargs, generation_prompt=generation_prompt)
+        if spelled != list(messages):
+            plain = self._text(messages, kwargs, generation_prompt=generation_prompt)
+            if _TYPED.sub(lambda match: self._meant(match.group()), text) != plain:
+                raise TemplateRaised("it knows a control string that was typed")
+        return text
+
+    def _meant(self, spelled: str) -> str:
+        """What was typed there; what the template cut off is missing."""
+        return str(self.control[ord(spelled[0]) - _FIRST])[: len(spelled)]
 
     def _text(
         self,
@@ -228,7 +244,7 @@ class Oracle:
         ids: list[int] = []
         for i, piece in enumerate(_TYPED.split(text)):
             if i % 2:
-                ids += self._bare.encode(self._spelled[piece], add_special_tokens=False).ids
+                ids += self._bare.encode(self._meant(piece), add_special_tokens=False).ids
             elif piece:
                 ids += self._whole.encode(piece, add_special_tokens=False).ids
         return ids

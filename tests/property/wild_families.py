@@ -358,6 +358,22 @@ THOUGHT_BEFORE = WildFamily(  # a header says whether the turn before it was tho
     answers=("<|im_end|>", "<|im_end|>\n", ""),
     calls=('"}]<|im_end|>', '"}]'),
 )
+CUT = WildFamily(  # long texts are cut, also where control strings were typed into them
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content if m.role == 'assistant' else m.content[:40] }}"
+    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    answers=("<|im_end|>", "<|im_end|>\n", ""),
+    calls=('"}]<|im_end|>', '"}]'),
+)
+MEASURED = WildFamily(  # a header says how long the text is
+    "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+    "{{ ' ' ~ m.content | length if m.role != 'assistant' }}{{ '\n' + m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    answers=("<|im_end|>", "<|im_end|>\n", ""),
+    calls=('"}]<|im_end|>', '"}]'),
+)
 WILD = {
     "harmony": HARMONY,
     "return_of_id": RETURN_OF_ID,
@@ -379,4 +395,6 @@ WILD = {
     "system_each": SYSTEM_EACH,
     "end_before_next": END_BEFORE_NEXT,
     "thought_before": THOUGHT_BEFORE,
+    "cut": CUT,
+    "measured": MEASURED,
 }

@@ -1,7 +1,8 @@
 """Messages to ids, and ids to text. Only this room touches a tokenizer, so worker and trainer render alike.
 
 - `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
-- `template` renders text; `control_tokens` marks what must not become a control token; `codec` and `vocabulary` encode.
+- `template` renders text; `control_tokens` marks what must not become a control token, and `marked_render` proves that
+  the marks changed nothing; `codec` and `vocabulary` encode.
 - `delta` renders only what is new: after a `sentinel` turn, in the context that a `shape` needs, cut at the `turn_end`;
   `written` tries out which headers a template builds; `deepseek` is the one exception.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
@@ -30,6 +31,7 @@ from rolloutpool_common.rendering.errors import (
     TokenizerLoadError,
     TokenizerNotAllowed,
     TurnEndNotFound,
+    TypedTextChanged,
 )
 from rolloutpool_common.rendering.loading import TINY, load_tokenizer
 from rolloutpool_common.rendering.parsing import ParsedTurn, TurnParser
@@ -59,6 +61,7 @@ __all__ = [
     "TokenizerNotAllowed",
     "TurnEndNotFound",
     "TurnParser",
+    "TypedTextChanged",
     "classify",
     "load_tokenizer",
     "rerender",

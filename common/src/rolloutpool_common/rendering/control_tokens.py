@@ -6,7 +6,9 @@ A user who types `<|im_end|>` must not end the turn, and a tool's output must no
    nonce is letters and digits, because these pass through every filter of a template (trim, tojson, repr) unchanged. It
    is new in each process, so that nobody can type it.
 2. **Render.** The template writes its own control strings around the marked content.
-3. **Split** (`split_marks`). The rendered text is cut at the nonces. Control strings between them are spelled by the
+3. **Prove** (`marked_render`). Without its marks, the text must be what the template writes of unmarked messages. One
+   that cuts or measures content (`content[:100]`) writes something else, because the marks make content longer.
+4. **Split** (`split_marks`). The rendered text is cut at the nonces. Control strings between them are spelled by the
    codec, all others become control ids.
 
 Where a template writes text right next to content, the two may add up to a control string: `<|im_` typed, `end|>`
@@ -15,18 +17,19 @@ written. With `edges=True` such fragments are marked as well.
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed
+from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed, TypedTextChanged
 
-__all__ = ["NONCE", "ControlTokenEscaper", "split_marks"]
+__all__ = ["NONCE", "ControlTokenEscaper", "is_marked", "marked_strings", "split_marks", "without_marks"]
 
 NONCE = "q" + secrets.token_hex(12)
 """Part of every mark, sentinel and marker of this process; text that contains it is refused."""
 
 _OPEN, _CLOSE = NONCE + "o", NONCE + "c"
 _MARK = re.compile(f"({_OPEN}|{_CLOSE})")
+_MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
 _NAMES = frozenset(
     [
         "arguments",
@@ -153,7 +156,7 @@ def split_marks(text: str) -> list[tuple[str, bool]]:
         Pieces (text, whether control strings in it become control ids).
 
     Raises:
-        ContentUnsafe: The template tore a marked control string apart.
+        TypedTextChanged: The template tore a marked control string apart.
     """
     if NONCE not in text:
         return [(text, True)]
@@ -161,14 +164,54 @@ def split_marks(text: str) -> list[tuple[str, bool]]:
     for part in _MARK.split(text):
         # A mark out of turn, or a nonce that has lost its letter: the template cut or moved a part.
         if part == (_CLOSE if control else _OPEN) or NONCE in part.replace(_OPEN, "").replace(_CLOSE, ""):
-            raise ContentUnsafe("The template tears apart a control token that was typed as content.")
+            raise TypedTextChanged("The template tears apart a control token that was typed as content.")
         if part in (_OPEN, _CLOSE):
             control = part == _CLOSE
         elif part:
             pieces.append((part, control))
     if not control:
-        raise ContentUnsafe("The template cuts off a control token that was typed as content.")
+        raise TypedTextChanged("The template cuts off a control token that was typed as content.")
     return pieces
+
+
+def is_marked(value: Any) -> bool:
+    """Whether `marked_strings` yields anything; faster, because each render asks."""
+    if isinstance(value, str):
+        return _OPEN in value
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if is_marked(key) or is_marked(item):
+                return True
+    elif isinstance(value, list | tuple):
+        for item in value:
+            if is_marked(item):
+                return True
+    return False
+
+
+def marked_strings(value: Any) -> Iterator[str]:
+    """Yields what is marked in the strings and keys of a JSON value: control strings, and fragments of them."""
+    if isinstance(value, str):
+        if _OPEN in value:
+            yield from _MARKED.findall(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from marked_strings(key)
+            yield from marked_strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from marked_strings(item)
+
+
+def without_marks(value: Any) -> Any:
+    """Copies a JSON value with all marks taken out: what `ControlTokenEscaper.value` was given."""
+    if isinstance(value, str):
+        return _MARK.sub("", value)
+    if isinstance(value, Mapping):
+        return {without_marks(key): without_marks(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_marks(item) for item in value]
+    return value
 
 
 def _mark(text: str) -> str:

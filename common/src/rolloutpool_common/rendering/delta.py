@@ -27,14 +27,17 @@ from cachetools import LRUCache
 
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import split_marks
+from rolloutpool_common.rendering.control_tokens import is_marked
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
+    ContentUnsafe,
     HistoryRewritten,
     RenderFailed,
     TemplateRefused,
     TurnEndNotFound,
+    TypedTextChanged,
 )
+from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.shape import USER, Dependence, Prober, Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
@@ -114,7 +117,8 @@ class DeltaRenderer:
         kwargs = dict(template_kwargs or {})
         new, calls, known = self._look_up(new_messages, history, kwargs, tools)
         shape = known.shape
-        shown = tools if shape.reads_tools else None
+        # Tools that deltas show are typed text as well.
+        shown = self._codec.escaper.value(list(tools or ())) if shape.reads_tools else None
         turn = sentinel.turn(
             # Templates print ids and names of calls after the sentinel too, and those may be anything that was sampled.
             [(self._marked(call_id), self._marked(name)) for call_id, name in calls],
@@ -215,21 +219,25 @@ class DeltaRenderer:
     ) -> str:
         escaper = self._codec.escaper
 
-        def text(edges: bool) -> str:
-            marked = escaper.messages(new, edges=edges)
-            _, found = self._prober.render(context, turn, marked, kwargs=kwargs, tools=tools)
+        def mark(edges: bool) -> list[list[Message]]:
+            # All but the new messages comes with its marks.
+            return [list(context), [turn], list(escaper.messages(new, edges=edges)), list(tools or ())]
+
+        def write(given: list[list[Message]]) -> str:
+            past, (said,), following, shown = given
+            _, found = self._prober.render(past, said, following, kwargs=kwargs, tools=shown or None)
             if found is None:
                 raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
             return found
 
-        rendered = text(edges=False)
-        # Marked edges are tokenised apart, which may give other ids. So they are marked only where it matters: where a
-        # fragment and the template's text add up to a control string, the two renders hold different numbers of them.
-        if escaper.has_edges([m["content"] for m in new]):
-            safe = text(edges=True)
-            if self._codec.count_control(split_marks(rendered)) != self._codec.count_control(split_marks(safe)):
-                return safe
-        return rendered
+        try:
+            return render_marked(self._codec, mark, write, [message["content"] for message in new])
+        except TypedTextChanged as changed:
+            past, _, following, shown = mark(True)
+            if is_marked([past, [_without_call(message) for message in following], shown]):
+                raise
+            # Nothing is marked but ids and names of calls, and those were sampled.
+            raise ContentUnsafe(changed.message) from None
 
     def _context(self, shape: Shape, history: Sequence[Message] | None) -> list[Message]:
         if shape.depends_on is Dependence.NOTHING:
@@ -332,6 +340,13 @@ def _identified(message: dict[str, Any], index: int) -> dict[str, Any]:
     if message.get("role") == "tool" and "tool_call_id" not in message:
         return {**message, "tool_call_id": f"call{index:05d}"}
     return message
+
+
+def _without_call(message: Message) -> dict[str, Any]:
+    """A message without what it repeats of the policy's call."""
+    if message["role"] not in sentinel.RESULT_ROLES:
+        return dict(message)
+    return {key: value for key, value in message.items() if key not in ("name", "tool_call_id")}
 
 
 def _check(messages: Sequence[Message]) -> None:

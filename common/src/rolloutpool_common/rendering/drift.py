@@ -15,8 +15,8 @@ from typing import Any
 
 from rolloutpool_common.errors import TokenizerMismatch
 from rolloutpool_common.protocol.drift import DriftLabel
-from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.template import Message
+from rolloutpool_common.rendering.errors import TemplateRefused, TypedTextChanged
+from rolloutpool_common.rendering.template import Message, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -95,9 +95,12 @@ def verify_prompt_contains(
             return
         try:
             ids = tokenizer.render_prompt(messages, tools=shown, template_kwargs=template_kwargs)
+            own = comparable(tokenizer.decode(ids))
+        except TypedTextChanged:
+            # It can be rendered all the same, only not told apart what was typed.
+            own = comparable(tokenizer.render_text(normalise(messages), tools=shown, template_kwargs=template_kwargs))
         except TemplateRefused:
             continue
-        own = comparable(tokenizer.decode(ids))
         # What this tokenizer's own template leaves out proves nothing against the trainer's.
         missing = [] if own == seen else [i for i in missing if _says(own, messages[i])]
     if missing:

@@ -13,6 +13,7 @@
         ├── TurnEndNotFound
         ├── AssistantAppended
         └── ContentUnsafe
+            └── TypedTextChanged
 
 A refusal is a result: ids that cannot be proved are not guessed. Only the caller knows whether the request or the
 policy is at fault. Reasons hold no text of a prompt: what a template's error quotes of it is taken out (`quotes`).
@@ -31,6 +32,7 @@ __all__ = [
     "TokenizerLoadError",
     "TokenizerNotAllowed",
     "TurnEndNotFound",
+    "TypedTextChanged",
 ]
 
 
@@ -85,3 +87,7 @@ class AssistantAppended(TemplateRefused):
 
 class ContentUnsafe(TemplateRefused):
     """The content would become control tokens, although it was typed."""
+
+
+class TypedTextChanged(ContentUnsafe):
+    """The template cuts, measures or changes text in which somebody typed a control string. The policy did not."""

@@ -13,6 +13,8 @@ in the turn before them, the keys of that turn's other texts, tools and template
    template tests for, first and last in a message. If the base changes with the system message, the shape depends on it
    (`Dependence.SYSTEM`). If it changes with anything else, the shape depends on all of history (`Dependence.HISTORY`).
    If earlier content shows up in the base, history moves, and the shape is refused.
+4. Where the template refuses all of this, try it with an answer in front of the turn: roles that must alternate may
+   allow `[result, user]` only there. Such a shape depends on all of history, so that the template judges the real one.
 
 Example: a template ends its prompt with `<think></think>` instead of `<think>` where the system message says
 `/no_think`. The source tests for that literal, so step 3 tries it, the base changes, and deltas are rendered with the
@@ -20,7 +22,8 @@ real system message from then on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Any
@@ -33,6 +36,7 @@ from rolloutpool_common.rendering.template import Message, Template
 __all__ = ["USER", "Dependence", "Prober", "Shape"]
 
 USER: dict[str, Any] = {"role": "user", "content": "x"}
+_SAID: dict[str, Any] = {"role": "assistant", "content": "y"}
 _TOOL = NONCE + "t"
 _EARLIER = 1_000_000
 """Markers of earlier messages are counted from here."""
@@ -75,8 +79,10 @@ class Shape:
 class Prober:
     """Finds shapes of one template."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, before: Sequence[Message] = ()) -> None:
+        """`before` stands between each context and the turn."""
         self._template = template
+        self._before = before
 
     def render(
         self,
@@ -104,9 +110,8 @@ class Prober:
         Raises:
             RenderFailed: The template raised an error.
         """
-        text = self._template.render(
-            [*context, turn, *new], tools=tools, template_kwargs=kwargs, generation_prompt=generation_prompt
-        )
+        given = [*context, *self._before, turn, *new]
+        text = self._template.render(given, tools=tools, template_kwargs=kwargs, generation_prompt=generation_prompt)
         return text, sentinel.after_sentinel(text)
 
     def probe(
@@ -145,6 +150,10 @@ class Prober:
                 return self._shape(turn, marks, as_text, form, keys, kwargs, tools)
             except TemplateRefused as error:
                 refusal = refusal or error
+        if isinstance(refusal, RenderFailed) and not self._before:
+            with suppress(TemplateRefused):
+                shape = Prober(self._template, [_SAID]).probe(new, calls, silent, kwargs, tools, beside)
+                return replace(shape, depends_on=Dependence.HISTORY)
         raise refusal or TurnEndNotFound()
 
     def start_and_end(
@@ -320,7 +329,6 @@ class Prober:
 
 def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
     """Histories before a turn, with markers as content where the text does not matter."""
-    said: dict[str, Any] = {"role": "assistant", "content": "y"}
 
     def rounds(n: int, calls: int) -> list[Message]:
         found: list[Message] = [USER]
@@ -328,22 +336,20 @@ def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
             ids = [f"past{i:02d}{j:03d}" for j in range(calls)]
             made = [{"id": c, "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}} for c in ids]
             results = [{"role": "tool", "tool_call_id": c, "name": "f", "content": "r"} for c in ids]
-            found += [{**said, "content": "", "tool_calls": made}, *results]
+            found += [{**_SAID, "content": "", "tool_calls": made}, *results]
         return found
 
-    answered = [USER, said, USER]
-    for history in (
+    answered: list[Message] = [USER, _SAID, USER]
+    histories: list[list[Message]] = [
         answered,
-        [*answered, said, USER],
-        rounds(1, 1),
-        rounds(2, 1),
-        rounds(3, 1),
+        [*answered, _SAID, USER],
+        *(rounds(n, 1) for n in (1, 2, 3)),
         rounds(1, 2),
-        [*rounds(1, 1), said, USER],
-        [USER, {**said, "content": "<think>\ny\n</think>\n\ny"}, USER],
-        [USER, {**said, "reasoning_content": "y"}, USER],
-    ):
-        yield _earlier(history)
+        [*rounds(1, 1), _SAID, USER],
+        [USER, {**_SAID, "content": "<think>\ny\n</think>\n\ny"}, USER],
+        [USER, {**_SAID, "reasoning_content": "y"}, USER],
+    ]
+    yield from map(_earlier, histories)
     yield from _switched(words)
 
 

@@ -27,6 +27,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
+from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.shape import Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
@@ -378,22 +379,18 @@ class ChatTokenizer:
     ) -> str:
         """Renders a conversation with typed control strings marked."""
         template, escaper, normal = self._template(tools), self._codec.escaper, normalise(messages)
+        shown = list(tools or ())
 
-        def text(edges: bool) -> str:
+        def mark(edges: bool) -> list[list[dict[str, Any]]]:
+            return [escaper.messages(normal, edges=edges), escaper.value(shown, edges=edges)]
+
+        def write(given: list[list[dict[str, Any]]]) -> str:
+            said, marked_tools = given
             return template.render(
-                escaper.messages(normal, edges=edges),
-                tools=escaper.value(list(tools or ()), edges=edges),
-                template_kwargs=template_kwargs,
-                generation_prompt=generation_prompt,
+                said, tools=marked_tools, template_kwargs=template_kwargs, generation_prompt=generation_prompt
             )
 
-        rendered = text(edges=False)
-        # Marked edges are tokenised apart, which may give other ids; see `DeltaRenderer` for when they are needed.
-        if escaper.has_edges([m["content"] for m in normal]) or escaper.has_edges(list(tools or ())):
-            marked = text(edges=True)
-            if self._codec.count_control(split_marks(marked)) != self._codec.count_control(split_marks(rendered)):
-                return marked
-        return rendered
+        return render_marked(self._codec, mark, write, [[message["content"] for message in normal], shown])
 
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
         shown = [dict(tool) for tool in tools or ()] or None

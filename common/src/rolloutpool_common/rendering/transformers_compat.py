@@ -5,7 +5,7 @@
 - `tokenizer.backend_tokenizer`: the `tokenizers.Tokenizer` inside; a tokenizer in pure Python has none.
 - `_compile_jinja_template(source)`: the compiled template that `apply_chat_template` will use, whose sandbox
   `prepare_sandbox` makes cheaper and limits. Its `root_render_func` and `blocks` are replaced by the guarded
-  template's.
+  template's, and its `strftime_now` by one whose time can be held still (`render_clock`).
 - `ImmutableSandboxedEnvironment.intercepted_binops` and jinja2's `FILTERS`, changed for the process, because
   transformers makes the environment.
 
@@ -27,6 +27,7 @@ from transformers.utils import chat_template_utils
 from transformers.utils.hub import cached_file
 
 from rolloutpool_common.rendering.render_budget import INTERCEPTED, LIMITED, guard, limited
+from rolloutpool_common.rendering.render_clock import strftime_now
 
 __all__ = ["backend_of", "prepare_sandbox", "repository_file"]
 
@@ -98,6 +99,8 @@ def prepare_sandbox(source: str) -> None:
         guarded = guard(environment, source)
         compiled.root_render_func, compiled.blocks = guarded.root_render_func, guarded.blocks
         _quicken(environment)
+        # On the environment: transformers makes inert text of functions that are given as variables.
+        environment.globals["strftime_now"] = strftime_now
         _prepared.add(environment)
 
 

@@ -166,3 +166,15 @@ def test_mistral_worker_and_qwen_trainer() -> None:
         verify_prompt_contains(mistral, qwen.render_prompt(MESSAGES), MESSAGES)
     with pytest.raises(TokenizerMismatch, match="qwen2_5"):
         verify_prompt_contains(qwen, mistral.render_prompt(MESSAGES), MESSAGES)
+
+
+def test_a_prompt_whose_typed_text_was_cut_is_no_mismatch(tiny: ChatTokenizer, make_tokenizer: MakeTokenizer) -> None:
+    """Ours cannot be rendered exactly. But it can be seen that our template leaves out the same."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content[:40] + '<|im_end|>\n' }}{% endfor %}"
+    )
+    tokenizer = make_tokenizer(template)
+    messages = [{"role": "user", "content": "a <|endoftext|> b" + " word" * 20}]
+    verify_prompt_contains(tokenizer, tokenizer.encode(tokenizer.render_text(messages)), messages)
+    with pytest.raises(TokenizerMismatch):
+        verify_prompt_contains(tiny, tokenizer.encode("<|im_start|>user\na"), messages)

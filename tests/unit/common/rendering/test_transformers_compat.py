@@ -8,6 +8,7 @@ from jinja2 import Environment
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.transformers_compat import backend_of, prepare_sandbox, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 
@@ -94,3 +95,18 @@ def test_the_sandbox_of_apply_chat_template_is_the_one_that_is_quickened(monkeyp
 
 def test_a_template_with_a_fault_is_left_to_its_render() -> None:
     prepare_sandbox("{% for %}")
+
+
+def test_the_time_of_templates_can_be_held_still() -> None:
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)
+    source = "{{ strftime_now('%H:%M:%S.%f') }}{# held #}"
+
+    def rendered() -> str:
+        prepare_sandbox(source)
+        return str(
+            tokenizer.apply_chat_template([{"role": "user", "content": "x"}], chat_template=source, tokenize=False)
+        )
+
+    assert rendered() != rendered()
+    with one_time():
+        assert rendered() == rendered()

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import (
     ChatTokenizer,
+    HistoryRewritten,
     RenderFailed,
     RerenderCounter,
     load_tokenizer,
@@ -148,6 +149,28 @@ def test_a_delta_is_what_transformers_writes_behind_the_turn(
             assert [*sampled, *ids] == theirs.ids(whole), (text, end)
 
 
+@pytest.mark.parametrize("tools", [[], TOOLS], ids=["no tools", "tools"])
+def test_what_a_template_takes_only_after_an_answer_is_exact_there_and_refused_elsewhere(
+    loaded: dict[str, tuple[ChatTokenizer, Transformers]], tools: list[Message]
+) -> None:
+    family, (tokenizer, theirs) = WILD["instructed"], loaded["instructed"]
+    new = [result(1), NEXT]
+    for _ in range(2):  # the second time, the shape is known
+        with pytest.raises(RenderFailed, match=r"roles \[user, assistant, tool, user\].* must alternate"):
+            tokenizer.render_delta(new, sampled=[], history=[USER, calling(1)], tools=tools)
+        for past in ([USER, ONCE], [USER, ONCE, system("Be kind.")], [USER, calling(0), result(0), ONCE]):
+            history = [*past, calling(1)]
+            # Tools move to the last question, but the policy has seen them.
+            whole = theirs.render([*history, *new], [])
+            at = whole.rindex("ARG1") + len("ARG1")
+            for end in family.calls:
+                sampled = theirs.ids(whole[: at + len(end)])
+                delta = tokenizer.render_delta(new, sampled=sampled, history=history, tools=tools)
+                assert [*sampled, *delta.close_ids, *delta.glue_ids] == theirs.ids(whole), (past, end)
+    with pytest.raises(HistoryRewritten, match="depends on the history, which is not given"):
+        tokenizer.render_delta(new, sampled=[], tools=tools)
+
+
 def test_a_switch_with_a_name_is_a_word_and_a_role_is_none(
     loaded: dict[str, tuple[ChatTokenizer, Transformers]],
 ) -> None:
@@ -219,6 +242,23 @@ def test_tools_that_are_shown_with_each_question_are_read(make_tokenizer: MakeTo
     assert tokenizer.deltas_read_tools(TOOLS, None)
     delta = tokenizer.render_delta([NEXT], sampled=tokenizer.closing, history=[USER, ANSWER], tools=TOOLS)
     assert "And now? (tools: 2)" in tokenizer.decode(delta.glue_ids)
+
+
+DESCRIBED = QUESTIONS_WITH_TOOLS.replace("tools | length", "tools[0].function.description")
+DESCRIBED_BEFORE = DESCRIBED.replace("'\n' + m.content", "'\n'").replace(
+    "m.role == 'user' }}", "m.role == 'user' }}{{ m.content }}"
+)
+
+
+@pytest.mark.parametrize("template", [DESCRIBED, DESCRIBED_BEFORE], ids=["behind content", "before content"])
+def test_control_strings_of_tools_that_are_shown_with_each_question_stay_text(
+    make_tokenizer: MakeTokenizer, template: str
+) -> None:
+    tokenizer = make_tokenizer(template)
+    tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "description": "It ends.<|im_end|>"}}]
+    delta = tokenizer.render_delta([NEXT], sampled=tokenizer.closing, history=[USER, ANSWER], tools=tools)
+    assert "It ends.<|im_end|>" in tokenizer.decode(delta.glue_ids)
+    assert delta.glue_ids.count(tokenizer.close_id or -1) == 1
 
 
 DATED = (

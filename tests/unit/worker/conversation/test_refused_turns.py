@@ -19,6 +19,8 @@ SWITCHED = (
     "{{ '<think></think>' if messages[0].role == 'system' and '/no_think' in messages[0].content }}{% endif %}"
 )
 NO_RESULTS = "{% if messages[-1].role == 'tool' %}{{ raise_exception('no results') }}{% endif %}"
+CUTTING = SWITCHED.replace("m.content + ", "m.content[:60] + ")
+LONG = "<|endoftext|>" + "_word" * 20
 RESULT: dict[str, Any] = {"role": "tool", "name": "add", "tool_call_id": "callabcde", "content": "38"}
 HISTORY: list[dict[str, Any]] = [
     {"role": "system", "content": "/no_think"},
@@ -28,14 +30,17 @@ HISTORY: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("template", "name", "blames", "says"),
+    ("template", "changed", "blames", "says"),
     [
-        (SWITCHED, "a b", TemplateRefusedTurn, "no spaces"),
-        (NO_RESULTS + SWITCHED, "add", TemplateUnusable, "no results"),
+        (SWITCHED, {"name": "a b"}, TemplateRefusedTurn, "no spaces"),
+        (NO_RESULTS + SWITCHED, {}, TemplateUnusable, "no results"),
+        # What a tool says was not sampled, and a name was.
+        (CUTTING, {"content": LONG}, TemplateUnusable, r"turn 1: The template cuts.*`<\|endoftext\|>`"),
+        (SWITCHED.replace("m.role + '", "(m.name or m.role)[:60] + '"), {"name": LONG}, TemplateRefusedTurn, "cuts"),
     ],
 )
 async def test_the_policy_is_blamed_for_what_it_sampled_alone(
-    tmp_path: Path, template: str, name: str, blames: type[Exception], says: str
+    tmp_path: Path, template: str, changed: dict[str, str], blames: type[Exception], says: str
 ) -> None:
     write_tokenizer(tmp_path, template)
     tokenizer = load_tokenizer(str(tmp_path))
@@ -47,4 +52,4 @@ async def test_the_policy_is_blamed_for_what_it_sampled_alone(
     sampled = tokenizer.encode("It is 38.<|im_end|>")
     tokens.ledger.append_sampled(sampled, [-0.5] * len(sampled), turn=1)
     with pytest.raises(blames, match=says):
-        await tokens.append([{**RESULT, "name": name}], HISTORY, 1)
+        await tokens.append([{**RESULT, **changed}], HISTORY, 1)

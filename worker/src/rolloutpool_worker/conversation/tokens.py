@@ -6,13 +6,14 @@ Every echo is checked (`echo.py`) before the reply is used.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, TemplateUnusable
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
-from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused
+from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused, TypedTextChanged
 from rolloutpool_common.rendering.shown_tools import find_shown_tools
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
@@ -330,7 +331,7 @@ class TokenTrack:
 
         Raises:
             TemplateRefusedTurn: The template cannot render them after what the policy sampled.
-            TemplateUnusable: The template cannot even render an ordinary tool result.
+            TemplateUnusable: The template cannot even render an ordinary tool result, or changes what others typed.
         """
         if self._reads_tools is None:
             self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
@@ -356,15 +357,14 @@ class TokenTrack:
         tools: list[dict[str, Any]] | None,
     ) -> Delta:
         sampled, kwargs = self.ledger.last_sampled(SAMPLED_TAIL), self._spec.template_kwargs
+        render = partial(self._tokenizer.render_delta, sampled=sampled, tools=tools, template_kwargs=kwargs)
         try:
-            return self._tokenizer.render_delta(
-                messages, sampled=sampled, history=past, tools=tools, template_kwargs=kwargs
-            )
+            return render(messages, history=past)
+        except TypedTextChanged as refused:  # a user or a tool typed it, so the policy is not at fault
+            raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
         except TemplateRefused as refused:
             try:
-                self._tokenizer.render_delta(
-                    PLAIN_RESULT, sampled=sampled, history=PLAIN_CALL, tools=tools, template_kwargs=kwargs
-                )
+                render(PLAIN_RESULT, history=PLAIN_CALL)
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
