@@ -10,11 +10,12 @@ and one that is known to be missed. Beside the last two stands what guards them 
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+from benchmarks.load import System
 from benchmarks.report import FOLDER, Cell, Report, Row, table
 
 __all__ = ["BUDGETS", "Budget", "Verdict", "judge", "main"]
@@ -74,62 +75,123 @@ class Budget:
 
 FOUNDING_MS = 7.0
 """CPU milliseconds of the founding pattern's tuned form for the same 3 turns, where the budgets were set."""
-_SHORT: dict[str, Cell] = {"system": "pool", "turns": 3, "in flight": 100, "latency, ms": 0}
-_LONG: dict[str, Cell] = {"system": "pool", "turns": 64, "in flight": 32}
+_SHORT: dict[str, Cell] = {"varied": "in flight", "turns": 3, "in flight": 100, "latency, ms": 0}
+_LONG: dict[str, Cell] = {"varied": "turns", "turns": 64, "in flight": 32}
+_TALKATIVE: dict[str, Cell] = {"varied": "results", "turns": 64, "in flight": 32, "result, characters": 2000}
+_WAITING: dict[str, Cell] = {"varied": "latency", "turns": 3, "in flight": 100, "latency, ms": 1000}
+_WAYS = {
+    System.POOL: "batches",
+    System.POOL_SILENT: "batches, a trainer that declares nothing",
+    System.POOL_V1: "POST /rollout",
+    System.POOL_RERENDER: "POST /rollout, a trainer that renders again",
+}
 
 
-def _cpu(what: str, varied: str, *, most_ms: float, most_yet: float) -> tuple[Budget, Budget, Budget]:
-    """In milliseconds, as the same part of the founding pattern's, and what of that part is guarded."""
-    row = _SHORT | {"varied": varied}
-    ratio = f"{what} over the founding pattern's"
-    as_set = f"{ratio} ({most_ms:g} ms where that took {FOUNDING_MS:g})"
+def _of(row: Mapping[str, Cell], system: System) -> dict[str, Cell]:
+    return {**row, "system": system}
+
+
+def _missed(target: Budget, *, reached: float) -> tuple[Budget, Budget]:
+    """A target that is known to be missed, and what is guarded instead of it."""
+    guard = (
+        replace(target, what=f"{target.what}, as much as it was", least=reached)
+        if target.least
+        else replace(target, what=f"{target.what}, no more than it was", most=reached)
+    )
+    return replace(target, known=True), guard
+
+
+def _cpu(what: str, row: Mapping[str, Cell], *, most_ms: float, reached: float) -> tuple[Budget, ...]:
+    """In milliseconds, and as the same part of the founding pattern's, which is known to be missed."""
+    row = _of(row, System.POOL)
+    ratio = f"{what} over the founding pattern's ({most_ms:g} ms where that took {FOUNDING_MS:g})"
     most = most_ms / FOUNDING_MS
-    guard = f"{ratio}, no more than it was"
     return (
         Budget(what=f"{what}, ms", benchmark="throughput", row=row, figure="CPU ms", most=most_ms, absolute=True),
-        Budget(what=as_set, benchmark="throughput", row=row, figure="CPU / founding", most=most, known=True),
-        Budget(what=guard, benchmark="throughput", row=row, figure="CPU / founding", most=most_yet),
+        *_missed(
+            Budget(what=ratio, benchmark="throughput", row=row, figure="CPU / founding", most=most), reached=reached
+        ),
+    )
+
+
+def _milliseconds(load: str, row: Mapping[str, Cell], ways: Iterable[System], *, most: float) -> Iterator[Budget]:
+    for system in ways:
+        yield Budget(
+            what=f"CPU of {load}, {_WAYS[system]}, ms",
+            benchmark="throughput",
+            row=_of(row, system),
+            figure="CPU ms",
+            most=most,
+            absolute=True,
+        )
+
+
+def _rate(load: str, row: Mapping[str, Cell], system: System, *, least: float, reached: float) -> tuple[Budget, Budget]:
+    """As a multiple of the founding pattern's, known to be missed."""
+    what = f"rate over the founding pattern's, {load}, {_WAYS[system]}"
+    return _missed(
+        Budget(what=what, benchmark="throughput", row=_of(row, system), figure="rate / founding", least=least),
+        reached=reached,
     )
 
 
 BUDGETS = (
-    *_cpu("CPU of a 3-turn rollout", "in flight", most_ms=3.5, most_yet=0.7),
-    *_cpu("CPU of a 3-turn rollout in tickets of one", "tickets", most_ms=5.0, most_yet=0.95),
-    Budget(
-        what="rate over the founding pattern's, 3 turns, 100 in flight",
-        benchmark="throughput",
-        row=_SHORT | {"varied": "in flight"},
-        figure="rate / founding",
-        least=3,
+    *_cpu("CPU of a 3-turn rollout", _SHORT, most_ms=3.5, reached=1.0),
+    *_cpu("CPU of a 3-turn rollout in tickets of one", _SHORT | {"varied": "tickets"}, most_ms=5.0, reached=0.95),
+    *_milliseconds("3 turns, 100 in flight", _SHORT, [System.POOL_V1], most=4),
+    *_rate("3 turns, 100 in flight", _SHORT, System.POOL, least=4, reached=1.8),
+    *_rate("3 turns, 100 in flight", _SHORT, System.POOL_V1, least=3, reached=1.6),
+    *_milliseconds("64 turns, 32 in flight", _LONG, [System.POOL_V1, System.POOL_RERENDER], most=70),
+    *_rate("64 turns, 32 in flight, a calculator's results", _LONG, System.POOL, least=25, reached=7),
+    *_rate("64 turns, 32 in flight, a calculator's results", _LONG, System.POOL_V1, least=10, reached=6.5),
+    *_rate("64 turns, 32 in flight, a calculator's results", _LONG, System.POOL_RERENDER, least=10, reached=4),
+    *_rate("64 turns, 32 in flight, results of 2,000 characters", _TALKATIVE, System.POOL, least=25, reached=18),
+    *_rate("64 turns, 32 in flight, results of 2,000 characters", _TALKATIVE, System.POOL_V1, least=20, reached=13),
+    *_rate(
+        "64 turns, 32 in flight, results of 2,000 characters", _TALKATIVE, System.POOL_RERENDER, least=20, reached=5.5
     ),
     Budget(
-        what="rate over the founding pattern's, 64 turns, 32 in flight, a calculator's results",
+        what="CPU of 64 turns, 32 in flight, batches, a trainer that declares nothing, over one that declares",
         benchmark="throughput",
-        row=_LONG | {"varied": "turns"},
-        figure="rate / founding",
-        least=25,
-        known=True,
+        row=_of(_LONG, System.POOL_SILENT),
+        figure="CPU / pool",
+        most=1.1,
     ),
+    *_milliseconds("3 turns, 100 in flight, a model that takes 1 s", _WAITING, [System.POOL, System.POOL_V1], most=8),
     Budget(
-        what="rate over the founding pattern's, 64 turns, 32 in flight, a calculator's results, as much as it was",
+        what="rate over the ideal's, 3 turns, 100 in flight, a model that takes 1 s",
         benchmark="throughput",
-        row=_LONG | {"varied": "turns"},
-        figure="rate / founding",
-        least=10,
-    ),
-    Budget(
-        what="rate over the founding pattern's, 64 turns, 32 in flight, results of 2,000 characters",
-        benchmark="throughput",
-        row=_LONG | {"varied": "results", "result, characters": 2000},
-        figure="rate / founding",
-        least=25,
-    ),
-    Budget(
-        what="rate over the ideal's, 1,000 in flight, a model that takes 1 s",
-        benchmark="throughput",
-        row={"system": "pool", "in flight": 1000, "latency, ms": 1000},
+        row=_of(_WAITING, System.POOL),
         figure="rate / ideal",
-        least=0.95,
+        least=0.98,
+    ),
+    *_missed(
+        Budget(
+            what="rate over the ideal's, 1,000 in flight, a model that takes 1 s",
+            benchmark="throughput",
+            row={"system": System.POOL, "in flight": 1000, "latency, ms": 1000},
+            figure="rate / ideal",
+            least=0.95,
+        ),
+        reached=0.5,
+    ),
+    *_missed(
+        Budget(
+            what="rate over the ideal's, 4,000 in flight, a model that takes 10 s",
+            benchmark="crowd",
+            row={"system": System.POOL},
+            figure="rate / ideal",
+            least=0.97,
+        ),
+        reached=0.93,
+    ),
+    Budget(
+        what="delay of a worker's loop, tool results of 128 kB, ms, p99",
+        benchmark="loop_delay",
+        row={"what": "worker, results of 131,072 characters"},
+        figure="ms, p99",
+        most=20,
+        absolute=True,
     ),
     Budget(
         what="a turn at 128k tokens over one at 1k, exact, delta echo",
@@ -138,12 +200,15 @@ BUDGETS = (
         figure="delta / delta at the shortest",
         most=1.5,
     ),
-    Budget(
-        what="memory per rollout in flight beyond its tokens, MB",
-        benchmark="memory",
-        row={"what": "per rollout in flight, beyond its tokens"},
-        figure="MB",
-        most=0.05,
+    *_missed(
+        Budget(
+            what="memory per rollout in flight beyond its tokens, MB",
+            benchmark="memory",
+            row={"what": "per rollout in flight, beyond its tokens"},
+            figure="MB",
+            most=0.05,
+        ),
+        reached=0.065,
     ),
     Budget(
         what="10,000 rollouts accepted, ms",

@@ -16,8 +16,12 @@ __all__ = ["Point", "every_point", "few_points", "points"]
 
 ALL = tuple(System)
 OURS = tuple(system for system in System if system.is_pool)
-RESULTS = (2000, 4000)
-"""Characters of a tool's result. 2,000 are 500 tokens, about as many per turn as in what a trainer reported
+PAIRED = (*OURS, System.FOUNDING)
+"""All ways into the pool, and what they are compared with."""
+LEAD = (System.POOL, System.POOL_V1, System.FOUNDING)
+"""The same with the two ways that most trainers take: batches, and `POST /rollout` without a declaration."""
+RESULT = 2000
+"""Characters of a tool's result. These are 500 tokens, about as many per turn as in what a trainer reported
 (huggingface/trl#6250: 69,000 tokens after 128 turns)."""
 LONG = 32
 """From so many turns on a conversation is long."""
@@ -68,7 +72,7 @@ class Point:
         least = 2 * self.in_flight
         if self.turns >= LONG:
             # The founding pattern's all advance together; the pool's come and go, and its slots are empty at the end.
-            least = 8 * self.in_flight if system.is_pool else self.in_flight if system is System.FOUNDING else least
+            least = 4 * self.in_flight if system.is_pool else self.in_flight if system is System.FOUNDING else least
         if self.latency_ms * self.turns >= 1000 * seconds / 4:
             # The same number for everybody: the last ones run in less and less company.
             per_second, least = 0.0, 5 * self.in_flight
@@ -97,41 +101,32 @@ def points(real: str | None) -> Iterator[Point]:
     """Returns points that change one factor at a time, with the tokenizer in the directory `real` if there is one."""
     for point in _points():
         yield replace(point, tokenizer=real or TINY)
-    if real is not None:
-        yield Point(experiment="tiny tokenizer")
-        yield Point(experiment="tiny tokenizer", turns=64, in_flight=32)
 
 
 def _points() -> Iterator[Point]:
-    yield Point(experiment="in flight", in_flight=1, workers=1)
-    for in_flight in (32, 100, 500, 1000):
-        yield Point(experiment="in flight", in_flight=in_flight)
-    yield Point(experiment="turns", turns=2)
-    yield Point(experiment="turns", turns=8)
-    for turns in (32, 64, 100):
-        yield Point(experiment="turns", turns=turns, in_flight=32)
-    for result_characters in RESULTS:
-        yield Point(experiment="results", turns=64, in_flight=32, result_characters=result_characters)
-    for latency_ms in (50, 1000):
-        yield Point(experiment="latency", latency_ms=latency_ms)
+    yield Point(experiment="in flight", in_flight=1, workers=1, systems=LEAD)
+    yield Point(experiment="in flight")
+    yield Point(experiment="in flight", in_flight=500, systems=LEAD)
+    yield Point(experiment="turns", turns=8, systems=LEAD)
+    yield Point(experiment="turns", turns=64, in_flight=32, systems=(*PAIRED, System.IDEAL_HTTPX))
+    yield Point(experiment="results", turns=64, in_flight=32, result_characters=RESULT, systems=PAIRED)
+    yield Point(experiment="latency", latency_ms=1000, systems=(*LEAD, System.IDEAL_RAW))
     yield CROWD
     yield Point(experiment="tickets", tickets_of=1, systems=(System.POOL, System.FOUNDING))
     for tickets_of in (1, 8):
         yield Point(experiment="stragglers", latency_ms=20, slow_ms=400, tickets_of=tickets_of, systems=(System.POOL,))
     for workers in (1, 2, 3, 4):
         yield Point(experiment="workers", workers=workers, systems=(System.POOL,))
-        yield Point(experiment="workers", workers=workers, latency_ms=50, systems=(System.POOL,))
 
 
 def few_points(real: str | None) -> Iterator[Point]:
     """Returns the points that budgets need."""
-    paired = (*OURS, System.FOUNDING)
     for point in (
         Point(experiment="in flight"),
-        Point(experiment="tickets", tickets_of=1, systems=paired),
-        Point(experiment="turns", turns=64, in_flight=32, systems=paired),
-        Point(experiment="results", turns=64, in_flight=32, result_characters=2000, systems=paired),
-        Point(experiment="latency", latency_ms=1000, systems=(*paired, System.IDEAL_RAW)),
+        Point(experiment="tickets", tickets_of=1, systems=PAIRED),
+        Point(experiment="turns", turns=64, in_flight=32, systems=PAIRED),
+        Point(experiment="results", turns=64, in_flight=32, result_characters=RESULT, systems=PAIRED),
+        Point(experiment="latency", latency_ms=1000, systems=(*PAIRED, System.IDEAL_RAW)),
         CROWD,
     ):
         yield replace(point, tokenizer=real or TINY)

@@ -73,13 +73,14 @@ def test_every_budget_of_the_throughput_is_measured_by_a_point(chosen: list[Poin
     measured: list[Row] = [
         {
             "varied": point.experiment,
-            "system": "pool",
+            "system": system.value,
             "turns": point.turns,
             "in flight": point.in_flight,
             "latency, ms": point.latency_ms,
             "result, characters": point.result_characters or None,
         }
         for point in chosen
+        for system in point.systems
     ]
     for budget in BUDGETS:
         if budget.benchmark == "throughput":

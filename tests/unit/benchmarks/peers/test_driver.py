@@ -68,7 +68,8 @@ def test_a_run_has_its_cpu_time_and_no_samples_where_none_come_back(peer: PeerUn
     assert set(peer.versions) == {"python", "pytest"}
     run = peer.measure(LOAD)
     assert run.rollouts == 10
-    assert 9 <= run.cpu_ms < 100
+    # 10, but /proc counts in hundredths of a second, of which a busy machine may lose some.
+    assert 5 <= run.cpu_ms < 100
     assert (run.client_ms, run.right) == (None, None)
 
 
