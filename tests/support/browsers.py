@@ -6,12 +6,14 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-__all__ = ["CHROMIUM", "SharedBrowser", "needs_browser", "wait_until"]
+__all__ = ["CHROMIUM", "PATIENCE_MS", "SharedBrowser", "needs_browser", "wait_until"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
+PATIENCE_MS = 30_000
+"""What is slow here is the machine."""
 
 needs_browser = [
     pytest.mark.browser,
@@ -19,14 +21,17 @@ needs_browser = [
 ]
 
 
-def wait_until(page: Page, expression: str, seconds: float = 30.0) -> None:
+def wait_until(page: Page, expression: str) -> None:
     """Waits until a JavaScript expression is true.
+
+    An address is true before its view is drawn: the browser changes it first. So what the view shows has to be awaited
+    too, by `expect`.
 
     Playwright's own `wait_for_function` asks again by `eval` inside the page, which the page's strict policy forbids.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_MS / 1000
     while not page.evaluate(expression):
-        assert time.monotonic() < deadline, f"not true within {seconds:.0f} s: {expression}"
+        assert time.monotonic() < deadline, f"not true within {PATIENCE_MS} ms: {expression}"
         page.wait_for_timeout(20)
 
 
@@ -45,6 +50,7 @@ class SharedBrowser:
         """Chromium without its sandbox, which a container has no rights for. It finds no host but this machine."""
         if self._browser is None:
             playwright = self._opened.enter_context(sync_playwright())
+            expect.set_options(timeout=PATIENCE_MS)
             alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
             self._browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", alone])
             self._opened.callback(self._browser.close)

@@ -15,24 +15,29 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from playwright.sync_api import Browser, Page, Request
+from tests.support.browsers import PATIENCE_MS
+from tests.support.waiting import eventually
 
 from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
 
 __all__ = ["ViewedPool", "viewed"]
 
 SCREENSHOTS = os.environ.get("ROLLOUTPOOL_SCREENSHOTS")
-PATIENCE_MS = 30_000
-"""What is slow here is the machine."""
 
 
 class ViewedPool:
-    """Answers by path; a path without one is a 404. With a key, only requests that carry it are answered."""
+    """Answers by path; a path without one is a 404. With a key, only requests that carry it are answered.
+
+    A path with its query, `/v1/batches?limit=200`, goes before the path alone. What is held waits for its event.
+    """
 
     def __init__(self, browser: Browser, *, scheme: str = "light") -> None:
         self.answers: dict[str, Any] = {}
+        self.held: dict[str, threading.Event] = {}
         self.key: str | None = None
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.complaints: list[str] = []
+        self._unanswered: set[Request] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._serving = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -47,12 +52,33 @@ class ViewedPool:
         self.page.on("pageerror", lambda error: self._complain(str(error)))
         self.page.on("dialog", lambda dialog: self._complain(dialog.message))
         self.page.on("request", self._look_at)
+        self.page.on("requestfinished", self._note_end)
+        self.page.on("requestfailed", self._note_end)
 
     def open(self, address: str = "") -> Page:
-        """Opens a view, such as `#/batch/b1`."""
+        """Opens a view, such as `#/batch/b1`. In a page that is open already, the view before it may still be shown."""
         self.page.goto(f"{self._host}/ui{address}")
         self.page.locator("main h1").first.wait_for()
         return self.page
+
+    def hold(self, path: str) -> threading.Event:
+        """Holds the answers to a path, perhaps with its query, back; setting the event lets them go."""
+        self.held[path] = threading.Event()
+        return self.held[path]
+
+    def until_asked(self, path: str, query: dict[str, str]) -> None:
+        """Waits until the page has asked for this: what it shows may be there before it asks."""
+        eventually(lambda: (path, query) in self.asked, seconds=PATIENCE_MS / 1000)
+
+    def until_answered(self) -> None:
+        """Waits until all that the page has asked for so far is answered, and so is in `asked`."""
+
+        def answered() -> bool:
+            # Playwright tells of requests and answers only while it is called.
+            self.page.wait_for_timeout(20)
+            return not self._unanswered
+
+        eventually(answered, seconds=PATIENCE_MS / 1000)
 
     def look(self, name: str) -> None:
         """Keeps a picture of the page for people, where ROLLOUTPOOL_SCREENSHOTS names a folder for them."""
@@ -78,8 +104,12 @@ class ViewedPool:
         self.asked.append((path, dict(parse_qsl(query))))
         if self.key is not None and authorization != f"Bearer {self.key}":
             return 401, {"error": {"message": "this key is unknown"}}
-        if path in self.answers:
-            return 200, self.answers[path]
+        names = (f"{path}?{query}", path)
+        for held in [self.held[name] for name in names if name in self.held]:
+            held.wait(PATIENCE_MS / 1000)
+        for name in names:
+            if name in self.answers:
+                return 200, self.answers[name]
         return 404, {"error": {"message": "there is nothing"}}
 
     def _complain(self, text: str) -> None:
@@ -88,9 +118,13 @@ class ViewedPool:
             self.complaints.append(text)
 
     def _look_at(self, request: Request) -> None:
+        self._unanswered.add(request)
         # The browser finds no other host, and that it has looked for one is a complaint.
         if not request.url.startswith((f"{self._host}/", f"blob:{self._host}/")):
             self.complaints.append(f"asked {request.url}")
+
+    def _note_end(self, request: Request) -> None:
+        self._unanswered.discard(request)
 
 
 def _handler(pool: ViewedPool) -> type[BaseHTTPRequestHandler]:

@@ -53,6 +53,17 @@ export const replaceAddress = (to) => {
 };
 
 /**
+ * Goes to another address. Its view is drawn before the next key acts; after `location.hash = …` the browser may hand
+ * out keys first, and they would act on the view before it.
+ * @param {string} to
+ */
+export const goTo = (to) => {
+  if (to === location.hash) return;
+  history.pushState(null, "", to);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+};
+
+/**
  * The batch of a rollout's uid.
  * @param {string} uid
  */

@@ -1,6 +1,6 @@
 // The viewer: reads the address, shows its view, and keeps what all views share.
-import { html, render, useEffect, useState } from "./vendor/htm_preact.js";
-import { address, batchOf, here } from "./address.js";
+import { html, render, useEffect, useLayoutEffect, useState } from "./vendor/htm_preact.js";
+import { address, batchOf, goTo, here } from "./address.js";
 import { CARRIED, storeKey, storedKey } from "./api.js";
 import { Batch } from "./batch.js";
 import { Batches } from "./batches.js";
@@ -71,7 +71,8 @@ const App = () => {
   const [where, setWhere] = useState(here());
   const [round, setRound] = useState(0);
   const [help, setHelp] = useState(false);
-  useEffect(() => {
+  // Keys act as soon as the page is there, so what they change has to be heard from then on.
+  useLayoutEffect(() => {
     const moved = () => setWhere(here());
     const newKey = () => setRound((n) => n + 1);
     addEventListener("hashchange", moved);
@@ -94,9 +95,9 @@ const App = () => {
     Escape: () => setHelp(false),
     u: () => {
       const above = way.at(-2);
-      if (above) location.hash = above[1];
+      if (above) goTo(above[1]);
     },
-    ...(CARRIED || kind === "search" ? {} : { f: () => { location.hash = search; } }),
+    ...(CARRIED || kind === "search" ? {} : { f: () => goTo(search) }),
   });
   const forget = () => {
     storeKey("");

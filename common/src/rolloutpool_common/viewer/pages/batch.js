@@ -1,6 +1,6 @@
 // One batch: what it waits for, and its rollouts as a table that can be filtered and sorted at once.
 import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { useAnswer } from "./api.js";
 import { Grid } from "./grid.js";
 import { Failure, FilterBar, Tabs } from "./parts.js";
@@ -102,9 +102,7 @@ export const Batch = ({ id, params }) => {
   const all = useMemo(() => withReasons(columns), [columns]);
   const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
   /** @param {number} place */
-  const open = (place) => {
-    location.hash = address(["rollout", columns.uid?.[place] ?? ""]);
-  };
+  const open = (place) => goTo(address(["rollout", columns.uid?.[place] ?? ""]));
   const shown = COLUMNS.concat(
     scoresOf(columns).slice(0, 2).map((name) => ({ name: scoreField(columns, name), title: name, width: "84px", number: true })),
   ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place]) }));

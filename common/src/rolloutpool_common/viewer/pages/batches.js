@@ -1,5 +1,5 @@
 // The list of batches, newest first.
-import { html, useState } from "./vendor/htm_preact.js";
+import { html, useLayoutEffect, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
 import { ask, useAnswer } from "./api.js";
 import { Failure } from "./parts.js";
@@ -22,14 +22,21 @@ export const Batches = ({ params }) => {
   const [older, setOlder] = useState(/** @type {Older} */ ({ query: "", batches: [], cursor: null, error: null }));
   const mine = older.query === String(query) ? older : { query: "", batches: [], cursor: null, error: null };
   const cursor = mine.batches.length ? mine.cursor : first.data?.next_cursor;
+  const chosen = useRef("");
+  chosen.current = String(query);
   const more = async () => {
     const asked = String(query);
+    /** @param {Omit<Older, "query">} found */
+    const settle = (found) => {
+      // Another filter may have been chosen meanwhile, and older ones of that may already be there.
+      if (chosen.current === asked) setOlder({ ...found, query: asked });
+    };
     try {
       /** @type {BatchList} */
       const page = await ask(`/v1/batches?${query}&cursor=${encodeURIComponent(cursor ?? "")}`);
-      setOlder({ query: asked, batches: mine.batches.concat(page.batches), cursor: page.next_cursor, error: null });
+      settle({ batches: mine.batches.concat(page.batches), cursor: page.next_cursor, error: null });
     } catch (error) {
-      setOlder({ ...mine, query: asked, error: /** @type {Fault} */ (error) });
+      settle({ ...mine, error: /** @type {Fault} */ (error) });
     }
   };
   const shown = new Map((first.data?.batches ?? []).concat(mine.batches).map((batch) => [batch.batch_id, batch]));
@@ -39,8 +46,8 @@ export const Batches = ({ params }) => {
     <div class="bar">
       <label>state <select value=${params.state ?? ""} onChange=${choice("state")}>
         <option value="">all</option><option value="running">running</option><option value="complete">complete</option></select></label>
-      <label>run <input value=${params.run ?? ""} onChange=${choice("run")} /></label>
-      <label>label <input placeholder="name=value" value=${params.label ?? ""} onChange=${choice("label")} /></label>
+      <label>run <${Choice} value=${params.run ?? ""} onChange=${choice("run")} /></label>
+      <label>label <${Choice} placeholder="name=value" value=${params.label ?? ""} onChange=${choice("label")} /></label>
       <a href=${address(["search"])}>search in texts <kbd>f</kbd></a>
     </div>
     <${Failure} error=${first.error ?? mine.error} />
@@ -50,6 +57,16 @@ export const Batches = ({ params }) => {
         <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled</th></tr></thead>
       <tbody>${[...shown.values()].map((batch) => html`<${Line} key=${batch.batch_id} batch=${batch} />`)}</tbody></table></div>`}
     ${cursor && html`<p><button onClick=${more}>older ones</button></p>`}</div>`;
+};
+
+/**
+ * A field that is asked for when its text is complete. It keeps what is typed, because the list is drawn anew meanwhile.
+ * @param {{ value: string, placeholder?: string, onChange: (event: { target: HTMLInputElement }) => void }} props
+ */
+const Choice = ({ value, placeholder, onChange }) => {
+  const [typed, setTyped] = useState(value);
+  useLayoutEffect(() => setTyped(value), [value]);
+  return html`<input placeholder=${placeholder} value=${typed} onInput=${(/** @type {{ target: HTMLInputElement }} */ event) => setTyped(event.target.value)} onChange=${onChange} />`;
 };
 
 /** @param {{ batch: BatchLine }} props */

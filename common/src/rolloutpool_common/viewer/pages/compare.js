@@ -1,6 +1,6 @@
 // Two rollouts side by side, at the first token where they part.
 import { html, useLayoutEffect, useMemo, useRef } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { Failure, useKeys } from "./parts.js";
 import { useReader } from "./pieces.js";
 import { readingsOf } from "./readings.js";
@@ -71,7 +71,7 @@ const Sides = ({ results, readers, params }) => {
   }, [part, ...readers]);
   /** @param {number} side */
   const open = (side) => address(["rollout", results[side].uid], { at: part ? `${chosen[side]}.${part.at}` : "" });
-  useKeys({ 1: () => { location.hash = open(0); }, 2: () => { location.hash = open(1); } });
+  useKeys({ 1: () => goTo(open(0)), 2: () => goTo(open(1)) });
   const said = !samples.every(Boolean)
     ? "One of them has no samples: no turn of it was proved."
     : part === null

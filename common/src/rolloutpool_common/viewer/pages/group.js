@@ -1,6 +1,6 @@
 // One group: its rollouts side by side.
 import { html, useMemo, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { useBatch } from "./batch.js";
 import { AnnotationChoice, comparedBy, Strip } from "./groups.js";
 import { groupFigures, membersOf } from "./group_figures.js";
@@ -39,19 +39,19 @@ export const Group = ({ id, name, params }) => {
   const mine = groups.indexOf(name);
   const places = (members.get(name) ?? []).slice(0, MOST);
   const base = Math.max(0, places.findIndex((place) => columns.uid?.[place] === params.base));
-  const here = Math.min(at, places.length - 1);
+  const here = Math.max(0, Math.min(at, places.length - 1));
   /** @param {number} place */
   const uidOf = (place) => columns.uid?.[place] ?? "";
   /** @param {number} place */
   const rolloutOf = (place) => address(["rollout", uidOf(place)], { group: name });
   /** @param {number} by */
   const beside = (by) => {
-    if (groups[mine + by] !== undefined) location.hash = address(["group", id, groups[mine + by]], { of: params.of });
+    if (groups[mine + by] !== undefined) goTo(address(["group", id, groups[mine + by]], { of: params.of }));
   };
   useKeys({
-    h: () => setAt(Math.max(0, here - 1)), l: () => setAt(Math.min(places.length - 1, here + 1)),
+    h: () => setAt(here - 1), l: () => setAt(here + 1),
     Enter: () => {
-      if (places.length) location.hash = rolloutOf(places[here]);
+      if (places.length) goTo(rolloutOf(places[here]));
     },
     n: () => beside(1), p: () => beside(-1),
   });

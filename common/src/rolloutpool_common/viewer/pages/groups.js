@@ -1,6 +1,6 @@
 // The groups of a batch: which of them teach something. A group whose rewards are all equal does not.
 import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { BatchHead, chosen, useBatch } from "./batch.js";
 import { Grid } from "./grid.js";
 import { groupFigures } from "./group_figures.js";
@@ -64,9 +64,7 @@ export const Groups = ({ id, params }) => {
     number("sampled_tokens", "sampled", "96px"),
   ];
   /** @param {number} place */
-  const open = (place) => {
-    location.hash = address(["group", id, all.group[place]], { of: params.of });
-  };
+  const open = (place) => goTo(address(["group", id, all.group[place]], { of: params.of }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="groups" />
     ${page && !all.index.length && html`<p>No rollout of this batch has a group.</p>`}
     ${all.index.length > 0 && of === null && html`<p class="soft">Nothing was said of these rollouts yet: <code>POST /v1/batches/${visible(id)}/annotations</code> adds rewards.</p>`}

@@ -1,6 +1,6 @@
 // A batch as lanes on the wall clock: who waited, who worked, and who held the others up.
 import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { BatchHead, chosen, useBatch } from "./batch.js";
 import { Grid } from "./grid.js";
 import { Lane, LaneLegend } from "./lane.js";
@@ -45,5 +45,5 @@ export const Lanes = ({ id, params }) => {
       onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${figure(all.index.length)} rollouts"
       file="${id}-lanes.csv" columns=${all} names=${EXPORTED} order=${order} />
     <${Grid} label="lanes" columns=${columns} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
-      onSelect=${setSelected} onOpen=${(/** @type {number} */ place) => { location.hash = address(["rollout", all.uid?.[place] ?? ""]); }} onSort=${(/** @type {string} */ by) => setParams({ sort: by === "-end_ms" ? "" : by })} /></div>`;
+      onSelect=${setSelected} onOpen=${(/** @type {number} */ place) => goTo(address(["rollout", all.uid?.[place] ?? ""]))} onSort=${(/** @type {string} */ by) => setParams({ sort: by === "-end_ms" ? "" : by })} /></div>`;
 };

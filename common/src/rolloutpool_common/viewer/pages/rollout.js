@@ -1,6 +1,6 @@
 // One rollout: how it went, then every token with its origin, beside its messages.
 import { html, useEffect, useMemo } from "./vendor/htm_preact.js";
-import { address, replaceAddress } from "./address.js";
+import { address, goTo, replaceAddress } from "./address.js";
 import { CARRIED, useAnswer } from "./api.js";
 import { Waiting } from "./batch.js";
 import { save } from "./export.js";
@@ -32,7 +32,7 @@ export const useRollout = (uid) => {
 };
 
 /**
- * Uids of a rollout's group in their order; without a group of those beside it in the batch.
+ * Uids of a rollout's group in their order, none until they are known; without a group of those beside it in the batch.
  * @param {RolloutView | null} view
  * @returns {string[]}
  */
@@ -40,8 +40,8 @@ const useSiblings = (view) => {
   const group = view?.group;
   const path = view && group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
   /** @type {Asked<RowPage>} */
-  const { data } = useAnswer(CARRIED ? null : path);
-  if (!view || CARRIED) return [];
+  const { data, error } = useAnswer(CARRIED ? null : path);
+  if (!view || CARRIED || (path && !data && !error)) return [];
   const uids = data?.columns.uid ?? [];
   if (uids.includes(view.uid)) return uids;
   return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0).map((index) => `${view.batch_id}-${index}`);
@@ -63,11 +63,11 @@ export const RolloutHead = ({ uid, view, error, params, current }) => {
   const [before, after] = at < 0 ? [] : [siblings[at - 1], siblings[at + 1]];
   /** @param {string | undefined} to */
   const go = (to) => {
-    if (to) location.hash = address([kind, to], { ...keep, colour: params.colour });
+    if (to) goTo(address([kind, to], { ...keep, colour: params.colour }));
   };
   const other = after ?? before;
   const compare = view && other && address(["compare", view.uid, other]);
-  useKeys({ n: () => go(after), p: () => go(before), c: () => { if (compare) location.hash = compare; } });
+  useKeys({ n: () => go(after), p: () => go(before), c: () => { if (compare) goTo(compare); } });
   /** @type {[string, string][]} */
   const tabs = [["tokens", address(["rollout", uid], keep)], ["proof", address(["proof", uid], keep)]];
   return html`<div><h1>${visible(view?.rollout_id ?? uid)}</h1>

@@ -1,5 +1,5 @@
 // The tokens of a rollout: drawn once, then coloured by one of the layers, inspected by pointer and keys.
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm_preact.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
 import { LAYERS, legendOf, paintStream, scaleOf, streamLegend } from "./layers.js";
 import { Failure, useKeys } from "./parts.js";
@@ -124,7 +124,7 @@ const Drawn = ({ result, streams, reader, params }) => {
     t: firstTrained, T: nextTrained, 5: nextStream,
     ...Object.fromEntries(LAYERS.map(([key, name]) => [key, () => paint(name)])),
   });
-  useEffect(() => {
+  useLayoutEffect(() => {
     const [sample, place] = (params.at ?? "").split(".").map(Number);
     if (params.at && samples[sample]) go(tokenAt(boxes.current[sample], place));
   }, [samples, reader, params.at]);

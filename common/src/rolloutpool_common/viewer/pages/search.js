@@ -1,7 +1,7 @@
 // Search in the texts of rollouts: of a whole file where `rolloutpool view FILE` serves it, and otherwise of what this tab
 // has loaded, which the view says. A match leads to its place in the rollout.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm_preact.js";
-import { address, setParams } from "./address.js";
+import { address, goTo, setParams } from "./address.js";
 import { ask, OF_FILE, useAnswer } from "./api.js";
 import { BatchHead, chosen } from "./batch.js";
 import { csv, save } from "./export.js";
@@ -181,6 +181,6 @@ export const Search = ({ id, params }) => {
       ? html`<p>This tab holds as many texts as it can: save the results as a file, and search that with <code>rolloutpool view FILE</code>.</p>`
       : html`<p><button onClick=${more}>load more rollouts of this batch</button> <span class="soft">${counted(countLoaded(id), "rollout")} loaded</span></p>`)}
     ${matches.length > 0 && html`<${Grid} label="matches" columns=${shown} order=${order} sort=${sort} selected=${Math.min(selected, order.length - 1)}
-      onSelect=${select} onOpen=${(/** @type {number} */ place) => { location.hash = addressOf(matches[place], params); }}
+      onSelect=${select} onOpen=${(/** @type {number} */ place) => goTo(addressOf(matches[place], params))}
       onSort=${(/** @type {string} */ by) => setParams({ sort: by === "index" ? "" : by })} />`}</div>`;
 };
