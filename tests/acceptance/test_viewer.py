@@ -1,7 +1,7 @@
 """The viewer in a real browser: lists and tables. It needs Chromium, as test_rollout_page.py does."""
 
 import pytest
-from playwright.sync_api import Browser, CDPSession
+from playwright.sync_api import Browser, CDPSession, Page, expect
 from tests.support.browsers import needs_browser, wait_until
 from tests.support.viewed_batches import BATCH, EVIL, answers, batch_line
 from tests.support.viewed_pool import viewed
@@ -18,7 +18,7 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         ]
         pool.answers["/v1/batches"] = {"batches": lines, "next_cursor": "older"}
         page = pool.open()
-        assert page.locator("tbody tr").count() == 3
+        expect(page.locator("tbody tr")).to_have_count(3)
         assert page.locator("tbody tr").nth(0).inner_text().split("\t")[:3] == [
             lines[0]["batch_id"],
             "▶ running",
@@ -26,20 +26,18 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         ]
         page.get_by_label("state").select_option("running")
         wait_until(page, "location.hash.includes('state=running')")
+        pool.until_asked("/v1/batches", {"limit": "200", "state": "running"})
         page.get_by_role("button", name="older ones").click()
-        page.wait_for_timeout(200)
-        asked = [query for path, query in pool.asked if path == "/v1/batches"]
-        assert {"limit": "200", "state": "running"} in asked
-        assert {"limit": "200", "state": "running", "cursor": "older"} in asked
+        pool.until_asked("/v1/batches", {"limit": "200", "state": "running", "cursor": "older"})
         page.locator("tbody a").first.click()
         page.get_by_role("heading", name="Batch").wait_for()
-        assert page.title() == f"{lines[0]['batch_id']} · rolloutpool"
+        expect(page).to_have_title(f"{lines[0]['batch_id']} · rolloutpool")
         page.keyboard.press("u")
         page.get_by_role("heading", name="Batches").wait_for()
         # All batches of a run, one click away.
         page.get_by_role("link", name="ppo-7").first.click()
         wait_until(page, "location.hash === '#/batches?run=ppo-7'")
-        assert page.get_by_label("run", exact=True).input_value() == "ppo-7"
+        expect(page.get_by_label("run", exact=True)).to_have_value("ppo-7")
 
 
 def test_a_key_is_typed_once_and_is_in_no_address(browser: Browser) -> None:
@@ -67,6 +65,7 @@ def test_no_text_of_a_row_runs_loads_or_becomes_an_element(browser: Browser) -> 
         pool.answers[f"/v1/batches/{BATCH}"] |= {"waiting": [waits], "labels": {EVIL: EVIL}, "counts": {EVIL: 1}}
         page = pool.open(f"#/batch/{BATCH}")
         page.locator("#row-2").wait_for()
+        page.locator(".alert", has_text="Waits for").wait_for()
         assert "owned" not in page.title()
         assert page.locator("main script, main img").count() == 0
         cell = page.locator("#row-0 .cell").nth(1).inner_text()
@@ -87,9 +86,15 @@ def test_why_rollouts_failed_is_said_above_the_table(browser: Browser) -> None:
         assert shown[1].startswith("2 rollouts: expired: 503 <script>")
         assert shown[2:] == ["1 rollout: tool_error: one show", "2 rollouts for other reasons"]
         page.get_by_role("link", name="show").nth(1).click()
-        wait_until(page, "document.querySelectorAll('.all .row').length === 2")
-        assert page.get_by_label("filter").input_value() == "status=expired"
-        assert page.locator(".all .row .cell").nth(1).inner_text() == "rollout-5"
+        expect(page.locator(".all .row")).to_have_count(2)
+        expect(page.get_by_label("filter")).to_have_value("status=expired")
+        expect(page.locator(".all .row .cell").nth(1)).to_have_text("rollout-5")
+
+
+def drawn(page: Page) -> None:
+    """Waits until both answers about a batch are drawn: the later one may move what the other has drawn."""
+    page.locator("#row-0").wait_for()
+    page.locator(".chip").first.wait_for()
 
 
 PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
@@ -106,7 +111,7 @@ def test_ten_thousand_rows(browser: Browser, scheme: str) -> None:
     with viewed(browser, scheme=scheme) as pool:
         pool.answers = answers(10_000)
         page = pool.open(f"#/batch/{BATCH}")
-        page.locator("#row-0").wait_for()
+        drawn(page)
         assert page.locator(".all .row").count() < 100
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -131,7 +136,7 @@ def test_ten_thousand_rows(browser: Browser, scheme: str) -> None:
                 page.evaluate(PAINTED)
                 took["filter"].append(cpu(session) - before)
         print({name: [f"{value * 1000:.0f} ms" for value in values] for name, values in took.items()})
-        assert page.locator(".bar span").inner_text() == "909 of 10,000 rollouts"
+        expect(page.locator(".bar span")).to_have_text("909 of 10,000 rollouts")
         # The best of several, because a busy machine makes the same work take up to twice as long.
         assert min(took["sort"]) < 0.05
         assert min(took["filter"]) < 0.05
@@ -143,26 +148,32 @@ def test_a_live_batch_is_followed_while_somebody_looks(browser: Browser) -> None
 
     with viewed(browser) as pool:
         pool.answers = answers(3, status=["completed", "running", "queued"])
-        pool.answers[f"/v1/batches/{BATCH}"]["state"] = "running"
+        pool.answers[f"/v1/batches/{BATCH}"] |= {
+            "state": "running",
+            "counts": {"completed": 1, "running": 1, "queued": 1},
+        }
         page = pool.page
         page.clock.install()
         pool.open(f"#/batch/{BATCH}")
         page.locator("#row-1", has_text="running").wait_for()
         page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
-        # What the page asked before it was hidden has arrived by then.
-        page.wait_for_timeout(300)
+        pool.until_answered()
         before = asked()
         page.clock.run_for(30_000)
+        pool.until_answered()
         assert asked() == before
         pool.answers = answers(3, status=["completed"] * 3)
         page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => false})")
         page.clock.run_for(6_000)
         page.locator("#row-1", has_text="completed").wait_for()
         assert asked() > before
-        # The batch is over, so nothing is asked again.
+        page.locator(".chip", has_text="completed 3").wait_for()
+        # The batch is over. The page asks once more, and then nothing is asked again.
         page.clock.run_for(1_000)
+        pool.until_answered()
         after = asked()
         page.clock.run_for(60_000)
+        pool.until_answered()
         assert asked() == after
 
 
@@ -170,7 +181,7 @@ def test_rows_are_in_view_in_order_and_open_by_keys(browser: Browser) -> None:
     with viewed(browser) as pool:
         pool.answers = answers(10_000)
         page = pool.open(f"#/batch/{BATCH}?where=turns%3E3+status%3Dfailed&sort=-sampled_tokens")
-        page.locator("#row-0").wait_for()
+        drawn(page)
         columns = pool.answers[f"/v1/batches/{BATCH}/rollouts"]["columns"]
         places = [i for i in range(10_000) if columns["turns"][i] > 3 and columns["status"][i] == "failed"]
         places.sort(key=lambda i: (-columns["sampled_tokens"][i], i))
@@ -189,12 +200,11 @@ def test_rows_are_in_view_in_order_and_open_by_keys(browser: Browser) -> None:
         box = last.bounding_box()
         assert box is not None
         assert body["y"] <= box["y"] <= 780
-        assert last.get_attribute("aria-selected") == "true"
+        expect(last).to_have_attribute("aria-selected", "true")
         page.keyboard.press("Home")
         page.keyboard.press("j")
         page.keyboard.press("Enter")
-        wait_until(page, "location.hash.startsWith('#/rollout/')")
-        assert page.url.endswith(f"#/rollout/{BATCH}-{places[1]}")
+        wait_until(page, f"location.hash === '#/rollout/{BATCH}-{places[1]}'")
 
 
 def test_a_filter_that_is_wrong_says_why(browser: Browser) -> None:
@@ -204,4 +214,4 @@ def test_a_filter_that_is_wrong_says_why(browser: Browser) -> None:
         page.locator("#row-0").wait_for()
         page.keyboard.press("/")
         page.keyboard.type("nonsense>3")
-        assert "nonsense is no field; there are index" in page.get_by_role("alert").inner_text()
+        expect(page.get_by_role("alert")).to_contain_text("nonsense is no field; there are index")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from tests.support.axe import needs_axe, violations
 from tests.support.browsers import needs_browser
 from tests.support.finished_rollouts import forked, rollout, sample
@@ -15,21 +15,24 @@ from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 pytestmark = [*needs_browser, needs_axe]
 
 UID = f"{BATCH}-0"
+TABLE = "#row-0, .alert:has-text('Waits for')"
+ROLLOUT = ".block, summary:has-text('History')"
 VIEWS = {
-    "batches": "",
-    "batch": f"#/batch/{BATCH}?sort=-turns",
-    "groups": f"#/groups/{BATCH}",
-    "group": f"#/group/{BATCH}/g1",
-    "lanes": f"#/lanes/{BATCH}",
-    "rollout-mask": f"#/rollout/{UID}?at=1.40",
-    "rollout-origin": f"#/rollout/{UID}?colour=kind",
-    "rollout-probability": f"#/rollout/{UID}?colour=prob",
-    "rollout-version": f"#/rollout/{UID}?colour=version",
-    "rollout-annotation": f"#/rollout/{UID}?colour=stream:advantage",
-    "proof": f"#/proof/{UID}",
-    "compare": f"#/compare/{UID}/{BATCH}-1",
-    "nothing": "#/nonsense",
+    "batches": ("", "tbody tr"),
+    "batch": (f"#/batch/{BATCH}?sort=-turns", TABLE),
+    "groups": (f"#/groups/{BATCH}", TABLE),
+    "group": (f"#/group/{BATCH}/g1", ".siblings"),
+    "lanes": (f"#/lanes/{BATCH}", TABLE),
+    "rollout-mask": (f"#/rollout/{UID}?at=1.40", ROLLOUT),
+    "rollout-origin": (f"#/rollout/{UID}?colour=kind", ROLLOUT),
+    "rollout-probability": (f"#/rollout/{UID}?colour=prob", ROLLOUT),
+    "rollout-version": (f"#/rollout/{UID}?colour=version", ROLLOUT),
+    "rollout-annotation": (f"#/rollout/{UID}?colour=stream:advantage", ROLLOUT),
+    "proof": (f"#/proof/{UID}", ".verdict"),
+    "compare": (f"#/compare/{UID}/{BATCH}-1", ".sides"),
+    "nothing": ("#/nonsense", "h1"),
 }
+"""For each view its address, and what is drawn from its answers, each from one of them."""
 
 
 def everything() -> dict[str, Any]:
@@ -62,12 +65,14 @@ def everything() -> dict[str, Any]:
 def test_axe_finds_nothing(browser: Browser, name: str, scheme: str) -> None:
     with viewed(browser, scheme=scheme) as pool:
         pool.answers = everything()
-        page = pool.open(VIEWS[name])
-        page.wait_for_load_state("networkidle")
-        if "#/rollout/" in VIEWS[name]:
-            page.locator(".block").first.wait_for(state="attached")
+        address, drawn = VIEWS[name]
+        page = pool.open(address)
+        for part in drawn.split(", "):
+            page.locator(part).first.wait_for(state="attached")
+        if drawn == ROLLOUT:
             page.locator("details:not([open]) > summary").evaluate_all("list => list.forEach(one => one.click())")
         page.keyboard.press("?")
         page.keyboard.press("j")
+        expect(page.locator(".help")).to_be_visible()
         pool.look(f"{name}-{scheme}")
         assert violations(page) == []

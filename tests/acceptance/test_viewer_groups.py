@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from tests.support.browsers import needs_browser, wait_until
 from tests.support.viewed_batches import BATCH, EVIL, answers, table
 from tests.support.viewed_pool import viewed
@@ -81,9 +81,8 @@ def test_rewards_of_a_grader_are_shown_as_annotated_ones_are(browser: Browser) -
         assert [page.locator(f"#row-{at} .cell").last.inner_text() for at in (0, 1)] == ["0.5", "1"]
         assert page.locator(".head button", has_text="reward").count() == 1
         page.get_by_role("link", name="groups").click()
-        page.locator("#row-1").wait_for()
         # The first group's are all 1; of the second one, 0.5 was annotated later.
-        assert "1 group of 2 has no spread of reward" in page.locator(".alert").inner_text()
+        expect(page.locator(".alert")).to_contain_text("1 group of 2 has no spread of reward")
         page.locator("#row-1").click()
         page.locator(".siblings thead a").first.wait_for()
         assert page.locator(".siblings tbody tr").first.locator("td").all_inner_texts() == ["0"] * 7 + ["0.5"]
@@ -101,7 +100,7 @@ def test_groups_without_spread_are_marked_and_found(browser: Browser) -> None:
         assert [page.locator(f"#row-{at} .cell").first.inner_text() for at in (1, 2, 10)] == ["g1", "g2", "g10"]
         pool.look("groups")
         page.get_by_role("link", name="Show only those").click()
-        wait_until(page, "document.querySelectorAll('.all .row').length === 4")
+        expect(page.locator(".all .row")).to_have_count(4)
         assert [page.locator(f"#row-{at} .cell").first.inner_text() for at in range(4)] == ["g1", "g5", "g9", "g13"]
         box = page.locator("#row-3").bounding_box()
         assert box is not None
@@ -113,30 +112,27 @@ def test_from_a_group_to_its_rollouts_and_up_again(browser: Browser) -> None:
         pool.answers = answers(32)
         page = pool.open(f"#/batch/{BATCH}")
         page.get_by_role("link", name="groups").click()
-        page.locator("#row-0").click()
+        page.get_by_role("grid", name="groups:").locator("#row-0").click()
         page.get_by_role("heading", name="Group g0").wait_for()
-        assert page.url.endswith(f"#/group/{BATCH}/g0")
-        page.locator(".siblings thead a").first.wait_for()
-        heads = page.locator(".siblings thead a").all_inner_texts()
-        assert heads == [f"#{i}" for i in range(8)]
+        wait_until(page, f"location.hash === '#/group/{BATCH}/g0'")
+        expect(page.locator(".siblings thead a")).to_have_text([f"#{i}" for i in range(8)])
         rewards = pool.answers[f"/v1/batches/{BATCH}/rollouts"]["columns"]["annotations.reward"][:8]
         cells = page.locator(".siblings tbody tr").first.locator("td").all_inner_texts()
         assert [float(text) if text else None for text in cells] == rewards
         page.keyboard.press("n")
         page.get_by_role("heading", name="Group g1").wait_for()
-        assert "= no spread" in page.locator(".alert").inner_text()
+        expect(page.locator(".alert")).to_contain_text("= no spread")
         pool.look("group")
         page.keyboard.press("l")
         page.keyboard.press("Enter")
-        wait_until(page, "location.hash.startsWith('#/rollout/')")
-        assert page.url.endswith(f"#/rollout/{BATCH}-9?group=g1")
-        way = page.locator("nav[aria-label='where you are'] a").all_inner_texts()
-        assert way == ["batches", BATCH, "group g1", f"{BATCH}-9"]
+        wait_until(page, f"location.hash === '#/rollout/{BATCH}-9?group=g1'")
+        way = page.locator("nav[aria-label='where you are'] a")
+        expect(way).to_have_text(["batches", BATCH, "group g1", f"{BATCH}-9"])
         page.keyboard.press("u")
         page.get_by_role("heading", name="Group g1").wait_for()
         page.keyboard.press("u")
         page.get_by_role("heading", name="Batch").wait_for()
-        assert page.url.endswith(f"#/groups/{BATCH}")
+        wait_until(page, f"location.hash === '#/groups/{BATCH}'")
 
 
 def test_others_are_compared_with_the_one_that_is_chosen(browser: Browser) -> None:
@@ -146,8 +142,8 @@ def test_others_are_compared_with_the_one_that_is_chosen(browser: Browser) -> No
         page.get_by_role("button", name="compare the others with #2").click()
         wait_until(page, "location.hash.includes('base=')")
         links = page.get_by_role("link", name="compare", exact=True)
-        assert links.count() == 7
-        assert links.first.get_attribute("href") == f"#/compare/{BATCH}-2/{BATCH}-0"
+        expect(links).to_have_count(7)
+        expect(links.first).to_have_attribute("href", f"#/compare/{BATCH}-2/{BATCH}-0")
 
 
 def test_names_of_groups_are_text_and_a_group_may_have_any(browser: Browser) -> None:
@@ -172,7 +168,7 @@ def test_a_batch_without_groups_or_rewards_says_so(browser: Browser) -> None:
         pool.answers[f"/v1/batches/{BATCH}/rollouts"] = rows
         page = pool.open(f"?again#/groups/{BATCH}")
         page.get_by_text("Nothing was said of these rollouts yet").wait_for()
-        assert page.locator("#row-0").is_visible()
+        expect(page.locator("#row-0")).to_be_visible()
         pool.open(f"?more#/group/{BATCH}/other")
         page.get_by_text("This batch has no such group.").wait_for()
 

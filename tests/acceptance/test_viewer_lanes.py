@@ -68,6 +68,8 @@ def test_who_held_the_batch_is_said_and_is_on_top(browser: Browser) -> None:
         pool.answers = answers(64)
         page = pool.open(f"#/lanes/{BATCH}")
         page.locator("#row-0").wait_for()
+        # The batch's state comes in an answer of its own, and moves the lanes down.
+        page.locator(".chip").first.wait_for()
         ends = sorted(end - 1_000_000 for end in pool.answers[f"/v1/batches/{BATCH}/rollouts"]["columns"]["ended_ms"])
         said = page.locator(".alert").inner_text()
         assert "The last 3 rollouts of 64 ran alone" in said

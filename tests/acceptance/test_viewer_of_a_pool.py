@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from tests.support.browsers import needs_browser
 from tests.support.served_policy import ServedPolicy
 from tests.support.waiting import eventually
@@ -54,11 +54,11 @@ def to_the_tokens(page: Page, batch_id: str, trained: list[int], tokenizer: Chat
     page.get_by_role("link", name=batch_id).click()
     page.locator("#row-0").wait_for()
     page.get_by_role("link", name="groups").click()
-    page.locator("#row-0").click()
+    page.get_by_role("grid", name="groups:").locator("#row-0").click()
     page.locator(".siblings thead a").first.click()
     page.locator(".block").first.wait_for(state="attached")
     page.keyboard.press("t")
-    assert f"id {trained[0]} " in page.locator(".inspector").inner_text().replace("\n", " ")
+    expect(page.locator(".inspector")).to_contain_text(re.compile(rf"\bid {trained[0]}\s"), use_inner_text=True)
     assert page.locator(".sample .run.m i").count() == len(trained)
     if tokenizer is not None:
         shown = "".join(page.locator(".sample .run.m").evaluate_all("runs => runs.map(run => run.textContent)"))
@@ -96,6 +96,7 @@ def test_from_the_list_to_a_token(
             labels = [lane.get_attribute("aria-label") or "" for lane in page.locator("td .lane").all()]
             assert len(labels) == len(results[0].turns)
             assert all("model" in label for label in labels)
+            page.get_by_text("compare with the next").wait_for()
             page.keyboard.press("c")
             page.get_by_role("heading", name="Compare two rollouts").wait_for()
             page.get_by_text(re.compile("tokens are the same")).wait_for()

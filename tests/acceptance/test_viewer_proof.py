@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from playwright.sync_api import Browser
-from tests.support.browsers import needs_browser
+from playwright.sync_api import Browser, expect
+from tests.support.browsers import needs_browser, wait_until
 from tests.support.finished_rollouts import forked, rollout, sample, turn
 from tests.support.viewed_batches import BATCH, rollout_answers
 from tests.support.viewed_pool import viewed
@@ -48,7 +48,7 @@ def test_a_fork_shows_where_the_echo_parts_from_the_ledger(browser: Browser) -> 
         pool.look("proof")
         page.get_by_role("link", name="see it", exact=True).click()
         page.locator("i.here").wait_for()
-        assert f"id {second.prompt_ids[position]}" in page.locator(".inspector").inner_text().replace("\n", " ")
+        expect(page.locator(".inspector")).to_contain_text(f"id {second.prompt_ids[position]}", use_inner_text=True)
 
 
 def test_what_a_turn_recorded_goes_before_what_a_fork_shows(browser: Browser) -> None:
@@ -137,7 +137,7 @@ def test_two_rollouts_are_shown_from_where_they_part(browser: Browser) -> None:
         pool.look("compare")
         page.keyboard.press("2")
         page.locator("i.here").wait_for()
-        assert page.url.endswith(f"#/rollout/{BATCH}-1?at=0.166")
+        wait_until(page, f"location.hash === '#/rollout/{BATCH}-1?at=0.166'")
 
 
 def test_a_comparison_with_what_is_not_there_says_so(browser: Browser) -> None:
@@ -146,7 +146,7 @@ def test_a_comparison_with_what_is_not_there_says_so(browser: Browser) -> None:
         page = pool.open(f"#/compare/{BATCH}-0/{BATCH}-1")
         page.get_by_text("One of them has no samples").wait_for()
         page = pool.open(f"#/compare/{BATCH}-0/{BATCH}-9")
-        assert page.get_by_role("alert").inner_text() == "there is nothing"
+        expect(page.get_by_role("alert")).to_have_text("there is nothing")
         page = pool.open(f"#/compare/{BATCH}-0")
         page.get_by_text("There is no second rollout").wait_for()
         page = pool.open(f"#/compare/{BATCH}-0/{BATCH}-0?a=7&b=-3")

@@ -1,5 +1,6 @@
 """A rollout in the viewer, in a real browser: every token with its origin. Needs Chromium, as test_viewer.py."""
 
+import re
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ def opened(pool: ViewedPool, address: str = "") -> Page:
     return page
 
 
-def inspected(page: Page) -> str:
-    return page.locator(".inspector").inner_text().replace("\n", " ")
+def inspected(page: Page, text: str) -> None:
+    """Waits until the inspector says so of the token that was gone to."""
+    expect(page.locator(".inspector")).to_contain_text(text, use_inner_text=True)
 
 
 def drawn(page: Page) -> int:
@@ -47,7 +49,7 @@ def test_the_mask_is_the_results_own_and_t_leads_to_the_first_trained_token(brow
         page.keyboard.press("t")
         first = result.samples[0]
         place = first.response_mask.index(1)
-        assert f"id {first.response_ids[place]}" in inspected(page)
+        inspected(page, f"id {first.response_ids[place]}")
         box = page.locator("i.here").bounding_box()
         assert box is not None
         assert 0 <= box["y"] <= 760
@@ -74,8 +76,7 @@ def test_tokens_read_as_text_and_a_character_of_several_tokens_is_whole(browser:
         more = page.locator(".sample .run.m i.more")
         assert more.count() == len(TEXT.encode()) - len(TEXT)
         more.first.hover()
-        assert "reads continues the character before it" in inspected(page)
-        assert "id 188" in inspected(page)
+        inspected(page, "id 188 reads continues the character before it")
 
 
 def test_without_a_vocabulary_tokens_are_ids_and_the_page_says_why(browser: Browser) -> None:
@@ -107,32 +108,29 @@ def test_layers_are_chosen_by_keys_kept_in_the_address_and_seen_without_colour(b
         assert page.locator(".sample .run.g").first.evaluate(line) == "nonesolid"
         page.keyboard.press("2")
         wait_until(page, "location.hash.endsWith('colour=kind')")
+        expect(page.locator(".legend.by-kind")).to_be_visible()
         content = "(e) => getComputedStyle(e, '::before').content"
         assert page.locator(".sample .run.s").first.evaluate(content) == '"sampled "'
         page.keyboard.press("3")
-        assert page.locator(".by-prob .q3").count() > 0
+        expect(page.locator(".by-prob .sample .q3").first).to_be_attached()
         page.keyboard.press("4")
+        expect(page.locator(".legend .run")).to_have_text(["step-7", "step-8"])
         assert page.locator(".sample .run.s").first.evaluate(content) == '"⟨step-7⟩ "'
-        assert page.locator(".legend").inner_text().split() == ["step-7", "step-8"]
         page.keyboard.press("5")
         wait_until(page, "location.hash.endsWith('colour=stream%3Aadvantage')")
-        painted = (
-            page.locator(".sample")
-            .first.locator("i[class*=a]")
-            .evaluate_all("list => list.map(i => i.className.match(/a\\d/)[0])")
-        )
         # The scale is as wide on both sides of 0, so that the sign can be seen.
-        assert painted == [f"a{min(4, int(5 * (value + 4) // 8))}" for value in advantages[0]]
+        classes = [re.compile(rf"\ba{min(4, int(5 * (value + 4) // 8))}\b") for value in advantages[0]]
+        expect(page.locator(".sample").first.locator("i[class*=a]")).to_have_class(classes)
         pool.look("rollout-advantage")
         page.keyboard.press("5")
         wait_until(page, "location.hash.endsWith('entropy')")
-        assert page.locator(".sample i[class*=a]").count() == 1
-        assert "all 0.25" in page.locator(".legend").inner_text()
+        expect(page.locator(".sample i[class*=a]")).to_have_count(1)
+        expect(page.locator(".legend")).to_contain_text("all 0.25")
         page.keyboard.press("0")
         wait_until(page, "location.hash.endsWith('plain')")
-        assert page.locator(".sample i[class*=a]").count() == 0
+        expect(page.locator(".sample i[class*=a]")).to_have_count(0)
         page.keyboard.press("t")
-        assert "advantage -2 " in inspected(page)
+        inspected(page, "advantage -2 entropy 0.25 position")
 
 
 def test_rewards_per_token_of_a_grader_are_a_layer(browser: Browser) -> None:
@@ -143,8 +141,7 @@ def test_rewards_per_token_of_a_grader_are_a_layer(browser: Browser) -> None:
         pool.answers = rollout_answers(result.model_copy(update={"token_rewards": rewards}))
         page = opened(pool, "?colour=stream:token_rewards")
         painted = page.locator(".sample").first.locator("i[class*=a]")
-        painted.first.wait_for(state="attached")
-        assert painted.count() == len(rewards[0])
+        expect(painted).to_have_count(len(rewards[0]))
         assert "a4" in (painted.last.get_attribute("class") or "")
         assert painted.first.get_attribute("class") == painted.nth(1).get_attribute("class")
         assert painted.first.get_attribute("class") != painted.last.get_attribute("class")
@@ -154,23 +151,21 @@ def test_keys_go_through_runs_and_tokens_and_open_what_is_folded(browser: Browse
     with viewed(browser) as pool:
         pool.answers = rollout_answers(forked())
         page = opened(pool)
-        # What the ids read comes after the ids, and then the page begins anew.
-        page.wait_for_load_state("networkidle")
         here = page.locator("i.here")
         for keys, text in (("j", "<"), ("j", "<"), ("l", "t"), ("h", "<"), ("h", "k"), ("k", "<")):
             page.keyboard.press(keys)
             expect(here, keys).to_have_text(text)
-        assert page.locator("details[open] i.here").count() == 1
+        expect(page.locator("details[open] i.here")).to_have_count(1)
         page.keyboard.press("T")
         page.keyboard.press("T")
-        assert "turn 2" in inspected(page)
-        assert "sample 2" in inspected(page)
+        inspected(page, "turn 2")
+        inspected(page, "sample 2")
         page.keyboard.press("k")
-        assert "from prompt" in inspected(page)
+        inspected(page, "from prompt")
         # The shared prompt of a fork is folded; going there opens it.
         page.keyboard.press("k")
-        assert "from shared" in inspected(page)
-        assert page.locator("details[open] i.here").count() == 1
+        inspected(page, "from shared")
+        expect(page.locator("details[open] i.here")).to_have_count(1)
 
 
 def test_a_token_has_an_address(browser: Browser) -> None:
@@ -180,14 +175,16 @@ def test_a_token_has_an_address(browser: Browser) -> None:
         page = opened(pool, "?at=1.12")
         page.locator("i.here").wait_for()
         ids = [*result.samples[1].prompt_ids, *result.samples[1].response_ids]
-        assert f"id {ids[12]}" in inspected(page)
+        inspected(page, f"id {ids[12]}")
         page.locator(".sample .run.g .block").click(position={"x": 12, "y": 30})
         wait_until(page, "!location.hash.includes('at=1.12')")
-        link = page.locator(".inspector a").get_attribute("href")
-        assert link is not None
-        assert page.url.endswith(link)
-        for wrong in ("9.9", "0.99999", "x", "-1.-1", "0.", "1e9.1e9"):
-            assert opened(pool, f"?wrong={wrong}&at={wrong}").locator("h2", has_text="Tokens").is_visible()
+        expect(page.locator(".inspector a")).to_have_attribute("href", page.evaluate("location.hash"))
+        for number, wrong in enumerate(("9.9", "0.99999", "x", "-1.-1", "0.", "1e9.1e9")):
+            # The colour tells this view from the one before.
+            colour = ("kind", "prob")[number % 2]
+            page = opened(pool, f"?colour={colour}&at={wrong}")
+            expect(page.locator(f".legend.by-{colour}")).to_be_visible()
+            expect(page.locator("h2", has_text="Tokens")).to_be_visible()
 
 
 def test_times_of_turns_and_tools_and_what_a_rollout_waits_for(browser: Browser) -> None:
@@ -218,7 +215,7 @@ def test_times_of_turns_and_tools_and_what_a_rollout_waits_for(browser: Browser)
             "waiting": {**waits, "rollouts": 1},
         }
         page = pool.open(f"?again#/rollout/{UID}")
-        assert "503 weights load; tried 3 times" in page.locator(".alert").inner_text()
+        expect(page.locator(".alert")).to_contain_text("503 weights load; tried 3 times")
 
 
 def test_siblings_are_one_key_away(browser: Browser) -> None:
@@ -228,11 +225,8 @@ def test_siblings_are_one_key_away(browser: Browser) -> None:
         rows = pool.answers[f"/v1/batches/{BATCH}/rollouts"]
         rows["columns"] = {"uid": [f"{BATCH}-0", f"{BATCH}-2"]}
         page = opened(pool)
+        pool.until_asked(f"/v1/batches/{BATCH}/rollouts", {"fields": "uid", "limit": "1000", "where": "group=g 1/a,b"})
         page.get_by_text("compare with the next").wait_for()
-        assert (
-            f"/v1/batches/{BATCH}/rollouts",
-            {"fields": "uid", "limit": "1000", "where": "group=g 1/a,b"},
-        ) in pool.asked
         page.keyboard.press("n")
         wait_until(page, f"location.hash.startsWith('#/rollout/{BATCH}-2')")
         page.get_by_text("compare with the one before").wait_for()
@@ -265,7 +259,7 @@ def test_records_that_contradict_themselves_are_no_footnote(browser: Browser) ->
         pool.answers = rollout_answers(rollout(wrong), rollout(short), rollout(odd))
         page = opened(pool)
         assert "This record contradicts itself" in page.locator(".alert").inner_text()
-        assert page.locator(".run.contradicts").count() == 1
+        expect(page.locator(".run.contradicts")).to_have_count(1)
         page = pool.open(f"#/rollout/{BATCH}-1")
         page.get_by_text("a sample has 3 response ids, 3 mask values and 1 log-probabilities").wait_for()
         page = pool.open(f"#/rollout/{BATCH}-2")
