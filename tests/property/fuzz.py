@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.property.conversations import Tally, WrongMask, play
 from tests.property.families import FAMILIES, lay_out
 from tests.property.oracle import Oracle
+from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES, TINY
 
@@ -29,7 +30,7 @@ def directories() -> dict[str, Path]:
     """Every tokenizer that is laid out, with a chat template."""
     found = {"tiny": TINY}
     found |= {name: BUILD / name for name in sorted(SHA256) if name != "yi"}
-    found |= dict(lay_out(BUILD.parent / "families", {**FAMILIES, **WILD}))
+    found |= dict(lay_out(BUILD.parent / "families", {**FAMILIES, **WILD, **RARE}))
     found |= {f"template:{name}": TEMPLATE_BUILD / name for name in sorted(TEMPLATES)}
     return {name: path for name, path in found.items() if (path / "tokenizer.json").is_file()}
 

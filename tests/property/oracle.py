@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.property.families import FAMILIES
+from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -98,7 +99,7 @@ class Oracle:
         ]
         self._pattern = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
         self._spell = {text: chr(_FIRST + i) + _MORE * (len(text) - 1) for i, text in enumerate(self.control)}
-        family = {**FAMILIES, **WILD}.get(name.removeprefix("family:"))
+        family = {**FAMILIES, **WILD, **RARE}.get(name.removeprefix("family:"))
         known = _ENDS.get(name, _CHATML) if family is None else (family.answer_ends, family.call_ends)
         self._answer_ends, self._call_ends = known
         self.needs_tools = family is not None and family.needs_tools

@@ -66,8 +66,10 @@ class Codec:
             # Only what the template wrote is encoded with control ids. Each piece after the first one continues text.
             if control:
                 meant += sum(1 for _ in self.pattern.finditer(piece))
-                first = after or (self.vocabulary.anchor if inside else "")
-                ids += self._continue(piece, first if index == 0 else self.vocabulary.anchor)
+                if index or (inside and not after):
+                    ids += self._inside(piece)
+                else:
+                    ids += self._behind(piece, after) if after else self._encode(piece)
             else:
                 ids += self._encode_plain(piece)
         # More of them than the template wrote: text that somebody typed has become one.
@@ -92,7 +94,8 @@ class Codec:
                 anchor = self.vocabulary.anchor if index else ""
                 found = self._backend.encode(anchor + piece, add_special_tokens=False).offsets
                 shift = base - len(anchor)
-                places += [(start + shift, end + shift) for start, end in (found[1:] if anchor else found)]
+                first = len(self.vocabulary.anchor_ids) if anchor else 0
+                places += [(start + shift, end + shift) for start, end in found[first:]]
             else:
                 places += [(base, base + len(piece))] * len(self._encode_plain(piece))
             base += len(piece)
@@ -127,14 +130,21 @@ class Codec:
         # A batch lets go of the GIL, and without offsets it takes half as long.
         return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
-    def _continue(self, piece: str, after: str) -> list[int]:
-        if not after:
-            return self._encode(piece)
-        first, *rest = self._encode(after + piece)
+    def _behind(self, piece: str, control: str) -> list[int]:
+        """Encodes a text that a control string stands before."""
+        first, *rest = self._encode(control + piece)
         # Only where the control string stays an id of its own do the other ids belong to the text alone.
-        if first != self.control_ids[after]:
-            raise ContentUnsafe(f"The tokenizer does not keep {after!r} apart from the text after it.")
+        if first != self.control_ids[control]:
+            raise ContentUnsafe(f"The tokenizer does not keep {control!r} apart from the text after it.")
         return rest
+
+    def _inside(self, piece: str) -> list[int]:
+        """Encodes a text that continues other text."""
+        anchor, first = self.vocabulary.anchor, list(self.vocabulary.anchor_ids)
+        ids = self._encode(anchor + piece)
+        if ids[: len(first)] != first:
+            raise ContentUnsafe(f"The tokenizer does not keep {anchor!r} apart from the text after it.")
+        return ids[len(first) :]
 
     def _encode_plain(self, piece: str) -> list[int]:
         """Encodes a piece that was typed: a control string, or the fragment of one at the edge of content."""
@@ -143,5 +153,5 @@ class Codec:
             return spelled[piece]
         # The fragment at an edge may hold a whole control string, which the last line marks in its turn.
         if self.pattern.search(piece) is None:
-            return self._continue(piece, self.vocabulary.anchor)
+            return self._inside(piece)
         return self.encode_rendered(self.escaper.value(piece))

@@ -27,6 +27,7 @@ from cachetools import LRUCache
 
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.contexts import USER
 from rolloutpool_common.rendering.control_tokens import is_marked
 from rolloutpool_common.rendering.errors import (
     AssistantAppended,
@@ -38,7 +39,7 @@ from rolloutpool_common.rendering.errors import (
     TypedTextChanged,
 )
 from rolloutpool_common.rendering.marked_render import render_marked
-from rolloutpool_common.rendering.shape import USER, Dependence, Prober, Shape
+from rolloutpool_common.rendering.shape import Dependence, Prober, Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
 from rolloutpool_common.rendering.written import SAMPLE_TOOL

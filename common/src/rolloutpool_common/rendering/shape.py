@@ -9,10 +9,11 @@ in the turn before them, the keys of that turn's other texts, tools and template
 2. Render with and without tools, also after each word that the template tests for: a switch may act only where there
    are tools. If the bases are equal, deltas need no tools. Tools that move to the end (they are in
    the first prompt, but then only after the turn) are left out of deltas, because the policy has seen them already.
-3. Render after other histories: one, two and three rounds, parallel calls, thinking, answers, and each word that the
-   template tests for, first and last in a message. If the base changes with the system message, the shape depends on it
-   (`Dependence.SYSTEM`). If it changes with anything else, the shape depends on all of history (`Dependence.HISTORY`).
-   If earlier content shows up in the base, history moves, and the shape is refused.
+3. Render after other histories (`contexts`): one, two and three rounds, parallel calls, thinking, answers, each also
+   behind a system message, and each word that the template tests for, first and last in a message. If the base changes
+   with the system message alone, the shape depends on it (`Dependence.SYSTEM`). If it changes with anything else, the
+   shape depends on all of history (`Dependence.HISTORY`). If earlier content shows up in the base, history moves, and
+   the shape is refused.
 4. Where the template refuses all of this, try it with an answer in front of the turn: roles that must alternate may
    allow `[result, user]` only there. Such a shape depends on all of history, so that the template judges the real one.
 
@@ -21,7 +22,7 @@ Example: a template ends its prompt with `<think></think>` instead of `<think>` 
 real system message from then on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,17 +30,14 @@ from itertools import product
 from typing import Any
 
 from rolloutpool_common.rendering import sentinel
+from rolloutpool_common.rendering.contexts import EARLIER, SAID, SYSTEM, USER, histories, switched, switched_systems
 from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused, TurnEndNotFound
 from rolloutpool_common.rendering.template import Message, Template
 
-__all__ = ["USER", "Dependence", "Prober", "Shape"]
+__all__ = ["Dependence", "Prober", "Shape"]
 
-USER: dict[str, Any] = {"role": "user", "content": "x"}
-_SAID: dict[str, Any] = {"role": "assistant", "content": "y"}
 _TOOL = NONCE + "t"
-_EARLIER = 1_000_000
-"""Markers of earlier messages are counted from here."""
 
 
 class Dependence(StrEnum):
@@ -152,7 +150,7 @@ class Prober:
                 refusal = refusal or error
         if isinstance(refusal, RenderFailed) and not self._before:
             with suppress(TemplateRefused):
-                shape = Prober(self._template, [_SAID]).probe(new, calls, silent, kwargs, tools, beside)
+                shape = Prober(self._template, [SAID]).probe(new, calls, silent, kwargs, tools, beside)
                 return replace(shape, depends_on=Dependence.HISTORY)
         raise refusal or TurnEndNotFound()
 
@@ -199,7 +197,7 @@ class Prober:
             silent=silent,
             beside=beside,
             reads_tools=shown is not None,
-            depends_on=self._depends_on(turn, marks, base, kwargs, shown, moves_system),
+            depends_on=self._depends_on(turn, marks, base, kwargs, shown, as_text, moves_system),
             moves_system=moves_system,
             repeats_system=repeats_system,
             start=base[: sentinel.first_marker(base)],
@@ -268,7 +266,7 @@ class Prober:
             except RenderFailed:
                 return None
 
-        for context in (*_switched_systems(self._template.words), *_switched(self._template.words)):
+        for context in (*switched_systems(self._template.words), *switched(self._template.words)):
             found = written(context, tools)
             # Where the word changes nothing, one render tells.
             if found != base and found != written(context, None):
@@ -282,27 +280,36 @@ class Prober:
         base: str,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
+        as_text: bool,
         moves_system: bool,
     ) -> Dependence:
-        def differs(context: Sequence[Message]) -> bool:
+        def behind(context: Sequence[Message]) -> str | None:
             try:
                 text, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
             except RenderFailed:
-                return False  # such a history cannot be, with this template
+                return None  # such a history cannot be, with this template
             if found is None:
                 raise TurnEndNotFound("The template drops the policy's turn after a longer history.")
-            if any(number >= _EARLIER for number in sentinel.markers_in(found)):
+            if any(number >= EARLIER for number in sentinel.markers_in(found)):
                 raise HistoryRewritten("The template writes earlier messages after the policy's turn.")
             _check_markers(text, found, marks)
-            return found != base
+            return found
+
+        def differ(contexts: Iterable[Sequence[Message]], from_text: str | None) -> bool:
+            return any((found := behind(context)) is not None and found != from_text for context in contexts)
 
         words = self._template.words
-        depends = Dependence.NOTHING
+        past = histories(arguments_as_text=as_text)
+        if differ([*past, *switched(words)], base):
+            return Dependence.HISTORY
         # A system message that moves to the end would make every base differ, and deltas leave it out anyway.
-        systems: list[list[Message]] = [[{"role": "system", "content": "x"}, USER], *_switched_systems(words)]
-        if not moves_system and any(map(differs, systems)):
-            depends = Dependence.SYSTEM
-        return Dependence.HISTORY if any(map(differs, _histories(words))) else depends
+        if moves_system:
+            return Dependence.NOTHING
+        asked = behind([SYSTEM, USER])
+        # Some templates count messages otherwise behind a system message, so each history is tried there, too.
+        if differ(([SYSTEM, *history] for history in past), asked):
+            return Dependence.HISTORY
+        return Dependence.SYSTEM if differ([[SYSTEM, USER], *switched_systems(words)], base) else Dependence.NOTHING
 
     def _place_of_system(
         self,
@@ -315,65 +322,16 @@ class Prober:
 
         The policy has seen one that moves in the first prompt, so deltas leave it out.
         """
-        context = [*sentinel.marked([{"role": "system", "content": "x"}], _EARLIER), USER]
+        context = [*sentinel.marked([SYSTEM], EARLIER), USER]
         try:
             text, found = self.render(context, turn, marks, kwargs=kwargs, tools=tools)
         except RenderFailed:
             return True, False
         if found is None:
             return True, False
-        behind = _EARLIER in sentinel.markers_in(found)
-        stays = _EARLIER in sentinel.markers_in(text[: len(text) - len(found)])
+        behind = EARLIER in sentinel.markers_in(found)
+        stays = EARLIER in sentinel.markers_in(text[: len(text) - len(found)])
         return behind and not stays, behind and stays
-
-
-def _histories(words: Sequence[str]) -> Iterator[list[Message]]:
-    """Histories before a turn, with markers as content where the text does not matter."""
-
-    def rounds(n: int, calls: int) -> list[Message]:
-        found: list[Message] = [USER]
-        for i in range(n):
-            ids = [f"past{i:02d}{j:03d}" for j in range(calls)]
-            made = [{"id": c, "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}} for c in ids]
-            results = [{"role": "tool", "tool_call_id": c, "name": "f", "content": "r"} for c in ids]
-            found += [{**_SAID, "content": "", "tool_calls": made}, *results]
-        return found
-
-    answered: list[Message] = [USER, _SAID, USER]
-    histories: list[list[Message]] = [
-        answered,
-        [*answered, _SAID, USER],
-        *(rounds(n, 1) for n in (1, 2, 3)),
-        rounds(1, 2),
-        [*rounds(1, 1), _SAID, USER],
-        [USER, {**_SAID, "content": "<think>\ny\n</think>\n\ny"}, USER],
-        [USER, {**_SAID, "reasoning_content": "y"}, USER],
-    ]
-    yield from map(_earlier, histories)
-    yield from _switched(words)
-
-
-def _switched_systems(words: Sequence[str]) -> Iterator[list[Message]]:
-    """Contexts whose system message says a word, first or last."""
-    for word in words:
-        for text in (f"{word} x", f"x {word}"):
-            yield [{"role": "system", "content": text}, USER]
-
-
-def _switched(words: Sequence[str]) -> Iterator[list[Message]]:
-    """Contexts in which a question or an answer says a word, first or last."""
-    for word in words:
-        for text in (f"{word} x", f"x {word}"):
-            yield [{**USER, "content": text}]
-            yield [USER, {"role": "assistant", "content": text}, USER]
-
-
-def _earlier(history: Sequence[Message]) -> list[Message]:
-    """Markers for content that is plain text and no word of a test."""
-    marks = sentinel.marked(history, _EARLIER)
-    return [
-        mark if message["content"] in ("x", "y", "r") else message for message, mark in zip(history, marks, strict=True)
-    ]
 
 
 def _named(tool: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -383,8 +341,8 @@ def _named(tool: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _check_markers(text: str, base: str, marks: Sequence[Message]) -> None:
     """Raises HistoryRewritten unless each of the new messages is written once, in order, after the turn."""
-    found = [n for n in sentinel.markers_in(text) if n < _EARLIER]
-    after = [n for n in sentinel.markers_in(base) if n < _EARLIER]
+    found = [n for n in sentinel.markers_in(text) if n < EARLIER]
+    after = [n for n in sentinel.markers_in(base) if n < EARLIER]
     if found == after == list(range(len(marks))):
         return
     left_out = sorted({marks[i]["role"] for i in range(len(marks)) if i not in found})

@@ -31,6 +31,7 @@ from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.shape import Shape
 from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.turn_end import sampled_tail
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -354,7 +355,7 @@ class ChatTokenizer:
         block = deepseek.outputs_block(normal[:results], self._codec, after=self.close_token or "")
         # The block follows a closed turn. So what comes after it is rendered as after a turn that sampled its close.
         rest = delta(new_messages[results:], [self.close_id], None).glue_ids if normal[results:] else ()
-        closed = bool(sampled) and sampled[-1] in self.stop_ids
+        closed = self._codec.control_ids.get(sampled_tail(sampled, self._codec).control) in self.stop_ids
         return Delta(() if closed else (self.close_id,), (*block, *rest))
 
     def writes_outputs_by_hand(self, tools: Sequence[Mapping[str, Any]] | None) -> bool:

@@ -118,7 +118,8 @@ class TurnEnd:
             # Where two places agree equally well, the first one counts.
             return max(places, key=lambda m: (_agreement(start[: m.start()], before), -m.start())).end()
         if end is not None and not self._answers_close:
-            header = self._pattern.match(start, len(end))
+            behind = start[len(end) :]
+            header = self._pattern.match(start, len(start) - len(behind.lstrip()))
             if header is not None and header.group() == sampled.control:
                 return header.end()
         return None

@@ -33,8 +33,11 @@ class Vocabulary:
     spelled: Mapping[str, list[int]]
     """Control string to the ids of its characters: what it becomes where somebody typed it."""
     anchor: str
-    """A control string to put before a piece of text that does not start its string; empty where the tokenizer
-    treats all pieces alike. SentencePiece models, for example, put a space before the first piece only."""
+    """What to put before a piece of text that does not start its string; empty where the tokenizer treats all pieces
+    alike. SentencePiece models, for example, put a space before the first piece only, and then this is a control
+    string. Some put one behind each control string, too, and then it is a letter."""
+    anchor_ids: tuple[int, ...]
+    """The ids of the anchor."""
     added_are_borders: bool
     """Whether text on one side of an added string never changes the ids of text on its other side, or its own."""
 
@@ -53,13 +56,15 @@ class Vocabulary:
             if token.content.strip() and (token.special or token.content in template_text)
         }
         anchor = _anchor(backend, control_ids)
+        letter = "" if anchor else _letter(backend)
         return cls(
             size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
             added=frozenset(token.content for token in added.values()),
             control_ids=control_ids,
             special=frozenset(t.content for t in added.values() if t.content in control_ids and t.special),
-            spelled=_spelled(backend, control_ids),
-            anchor=anchor,
+            spelled=_spelled(backend, control_ids, after_letter=bool(letter)),
+            anchor=anchor or letter,
+            anchor_ids=tuple(_encode(backend, anchor or letter)),
             added_are_borders=not anchor and _are_borders(backend, added.values()),
         )
 
@@ -78,6 +83,13 @@ def _anchor(backend: Tokenizer, control_ids: Mapping[str, int]) -> str:
     return ""
 
 
+def _letter(backend: Tokenizer) -> str:
+    """Returns a letter that keeps its ids and changes the text behind it; nothing where it makes no difference."""
+    alone = _encode(backend, _MARK)
+    behind = _encode(backend, _MARK + "x x")
+    return _MARK if behind[: len(alone)] == alone and behind[len(alone) :] != _encode(backend, "x x") else ""
+
+
 def _are_borders(backend: Tokenizer, added: Iterable[AddedToken]) -> bool:
     normalizer = backend.normalizer
     rewrites = normalizer is not None and normalizer.normalize_str(_UNNORMALISED) != _UNNORMALISED
@@ -87,19 +99,21 @@ def _are_borders(backend: Tokenizer, added: Iterable[AddedToken]) -> bool:
     )
 
 
-def _spelled(backend: Tokenizer, control_ids: Mapping[str, int]) -> dict[str, list[int]]:
+def _spelled(backend: Tokenizer, control_ids: Mapping[str, int], *, after_letter: bool) -> dict[str, list[int]]:
     """Encodes each control string with the same model, but without its added tokens."""
     plain = Tokenizer(backend.model)  # shares the model: no second vocabulary in memory
     if backend.normalizer is not None:
         plain.normalizer = backend.normalizer
     if backend.pre_tokenizer is not None:
         plain.pre_tokenizer = backend.pre_tokenizer
-    plain.add_special_tokens([AddedToken(_MARK, normalized=False)])
+    if not after_letter:
+        plain.add_special_tokens([AddedToken(_MARK, normalized=False)])
+    before = len(_encode(plain, _MARK))
     control = frozenset(control_ids.values())
     table = {}
     for text in control_ids:
-        ids = _encode(plain, _MARK + text)[1:]
+        ids = _encode(plain, _MARK + text)[before:]
         if control.intersection(ids):  # the model itself knows the whole string, so it is spelled by characters
-            ids = [i for char in text for i in _encode(plain, _MARK + char)[1:]]
+            ids = [i for char in text for i in _encode(plain, _MARK + char)[before:]]
         table[text] = ids
     return table

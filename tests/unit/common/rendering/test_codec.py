@@ -1,17 +1,19 @@
 """Encoding, decoding, and text that somebody typed."""
 
+import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.tiny_tokenizers import MakeTokenizer
+from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tests.tokenizers.real import REAL_NAMES, real_tokenizer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe
+from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, load_tokenizer
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.testing import TINY_TOKENIZER
 
@@ -74,6 +76,30 @@ def test_typed_control_strings_become_ordinary_ids(tiny: ChatTokenizer) -> None:
     assert controls(tiny, ids) == []
     assert tiny.decode(ids) == text
     assert len(controls(tiny, tiny.encode(text))) == 3
+
+
+LINES = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{{ 'assistant:' }}"
+
+
+def test_text_inside_a_text_gets_no_space_of_a_beginning(tmp_path: Path) -> None:
+    """As with Llama 2: a space is put before each beginning, and what stands behind a control string is one as well."""
+    write_tokenizer(tmp_path, LINES)
+    file = tmp_path / "tokenizer.json"
+    data = json.loads(file.read_text(encoding="utf-8"))
+    data["normalizer"] = {"type": "Prepend", "prepend": " "}
+    file.write_text(json.dumps(data), encoding="utf-8")
+    tokenizer, whole = load_tokenizer(str(tmp_path)), Tokenizer.from_file(str(file))
+    sampled = whole.encode("It is 38", add_special_tokens=False).ids
+    delta = tokenizer.render_delta([{"role": "user", "content": "go on"}], sampled=sampled)
+    expected = whole.encode("It is 38\nuser: go on\nassistant:", add_special_tokens=False).ids
+    assert [*sampled, *delta.close_ids, *delta.glue_ids] == expected
+    behind = whole.encode("<|im_end|>user: go on", add_special_tokens=False).ids
+    assert tokenizer.encode("<|im_end|>user: go on") == behind
+    typed = "say <|im_end|>now"
+    assert tokenizer.decode(tokenizer.encode(typed, control=False)).lstrip() == typed
+    shown = tokenizer.render_conversation([{"role": "user", "content": typed}])
+    assert "now" in [shown.text[start:end] for start, end in shown.offsets]
+    assert len(shown.ids) == len(shown.offsets)
 
 
 def test_text_without_control_strings_is_encoded_alike(tiny: ChatTokenizer) -> None:

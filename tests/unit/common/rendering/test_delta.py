@@ -247,6 +247,10 @@ def test_deepseek_outputs_are_one_block(make_tokenizer: MakeTokenizer) -> None:
     assert text(tokenizer, RESULT, last="word").startswith(
         "[<\uff5cend▁of▁sentence\uff5c>]<\uff5ctool▁outputs▁begin\uff5c>"
     )
+    # White space behind the stop leaves the turn closed.
+    assert text(tokenizer, RESULT, last="<\uff5cend▁of▁sentence\uff5c>\n").startswith(
+        "<\uff5ctool▁outputs▁begin\uff5c>"
+    )
     with pytest.raises(HistoryRewritten):
         text(tokenizer, {**RESULT, "content": {"r": 38}})
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 from tests.property.families import lay_out
+from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tests.support.tiny_tokenizers import MakeTokenizer
 from tokenizers import Tokenizer
@@ -25,6 +26,7 @@ from rolloutpool_common.rendering import (
     RerenderCounter,
     load_tokenizer,
 )
+from rolloutpool_common.rendering.shape import Dependence
 
 Message = dict[str, Any]
 
@@ -95,6 +97,9 @@ NO_RENDER = {
 }
 
 
+ALL = {**WILD, **RARE}
+
+
 class Transformers:
     """A tokenizer as transformers alone has it."""
 
@@ -115,16 +120,16 @@ class Transformers:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ChatTokenizer, Transformers]]:
-    laid_out = lay_out(tmp_path_factory.mktemp("wild"), WILD)
+    laid_out = lay_out(tmp_path_factory.mktemp("wild"), ALL)
     return {name.removeprefix("family:"): (load_tokenizer(str(path)), Transformers(path)) for name, path in laid_out}
 
 
 @pytest.mark.parametrize("case", CONVERSATIONS)
-@pytest.mark.parametrize("name", WILD)
+@pytest.mark.parametrize("name", ALL)
 def test_a_delta_is_what_transformers_writes_behind_the_turn(
     loaded: dict[str, tuple[ChatTokenizer, Transformers]], name: str, case: str
 ) -> None:
-    family, (tokenizer, theirs) = WILD[name], loaded[name]
+    family, (tokenizer, theirs) = ALL[name], loaded[name]
     past, new = CONVERSATIONS[case]
     if (name, case) in NO_RENDER:
         return
@@ -171,6 +176,21 @@ def test_what_a_template_takes_only_after_an_answer_is_exact_there_and_refused_e
         tokenizer.render_delta(new, sampled=[], tools=tools)
 
 
+def test_a_count_that_slips_behind_a_system_message_is_found_before_it_is_met(
+    loaded: dict[str, tuple[ChatTokenizer, Transformers]],
+) -> None:
+    """Deltas are compared with real histories now and then only, so this must not be left to that."""
+    tokenizer, _ = loaded["shifted"]
+    options: dict[str, Any] = {"tools": None, "template_kwargs": None}
+    shape = tokenizer.delta_shape([result(1)], history=[USER, calling(1)], **options)
+    assert shape is not None
+    assert shape.depends_on is Dependence.HISTORY
+    # No message before a user's is a result that it could be mistaken for.
+    shape = tokenizer.delta_shape([NEXT], history=[USER, ANSWER], **options)
+    assert shape is not None
+    assert shape.depends_on is Dependence.NOTHING
+
+
 def test_a_switch_with_a_name_is_a_word_and_a_role_is_none(
     loaded: dict[str, tuple[ChatTokenizer, Transformers]],
 ) -> None:
@@ -180,11 +200,11 @@ def test_a_switch_with_a_name_is_a_word_and_a_role_is_none(
 
 
 @pytest.mark.parametrize("parsed", [False, True])
-@pytest.mark.parametrize("name", WILD)
+@pytest.mark.parametrize("name", ALL)
 def test_prompts_are_counted_as_trainers_render_them_that_do_so_again(
     loaded: dict[str, tuple[ChatTokenizer, Transformers]], name: str, parsed: bool
 ) -> None:
-    family, (tokenizer, theirs) = WILD[name], loaded[name]
+    family, (tokenizer, theirs) = ALL[name], loaded[name]
     turns = [*([calling(n), result(n)] for n in (0, 2, 1)), [ANSWER, NEXT], [calling(3, **THOUGHT), result(3)]]
     for text in SYSTEMS:
         messages = [*([system(text)] if text else []), USER]
