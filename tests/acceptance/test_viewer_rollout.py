@@ -363,9 +363,10 @@ def test_131_072_tokens(browser: Browser) -> None:
             page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             took[key] = cpu(session) - before
         print({name: f"{seconds * 1000:.0f} ms" for name, seconds in took.items()})
-        # The best of three, because a busy machine makes the same work take up to twice as long.
-        assert took["paint"] < 0.5
-        assert max(seconds for name, seconds in took.items() if name != "paint") < 0.2
+        # Three times the budgets of 500 and 200 ms, and the best of three paints: a busy machine makes the same work
+        # take longer. A page that lays out every token takes far more.
+        assert took["paint"] < 1.5
+        assert max(seconds for name, seconds in took.items() if name != "paint") < 0.6
         # The browser's own search finds what was never laid out, and what is folded.
         for word in ("word9000 ", "word12 "):
             assert page.evaluate("word => { getSelection().removeAllRanges(); return find(word); }", word), word
