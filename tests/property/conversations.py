@@ -244,6 +244,7 @@ class _Play:
                 self.tokenizer.decode(sampled).endswith(self.tokenizer.decode(rest))
                 or self.ended(sampled, rest)
                 or self.spaced(sampled, rest)
+                or self.stopped(sampled, rest)
             )
             shortened = not close and self.tokenizer.decode(expected).endswith(self.tokenizer.decode(glue)) and written
             self.expect(glue == expected or shortened, "the delta", (new, glue, expected))
@@ -263,6 +264,11 @@ class _Play:
         stops = [at for at, token in enumerate(sampled, 1) if token in self.tokenizer.stop_ids]
         behind = sampled[stops[-1] :] if stops else ()
         return bool(behind) and not any(self.tokenizer.decode(ids).strip() for ids in (behind, end))
+
+    def stopped(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
+        """Whether the template's stop was sampled without the white space that the template writes before it."""
+        stop = self.tokenizer.decode(end).lstrip()
+        return bool(stop) and self.tokenizer.decode(sampled).endswith(stop)
 
     def echo(self, ledger: TokenLedger, truth: _Provenance) -> None:
         """A trainer that echoes what we have, another tail, or another history."""
