@@ -16,6 +16,7 @@ from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.policy import AiohttpTransport, Resolver, resolver
+from rolloutpool_worker.policy.transport import STREAMED_BYTES
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""
@@ -301,3 +302,16 @@ async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeyp
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await call(transport, f"https://other.example:{listening.port}")
     assert asked == ["trainer.example", "other.example"]
+
+
+@pytest.mark.parametrize("length", [0, 1, STREAMED_BYTES, STREAMED_BYTES + 1])
+async def test_a_request_says_its_length_and_its_host(length: int) -> None:
+    """Simple servers read no chunks, and httpx adds neither header to a request with a stream."""
+    async with server(HERE) as listening, calling(HERE, Names([])) as transport:
+        stream = httpx.ByteStream(b"x" * length)
+        response = await transport.handle_async_request(httpx.Request("POST", listening.url, stream=stream))
+        await response.aclose()
+    head = listening.heads[0].lower()
+    assert f"content-length: {length}\r\n" in head
+    assert f"host: {HERE}:{listening.port}\r\n" in head
+    assert "transfer-encoding" not in head
