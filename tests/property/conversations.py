@@ -266,9 +266,14 @@ class _Play:
         return bool(behind) and not any(self.tokenizer.decode(ids).strip() for ids in (behind, end))
 
     def stopped(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
-        """Whether the template's stop was sampled without the white space that the template writes before it."""
-        stop = self.tokenizer.decode(end).lstrip()
-        return bool(stop) and self.tokenizer.decode(sampled).endswith(stop)
+        """Whether the template's stop was sampled, with other white space around it.
+
+        White space was sampled behind it if and only if the template writes some there.
+        """
+        said, ends = self.tokenizer.decode(sampled), self.tokenizer.decode(end)
+        stop = ends.strip()
+        spaces = (said != said.rstrip(), ends != ends.rstrip())
+        return bool(stop) and said.rstrip().endswith(stop) and spaces[0] == spaces[1]
 
     def echo(self, ledger: TokenLedger, truth: _Provenance) -> None:
         """A trainer that echoes what we have, another tail, or another history."""
