@@ -23,9 +23,6 @@ LOCK = (ROOT / "requirements.lock").read_text()
 MODULES = sorted(path.relative_to(ROOT) for name in DISTRIBUTIONS for path in (ROOT / name / "src").rglob("*.py"))
 LONGEST_MODULE = 400
 TESTS = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py") if "node_modules" not in path.parts)
-LONG_TESTS = {
-    Path("tests/property/test_store_machine.py"): "one state machine: its rules share one model of the store",
-}
 
 
 def manifest(folder: str) -> dict[str, Any]:
@@ -124,10 +121,7 @@ def test_no_class_name_means_two_things() -> None:
 @pytest.mark.parametrize("module", TESTS, ids=str)
 def test_test_modules_are_small(module: Path) -> None:
     lines = len((ROOT / module).read_text().splitlines())
-    if module in LONG_TESTS:
-        assert lines > LONGEST_MODULE, f"{module} has {lines} lines: take it out of the list of long ones"
-    else:
-        assert lines <= LONGEST_MODULE, f"{module} has {lines} lines: split it by theme"
+    assert lines <= LONGEST_MODULE, f"{module} has {lines} lines: split it by theme"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -30,7 +30,7 @@ from fastapi.responses import JSONResponse
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.errors import Fault
-from rolloutpool_common.store import BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
+from rolloutpool_common.store import BatchDeleted, BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
 
 __all__ = [
     "V1_PATHS",
@@ -257,6 +257,8 @@ def answer_store_error(at: str, error: StoreError) -> Response:
     """
     if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
         return answer(at, 409, error.message)
+    if isinstance(error, BatchDeleted):
+        return answer(at, 410, error.message)
     # A full Redis stays full for a while; one that does not answer may be restarting.
     retry_after_s = 30 if isinstance(error, StoreFull) else 2
     return answer(at, 503, error.message, headers={"Retry-After": str(retry_after_s)})

@@ -125,14 +125,10 @@ async def _read(services: ApiServices, batch_id: str, page: Page, limit: int, vi
                 for item, row in zip(ended.items, rows, strict=True)
             ]
             after, complete = ended.next_cursor, ended.complete
-        # A cursor that did not move means that nothing follows, not even results that have been deleted.
-        moved, cursor = after != cursor, after
+        cursor = after
         page = Page(items, cursor, complete)
-        if not moved or page.complete or page.full(limit):
-            return page
-        # A piece that is not full reached the last result that there was. An empty one may be of results that have been
-        # deleted, with others after them.
-        if had < len(items) < had + chunk:
+        # A piece that is not full reached the last result that there was.
+        if page.complete or page.full(limit) or len(items) < had + chunk:
             return page
 
 

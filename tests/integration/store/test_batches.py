@@ -11,7 +11,14 @@ from tests.support.journals import turn_record
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.store import BatchStillRunning, ClaimRefused, IdempotencyKeyReused, Store, StoreUnavailable
+from rolloutpool_common.store import (
+    BatchDeleted,
+    BatchStillRunning,
+    ClaimRefused,
+    IdempotencyKeyReused,
+    Store,
+    StoreUnavailable,
+)
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.staging import STAGE_SECONDS
 
@@ -261,3 +268,15 @@ async def test_a_batch_of_ten_thousand_is_whole(store: Store) -> None:
     last = await claim(store, uids_of(batch)[-1])
     assert (last.index, last.group) == (9999, "1249")
     assert last.deadline_in_s == pytest.approx(600, abs=30)
+
+
+async def test_a_page_of_a_batch_that_is_being_deleted_does_not_pass_for_all_of_it(store: Store, raw: Redis) -> None:
+    uids = await submit(store, 3)
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    batch_id = uids[0].rpartition("-")[0]
+    # As far as the deletion of a large batch has come when somebody reads it.
+    await raw.delete(f"rp:rollout:{uids[0]}:result")
+    with pytest.raises(BatchDeleted):
+        await store.batches.results(batch_id, "0", 100)

@@ -88,8 +88,3 @@ async def test_a_slice_that_is_not_full_is_the_last_that_is_read() -> None:
     page = await store.page()
     assert (len(page.items), page.next_cursor) == (CHUNK + 3, "1.2-0")
     assert store.asked == ["0", "1.1-0"]
-
-
-async def test_results_behind_deleted_ones_are_found() -> None:
-    store = Slices(slice_of(0, "1.1-0"), slice_of(2, "1.2-0"))
-    assert len((await store.page()).items) == 2

@@ -170,7 +170,7 @@ async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader)
     response_model=ResultPage | SummaryPage,
     responses={
         200: {"content": {_NDJSON: {"schema": {"type": "string"}}}},
-        **errors(400, 404, 422),
+        **errors(400, 404, 410, 422),
     },
 )
 async def batch_results(

@@ -12,6 +12,7 @@ _TEXTS = {
     403: "The key lacks the scope",
     404: "Unknown, expired, or deleted",
     409: "Contradicts an earlier request, or the state of the batch",
+    410: "The batch is being deleted",
     413: "The body is too large",
     415: "The body is not plain JSON",
     422: "Rejected; `faults` lists every reason with its path",

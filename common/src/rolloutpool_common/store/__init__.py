@@ -27,6 +27,7 @@ from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.claims import Claim, ClaimRefused
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import (
+    BatchDeleted,
     BatchStillRunning,
     ClaimLost,
     IdempotencyKeyReused,
@@ -73,6 +74,7 @@ from rolloutpool_common.store.waits import Waits
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
+    "BatchDeleted",
     "BatchStillRunning",
     "Claim",
     "ClaimLost",

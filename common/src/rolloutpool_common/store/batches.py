@@ -26,6 +26,7 @@ from rolloutpool_common.store.cancellation import cancel_batch, interrupted
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.deletion import delete_batch
 from rolloutpool_common.store.errors import (
+    BatchDeleted,
     IdempotencyKeyReused,
     StoreError,
     TooManyOpen,
@@ -311,17 +312,18 @@ class Batches:
         return EndedSlice(items, next_cursor, complete)
 
     async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Reads the results that ended after a cursor; like `ended` otherwise."""
+        """Reads the results that ended after a cursor; like `ended` otherwise.
+
+        Raises:
+            BatchDeleted: Some of them are gone. The rest would pass for the whole batch.
+        """
         ended = await self.ended(batch_id, cursor, limit)
         names = [keys.rollout(keys.uid_of(batch_id, item.index), "result") for item in ended.items]
         with store_errors():
             found = await self._redis.mget(names) if names else []
-        items = [
-            (item.cursor, expand(data))
-            for item, data in zip(ended.items, found, strict=True)
-            # The batch may be deleted between the two reads.
-            if data is not None
-        ]
+        if None in found:
+            raise BatchDeleted(f"batch {batch_id}: {BatchDeleted.__doc__}")
+        items = [(item.cursor, expand(data)) for item, data in zip(ended.items, found, strict=True)]
         return ResultSlice(items, ended.next_cursor, ended.complete)
 
     async def delivery(self, batch_id: str) -> Delivery | None:

@@ -29,6 +29,7 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.store.redis_compat import HANDLER_CLOSED
 
 __all__ = [
+    "BatchDeleted",
     "BatchStillRunning",
     "ClaimLost",
     "IdempotencyKeyReused",
@@ -73,6 +74,10 @@ def _rebuild_reused(message: str, batch_id: str) -> IdempotencyKeyReused:
 
 class BatchStillRunning(StoreError):
     """The batch has rollouts that have not ended; cancel it first."""
+
+
+class BatchDeleted(StoreError):
+    """The batch is being deleted, so some of its results are gone; read batches before their retention is over."""
 
 
 class ClaimLost(StoreError):

@@ -1,9 +1,10 @@
 """Batches take turns filling a bounded window, and claims make room in it."""
 
-from tests.support.batches import claim, new_batch, submit
+from tests.support.batches import announce, claim, new_batch, submit
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import Store
+from rolloutpool_common.store import ClaimRefused, Store
+from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -13,6 +14,30 @@ async def test_the_window_is_bounded_and_a_claim_makes_room(store: Store) -> Non
     assert await store.outbox.reserve(Priority.DEFAULT, 5000) == []
     assert (await claim(store, uids[0])).more_waiting
     assert [ticket.index for ticket in await store.outbox.reserve(Priority.DEFAULT, 5000)] == [PER_WORKER]
+
+
+async def test_fresh_work_that_met_a_worker_declared_dead_is_published_again(store: Store) -> None:
+    # It was in no queue for ever: 84 of 1,500 rollouts while workers were scaled on a busy machine.
+    (uid,) = await submit(store)
+    await announce(store, "dead")
+    await store.workers.condemn("dead")
+    assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
+    assert await store.rollouts.claim(uid, "dead") == ClaimRefused.CONDEMNED
+    await store.outbox._redis.zadd("rp:delayed", {uid: 1})
+    batch_id, index = split_uid(uid) or ("", 0)
+    assert await store.outbox._connection.script("due", batch_id, index) == 1
+    assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
+
+
+async def test_a_second_entry_of_a_rollout_gives_no_second_ticket(store: Store) -> None:
+    (uid,) = await submit(store)
+    now = await store.outbox.now_ms()
+    await store.outbox.reserve(Priority.DEFAULT, 9)
+    # Its ticket is slow, not lost; so it is claimed while another entry waits in the outbox.
+    assert await store.outbox.lost(Priority.DEFAULT, now + 60_000) == 1
+    running = await claim(store, uid)
+    await store.rollouts.give_back(running, clean=True, counter="deferrals", delay_s=600)
+    assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
 
 
 async def test_two_batches_take_turns(store: Store) -> None:

@@ -7,6 +7,8 @@ local at = redis.call('ZSCORE', P .. 'delayed', uid)
 if not at or tonumber(at) > now_ms() then return 0 end
 redis.call('ZREM', P .. 'delayed', uid)
 local priority = redis.call('HGET', k_batch(batch), 'priority')
-if not priority or redis.call('HGET', k_rollout(uid), 'status') ~= 'queued' then return 0 end
+-- One that was never claimed has no status. It is delayed where its ticket met a worker that was declared dead (claim.lua).
+local status = redis.call('HGET', k_rollout(uid), 'status') or 'queued'
+if not priority or status ~= 'queued' then return 0 end
 to_outbox(batch, index, priority)
 return 1

@@ -20,6 +20,19 @@ local room = math.min(limit, math.max(workers, 1) * tonumber(ARGV[3]) - redis.ca
 local now = str(ms)
 local tickets = {}
 
+-- Whether a queued rollout waits in another place than an outbox.
+local waiting_places = { published }
+for _, place in ipairs({ P .. 'delayed', P .. 'suspects' }) do
+  -- Nearly always nothing is delayed or suspected; one look saves one per ticket.
+  if redis.call('EXISTS', place) == 1 then waiting_places[#waiting_places + 1] = place end
+end
+local function stands_elsewhere(uid)
+  for _, place in ipairs(waiting_places) do
+    if redis.call('ZSCORE', place, uid) then return true end
+  end
+  return false
+end
+
 -- The next ticket of a run; nil when its outboxes are empty.
 local function next_of(batches)
   while true do
@@ -29,9 +42,11 @@ local function next_of(batches)
     local index = redis.call('LPOP', k_batch(batch, 'outbox'))
     if redis.call('EXISTS', k_batch(batch, 'outbox')) == 0 then redis.call('LPOP', batches) end
     if index then
-      local status = redis.call('HGET', k_rollout(batch .. '-' .. index), 'status')
-      -- A rollout that runs needs no ticket: its worker, or the reconciler, puts it back if need be.
-      if not TERMINAL[status or ''] and status ~= 'running' then return batch, index end
+      local uid = batch .. '-' .. index
+      local status, held, leads = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'held', 'leads'))
+      -- A second entry of a rollout that somebody has already (places.py): who has it puts it back if need be.
+      local taken = status == 'running' or (held and not leads) or stands_elsewhere(uid)
+      if not TERMINAL[status or ''] and not taken then return batch, index end
     end
   end
 end

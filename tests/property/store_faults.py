@@ -1,0 +1,158 @@
+"""What goes wrong in the store's state machine: deaths, broken data, time that passes, readers at a bad moment."""
+
+import asyncio
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, rule
+from tests.property.store_model import RolloutModel
+from tests.property.store_world import WORKERS, StoreWorld
+from tests.support.batches import declare_dead
+from tests.support.journals import observation_record
+
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.store import BatchDeleted, Claim
+from rolloutpool_common.store.keys import split_uid
+from rolloutpool_common.store.reconciliation import MAX_CRASHES
+
+__all__ = ["StoreFaults"]
+
+LONG_AGO_MS = 1
+"""A time of Redis' clock that has passed for all purposes."""
+
+
+class StoreFaults(StoreWorld):
+    """The rules for everything that nobody wants."""
+
+    tickets = Bundle("tickets")
+    claims = Bundle("claims")
+
+    @rule(worker=st.sampled_from(list(WORKERS)))
+    def condemn(self, worker: str) -> None:
+        """A worker that lives is declared dead. It keeps its claims until they are taken back, and gets no more."""
+        assert self.do(self.store.workers.condemn(self.ids[worker]))
+        self.condemned.add(worker)
+        # It has not noticed that yet, and goes on taking tickets.
+        self.take_next(worker)
+
+    @rule(worker=st.sampled_from(list(WORKERS)))
+    def die(self, worker: str) -> None:
+        """A worker ends, is declared dead, and another is started. So is each that was declared dead before."""
+        gone = {worker, *self.condemned}
+        ids = {self.ids[one] for one in gone}
+        report = self.do(declare_dead(self.store, self.ids[worker]))
+        mine = {uid: m for uid, m in self.rollouts.items() if m.status == "running" and m.worker in ids}
+        assert report.requeued == len(mine)
+        for uid, model in mine.items():
+            model.crashes += 1
+            model.status, model.token = "queued", None
+            # A death before the first call leaves what was true before (release.lua).
+            model.clean = model.clean and not model.called
+            if model.crashes >= MAX_CRASHES:
+                self.end_outside(uid, RolloutStatus.FAILED)
+        for one in gone:
+            self.start_worker(one)
+
+    @rule(grades_late=st.booleans())
+    def reconcile(self, grades_late: bool) -> None:
+        """Time passes: what is delayed is due, and cancellations whose process died go on. So do graders' deadlines."""
+        for uid in map(str, self.raw.zrange("rp:delayed", 0, -1)):
+            self.raw.zadd("rp:delayed", {uid: LONG_AGO_MS})
+        for batch_id in map(str, self.raw.smembers("rp:cancelling") & self.batches.keys()):
+            self.raw.hset(f"rp:batch:{batch_id}", "cancelled_ms", LONG_AGO_MS)
+        if grades_late:
+            for uid in map(str, self.raw.zrange("rp:grading", 0, -1)):
+                self.raw.zadd("rp:grading", {uid: LONG_AGO_MS})
+        assert self.do(self.store.reconciliation.run_once()).leader
+        for batch in self.batches.values():
+            for uid, model in zip(batch.uids, batch.rollouts, strict=True):
+                if batch.cancelled and not model.ended:
+                    self.end_outside(uid, RolloutStatus.CANCELLED)
+                elif model.overdue and model.kept is None and not model.ended:
+                    self.end_outside(uid, RolloutStatus.EXPIRED)
+            if grades_late:
+                for model in batch.late():
+                    self.end_outside(batch.uids[batch.rollouts.index(model)], RolloutStatus.FAILED)
+
+    @rule(data=st.data())
+    def pass_deadline(self, data: st.DataObject) -> None:
+        """The deadline of a rollout passes, and the reconciler has not looked yet."""
+        with_deadline = [str(uid) for uid in self.raw.zrange("rp:deadlines", 0, -1)]
+        if not with_deadline:
+            return
+        uid = data.draw(st.sampled_from(with_deadline))
+        batch_id, index = split_uid(uid) or ("", 0)
+        self.raw.zadd("rp:deadlines", {uid: LONG_AGO_MS})
+        self.raw.hset(f"rp:batch:{batch_id}:deadlines", str(index), LONG_AGO_MS)
+        self.rollouts[uid].overdue = True
+
+    @rule(data=st.data())
+    def begin_cancel(self, data: st.DataObject) -> None:
+        """A cancellation begins, and its process dies before it has ended a rollout."""
+        still = [b for b, batch in self.batches.items() if not all(rollout.ended for rollout in batch.rollouts)]
+        if still:
+            batch_id = data.draw(st.sampled_from(still))
+            self.do(self.store.batches._connection.script("begin_cancel", batch_id, "caller"))
+            self.batches[batch_id].cancelled = True
+
+    @rule(claim=claims)
+    def lose_the_tail(self, claim: Claim | None) -> None:
+        """Redis lost what it had not synced; who runs the rollout sends it again with the next record."""
+        model = self.running(claim)
+        if claim is None or model is None or not model.journal or model.broken:
+            return
+        self.raw.rpop(f"rp:rollout:{claim.uid}:journal")
+        record = observation_record(claim.token)
+        self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
+        self.progressed(model, record)
+
+    @rule(claim=claims, old=st.booleans())
+    def spoil_record(self, claim: Claim | None, old: bool) -> None:
+        """A rollout's record is of an older version, which lacks fields, or nobody can read it."""
+        model = self.running(claim)
+        if claim is None or model is None:
+            return
+        if old:
+            self.raw.hdel(f"rp:rollout:{claim.uid}", "uncalled", "turns", "claimed")
+            # Whether a call was noted is not known any more, so one may be unanswered.
+            model.called = True
+        elif model.journal:
+            self.raw.lset(f"rp:rollout:{claim.uid}:journal", -1, "no record")
+            model.broken = True
+
+    @rule(claim=claims)
+    def restore(self, claim: Claim | None) -> None:
+        """Redis was started again and has forgotten nothing: the claim holds, or it was taken away rightly."""
+        if claim is not None:
+            assert self.do(self.store.rollouts.restore(claim, None, turns=0)) == (self.running(claim) is not None)
+
+    @rule(data=st.data())
+    def delete_while_read(self, data: st.DataObject) -> None:
+        """A batch is deleted while somebody reads it: whoever is told that this was all has all of it."""
+        ended = [b for b, batch in self.batches.items() if all(rollout.ended for rollout in batch.rollouts)]
+        if not ended:
+            return
+        batch_id = data.draw(st.sampled_from(ended))
+        uids = set(self.batches[batch_id].uids)
+
+        async def read() -> None:
+            seen, cursor, complete = 0, "0", False
+            try:
+                while not complete:
+                    items, cursor, complete = await self.store.batches.results(batch_id, cursor, 1)
+                    seen += len(items)
+                    if not items and not complete:
+                        return
+            except BatchDeleted:
+                return
+            assert seen == len(uids)
+
+        async def both() -> None:
+            await asyncio.gather(read(), self.store.batches.delete(batch_id))
+
+        self.do(both())
+        self.forget(batch_id)
+
+    def running(self, claim: Claim | None) -> RolloutModel | None:
+        """Returns the rollout if this claim on it holds."""
+        model = None if claim is None else self.rollouts.get(claim.uid)
+        return model if model is not None and claim is not None and model.token == claim.token else None

@@ -1,0 +1,61 @@
+"""Reads from raw Redis in which places an open rollout is; shares no code with the scripts that move it."""
+
+from typing import Any
+
+from rolloutpool_common.store.places import Place
+
+__all__ = ["CLASSES", "places_of"]
+
+CLASSES = ("high", "default", "low")
+
+
+def places_of(raw: Any, batch_id: str, index: int) -> set[Place]:
+    """Reads the places of one open rollout.
+
+    Args:
+        raw: A blocking Redis client that decodes its answers.
+        batch_id: Its batch.
+        index: Its place in the batch.
+    """
+    uid = f"{batch_id}-{index}"
+    batch, state = raw.hgetall(f"rp:batch:{batch_id}"), raw.hgetall(f"rp:rollout:{uid}")
+    worker = state.get("worker", "")
+    found = {
+        Place.RUNNING: state.get("status") == "running"
+        and raw.sismember(f"rp:worker:{worker}:claims", uid)
+        and raw.zscore("rp:workers", worker) is not None,
+        Place.SUSPECTS: raw.zscore("rp:suspects", uid) is not None,
+        Place.DELAYED: raw.zscore("rp:delayed", uid) is not None,
+        Place.PUBLISHED: any(raw.zscore(f"rp:published:{name}", uid) is not None for name in CLASSES),
+        Place.OUTBOX: _stands_in_line(raw, batch_id, batch, index),
+        Place.HELD: _is_held(raw, batch_id, uid, index, state),
+        Place.CANCELLING: bool(raw.sismember("rp:cancelling", batch_id)),
+        Place.OVERDUE: _is_overdue(raw, uid),
+        Place.PRECANCELLED: bool(raw.sismember("rp:precancelled", uid)),
+    }
+    return {place for place, there in found.items() if there}
+
+
+def _stands_in_line(raw: Any, batch_id: str, batch: dict[str, str], index: int) -> bool:
+    """An entry in the outbox is of use only where its batch stands in its run's list, and the run in its class's."""
+    if str(index) not in raw.lrange(f"rp:batch:{batch_id}:outbox", 0, -1):
+        return False
+    priority, run = batch["priority"], batch["run"]
+    in_run = batch_id in raw.lrange(f"rp:run:{priority}:{run}", 0, -1)
+    in_class = run in raw.lrange(f"rp:runs:{priority}", 0, -1)
+    paused = raw.zscore("rp:paused", run) is not None
+    return in_run and (in_class or paused)
+
+
+def _is_held(raw: Any, batch_id: str, uid: str, index: int, state: dict[str, str]) -> bool:
+    if state.get("status") != "queued" or "held" not in state or "leads" in state:
+        return False
+    group = raw.hget(f"rp:batch:{batch_id}:groups", index)
+    waiting = (raw.hget(f"rp:batch:{batch_id}:group_counts", f"held:{group}") or "").split()
+    return str(index) in waiting and raw.zscore("rp:grading", uid) is not None
+
+
+def _is_overdue(raw: Any, uid: str) -> bool:
+    seconds, micros = raw.time()
+    at = raw.zscore("rp:deadlines", uid)
+    return at is not None and at <= seconds * 1000 + micros // 1000
