@@ -10,11 +10,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
+from rolloutpool_worker.process.pulse import Pulse
 
 __all__ = ["start_light_worker"]
 
@@ -36,8 +38,9 @@ def hold_the_gil() -> None:
 
 
 async def live(redis_url: str, worker_id: str) -> None:
-    """Announces itself and beats, for ever."""
-    lifeline = Lifeline(redis_url, worker_id)
+    """Announces itself and beats, for ever; ends when it was declared dead."""
+    pulse = Pulse(worker_id, time.monotonic)
+    lifeline = Lifeline(redis_url, worker_id, pulse)
     await asyncio.to_thread(lifeline.start)
     store = Store.open(redis_url)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold_the_gil)
@@ -58,8 +61,14 @@ async def live(redis_url: str, worker_id: str) -> None:
                     tokenizers={},
                     versions={},
                 )
-            known = (await store.workers.beat(worker_id, running=0, tokenizers={}, lifeline=lifeline.seen)).known
-        await asyncio.sleep(0.5)
+                known = True
+        pulse.turn(running=0, tokenizers={}, lifeline=lifeline.seen)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                answer = await pulse.answers.get()
+                known = answer.known
+                if answer.condemned:
+                    return
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ from tests.support.redis_server import SERVER, free_port, start_redis
 from tests.support.waiting import eventually
 
 from rolloutpool_common.store.lifeline import Lifeline
+from rolloutpool_common.store.workers import BeatAnswer, beat_arguments
 
 HOLDER = """
 import sys, time
 from rolloutpool_common.store.lifeline import Lifeline
+from rolloutpool_common.store.workers import BeatAnswer, beat_arguments
 lifeline = Lifeline(sys.argv[1], "w")
 lifeline.start()
 print(lifeline.seen, flush=True)
@@ -260,3 +262,45 @@ async def test_a_blocked_event_loop_does_not_matter(redis_url: str, watcher: "re
     time.sleep(1)  # noqa: ASYNC251  the very thing
     assert subscribers(watcher) == 1
     lifeline.stop()
+
+
+class Counted:
+    """A heart that counts its answers."""
+
+    def __init__(self) -> None:
+        self.heard: list[BeatAnswer] = []
+
+    def beat(self) -> tuple[object, ...]:
+        return beat_arguments("w", running=0, tokenizers={})
+
+    def hear(self, answer: list[object]) -> None:
+        self.heard.append(BeatAnswer.parse(answer))
+
+
+@pytest.mark.parametrize(("protocol", "connections"), [(3, 1), (2, 2)])
+def test_beats_go_over_the_lifeline(redis_url: str, watcher: "redis.Redis", protocol: int, connections: int) -> None:
+    before, heart = len(watcher.client_list()), Counted()
+    lifeline = Lifeline(f"{redis_url}?protocol={protocol}", "w", heart)
+    lifeline.start()
+    eventually(lambda: len(heart.heard) >= 3)
+    assert lifeline.seen
+    assert len(watcher.client_list()) - before == connections
+    assert watcher.hget("rp:worker:w", "turned_ms") == b"0"
+    # Redis was told nothing but beats, so it asks for an announcement; and it tells who was declared dead.
+    assert [answer.known for answer in heart.heard[-1:]] == [False]
+    watcher.zadd("rp:condemned", {"w": 1})
+    eventually(lambda: heart.heard[-1].condemned)
+    lifeline.stop()
+
+
+def test_beats_go_on_where_an_acl_forbids_the_channel(redis_url: str, watcher: "redis.Redis") -> None:
+    watcher.acl_setuser("mute", True, passwords=["+pw"], keys=["*"], commands=["+@all"], reset_channels=True)
+    try:
+        heart = Counted()
+        lifeline = Lifeline(redis_url.replace("redis://", "redis://mute:pw@"), "w", heart)
+        lifeline.start()
+        eventually(lambda: len(heart.heard) >= 2)
+        assert not lifeline.seen
+        lifeline.stop()
+    finally:
+        watcher.acl_deluser("mute")

@@ -47,16 +47,13 @@ async def test_a_worker_that_was_thought_dead_learns_it_and_stops_what_it_had(
     await declare_dead(store, "w")
     # Its ticket reaches the same process again before that has noticed anything.
     assert await store.rollouts.claim(uid, "w") == ClaimRefused("condemned")
-    known, stop, *_ = await store.workers.beat("w", running=1, tokenizers={})
-    assert not known
-    assert stop == [old.token]
-    await announce(store, "w")
-    # Only what it runs under the old claim had to stop.
-    assert (await claim(store, uid, "w")).token != old.token
-    assert (await store.workers.beat("w", running=1, tokenizers={}))[:2] == (True, [])
+    answer = await store.workers.beat("w", running=1, tokenizers={})
+    assert answer.condemned
+    assert answer.stop == [old.token]
+    assert (await claim(store, uid, "another")).token != old.token
 
 
-async def test_a_condemned_worker_claims_nothing_until_it_announces_itself_again(
+async def test_a_condemned_worker_claims_nothing_any_more_under_its_name(
     store: Store, raw: redis.asyncio.Redis
 ) -> None:
     first, second = await submit(store, 2)
@@ -70,8 +67,12 @@ async def test_a_condemned_worker_claims_nothing_until_it_announces_itself_again
     await store.workers.beat("w", running=0, tokenizers={}, lifeline=True)
     assert await store.rollouts.claim(first, "w") == ClaimRefused("condemned")
     await announce(store, "w")
-    assert (await claim(store, second, "w")).attempt == 1
-    assert (await store.workers.beat("w", running=0, tokenizers={}, lifeline=True)).known
+    assert await store.workers.known() == []
+    assert await store.rollouts.claim(first, "w") == ClaimRefused("condemned")
+    assert (await store.workers.beat("w", running=0, tokenizers={}, lifeline=True)).condemned
+    # It ends then, and the process in its place has an id of its own.
+    await announce(store, "w.2")
+    assert (await claim(store, second, "w.2")).attempt == 1
 
 
 async def test_a_rollout_that_kills_its_workers_is_poison(store: Store, raw: redis.asyncio.Redis) -> None:

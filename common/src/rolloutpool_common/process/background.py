@@ -1,29 +1,66 @@
-"""A task that runs beside everything else in an event loop, from its start until it is stopped."""
+"""A task that runs beside everything else in an event loop, from its start until it is stopped.
+
+Nobody awaits such a task, so nobody would hear of its end. A worker whose beats had ended that way took tickets for
+ever and ran none of them. So a task that ends by an error logs its traceback and ends the process, whose parent starts
+another: a process of which a part is missing is worse than none.
+"""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["BackgroundTask"]
+__all__ = ["BackgroundTask", "end_process"]
+
+_log = logging.getLogger(__name__)
+
+ENDING_SECONDS = 60.0
+"""Until a process that ends itself is ended for good: what is missing may be what its orderly end needs."""
+EXIT_BROKEN = 71
+"""The process's exit code then."""
+
+
+def end_process() -> None:
+    """Ends this process in the ordinary way (SIGTERM), and after `ENDING_SECONDS` without ceremony."""
+    timer = threading.Timer(ENDING_SECONDS, os._exit, (EXIT_BROKEN,))
+    timer.daemon = True
+    timer.start()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class BackgroundTask:
     """One background task, which can be started, stopped and started again."""
 
-    def __init__(self, name: str) -> None:
-        """`name` is the task's name in asyncio's debugging output."""
+    def __init__(self, name: str, on_error: Callable[[], None] = end_process) -> None:
+        """Prepares without starting.
+
+        Args:
+            name: For the log, and for asyncio's debugging output.
+            on_error: Called after the task has ended by an error; by default it ends the process.
+        """
         self.name = name
+        self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts the work in the running event loop."""
         self._task = asyncio.create_task(work, name=self.name)
+        self._task.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
         """Cancels the work and waits for its end; does nothing where it was never started."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
+            # Its error is in the log already.
+            with suppress(asyncio.CancelledError, Exception):
                 await self._task
             self._task = None
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.critical("the task %r has ended by an error, so this process ends", self.name, exc_info=error)
+            self._on_error()

@@ -36,7 +36,7 @@ from rolloutpool_common.store.redis_compat import (
 from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
 from rolloutpool_common.store.scripting import Scripts
 
-__all__ = ["Connection", "LoneConnection"]
+__all__ = ["Connection", "LoneConnection", "source_of"]
 
 RETRIES = 3
 """All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
@@ -48,6 +48,11 @@ _SOURCES = {
     for entry in _FOLDER.iterdir()
     if entry.name.endswith(".lua") and not entry.name.startswith("_")
 }
+
+
+def source_of(script: str) -> str:
+    """Returns the whole text of a script, for a connection that is not of a pool."""
+    return _SOURCES[script]
 
 
 class EpochConnection(GreetingConnection):

@@ -21,6 +21,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutpool_common.protocol.process_end import EndCause, ProcessEnd
@@ -173,12 +174,16 @@ def _sightings(answer: dict[str, Any]) -> dict[str, Sighting]:
         for worker, beat in zip(listed[::2], listed[1::2], strict=True)
         if worker not in condemned
     }
+    doubtful = {worker: (idle_ms / 1000, mark) for worker, idle_ms, mark in answer["doubtful"]}
+    for worker, (idle_s, mark) in doubtful.items():
+        if worker not in condemned:
+            sightings[worker.decode()] = replace(sightings[worker.decode()], idle_s=idle_s, mark=mark)
     for worker, lifeline, host, supervisor, beaten, supervised in answer["absent"]:
         if worker in condemned:
             continue
         worker_id = worker.decode()
-        sightings[worker_id] = Sighting(
-            sightings[worker_id].beat,
+        sightings[worker_id] = replace(
+            sightings[worker_id],
             subscribed=False,
             lifeline=bool(lifeline),
             host=host.decode(),

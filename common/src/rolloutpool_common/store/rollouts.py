@@ -18,6 +18,7 @@ up and writes turn 3 with token 11: refused, because Redis has 22.
 """
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -66,6 +67,8 @@ class Rollouts:
         self._connection = connection
         self._redis = connection.redis
         self._pool = PoolWaits(connection)
+        self.accepted_at = time.monotonic()
+        """When Redis last accepted a record or a result of a rollout, on the monotonic clock."""
 
     async def claim(
         self, uid: str, worker_id: str, role: WorkerRole = WorkerRole.SHARED, *, token: str | None = None
@@ -117,6 +120,7 @@ class Rollouts:
                 # Restored with all records. The script finds this one there, and answers `ok`.
                 continue
             index = answer["length"] if answer["outcome"] == b"gap" else index + 1
+            self.accepted_at = time.monotonic()
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
         """Makes a claim again that Redis has forgotten; does nothing where Redis has it.
@@ -168,6 +172,7 @@ class Rollouts:
         # The status stands for a second arrival of this call, which finds that the first one has ended the rollout.
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
+        self.accepted_at = time.monotonic()
 
     async def settle(
         self,

@@ -3,8 +3,11 @@
 A worker has two witnesses in Redis: its lifeline (`lifeline.py`), which ends with the process, and its beats, which end
 as well when the process is paused, starved, or keeps Python's lock. So a missing beat alone proves little:
 
-1. The lifeline is there: the worker exists. If its beat did not change for `stalled_s` (60 s), it is **stalled** for
-   good, and others take its rollouts over. It may wake up again; the fence keeps it from writing.
+1. The lifeline is there: the worker exists. If for `stalled_s` (60 s) no beat said that it gets on, and none of its
+   rollouts did, it is **stalled** for good, and others take its rollouts over. It may wake up again; the fence keeps it
+   from writing. A beat says how long ago its loop turned, its consumer took a ticket, and Redis accepted what a rollout
+   wrote; the shortest counts. So beats of a process whose loop stands do not save it, and one that finishes rollouts
+   lives even without a beat.
 2. No lifeline, but the beat has changed since the last look: it lives, and connects again.
 3. No lifeline and no new beat, in at least `LOOKS` looks and for `ABSENT_SECONDS`: **absent**. The time is
    `CAREFUL_SECONDS` instead where it is likelier that the network failed than that the processes ended: where half of
@@ -90,6 +93,10 @@ class Sighting:
     """Whether its supervisor's lifeline is there."""
     restarted: bool = False
     """Whether Redis was started after its last beat."""
+    idle_s: float = 0.0
+    """Seconds since the process last got on, as its last beat said."""
+    mark: bytes = b""
+    """Changes when one of its rollouts gets on; only compared, and empty where there is no doubt."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,11 @@ class _Watched:
 
     beat: bytes
     since: float
-    """When this beat was first seen."""
+    """When this beat was first seen, less the time for which the process had not got on by then."""
+    mark: bytes = b""
+    """What its rollouts' mark was at the last look."""
+    worked: float = -math.inf
+    """When one of its rollouts was last seen to get on, while there was doubt."""
     absent_since: float | None = None
     looks: int = 0
     """Without its lifeline, in a row."""
@@ -182,13 +193,19 @@ class Verdicts:
         """Takes seconds in which nobody could be seen out of all times."""
         for watched in self._watched.values():
             watched.since += seconds
+            watched.worked += seconds
             if watched.absent_since is not None:
                 watched.absent_since += seconds
 
     def _note(self, worker_id: str, seen: Sighting, now: float) -> _Watched:
         watched = self._watched.get(worker_id)
+        mark, worked = (watched.mark, watched.worked) if watched is not None else (b"", -math.inf)
+        # Without a mark before there is nothing to compare.
+        if mark and seen.mark and mark != seen.mark:
+            worked = now
         if watched is None or watched.beat != seen.beat:
-            watched = _Watched(seen.beat, since=now)
+            watched = _Watched(seen.beat, since=now - seen.idle_s)
+        watched.mark, watched.worked = seen.mark, worked
         if seen.subscribed or not seen.lifeline:
             watched.absent_since, watched.looks, watched.careful, watched.host_lost = None, 0, False, False
             return watched
@@ -210,7 +227,7 @@ class Verdicts:
             watched.host_lost |= _is_orphan(seen) and _near(orphans[seen.host], since) > 1
 
     def _cause(self, seen: Sighting, watched: _Watched, now: float) -> DeathCause | None:
-        still = now - watched.since
+        still = now - max(watched.since, watched.worked)
         if seen.subscribed:
             return DeathCause.STALLED if still >= self._stalled_s else None
         if not seen.lifeline:

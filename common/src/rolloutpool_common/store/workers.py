@@ -4,7 +4,9 @@
 2. Each beat renews that time. All times are of Redis' clock, because the clocks of hosts differ.
 3. It is also subscribed to a channel while its process exists (`lifeline.py`). The reconciler judges by both whether it
    is dead (`verdicts.py`). Its parent may report its end, which needs no judgement.
-4. The answer to a beat tells a worker what it missed: that it was removed, which claims it must stop, a new epoch.
+4. A beat says how long ago the process last got on (`Progress`), in three ways; who finishes rollouts lives.
+5. The answer to a beat tells a worker what it missed: that it was declared dead and must end, which claims it must
+   stop, a new epoch.
 """
 
 import time
@@ -23,7 +25,7 @@ from rolloutpool_common.store.answers import named, to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "Workers"]
+__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "BeatAnswer", "Progress", "Workers", "beat_arguments"]
 
 BEAT_SECONDS = 0.5
 """Between two beats of a worker."""
@@ -38,7 +40,7 @@ class BeatAnswer(NamedTuple):
     """What a worker learns from its beat."""
 
     known: bool
-    """False: it was declared dead, and must announce itself again."""
+    """False: Redis has no announcement of it, so it must announce itself again."""
     stop: list[str]
     """Tokens of claims that it must stop running."""
     epoch: int
@@ -47,6 +49,64 @@ class BeatAnswer(NamedTuple):
     """How many suspects wait for an isolated worker."""
     pushes: int = 0
     """How many results are to be pushed, now or later, those that a worker pushes at the moment included."""
+    condemned: bool = False
+    """It was declared dead, and others have its rollouts: it must end, for its name is dead for good."""
+
+    @classmethod
+    def parse(cls, answer: list[Any]) -> "BeatAnswer":
+        """Reads what `beat.lua` has answered."""
+        found = named(answer)
+        return cls(
+            known=bool(found["known"]),
+            stop=[token.decode() for token in found["stop"]],
+            epoch=found["epoch"],
+            suspects=found["suspects"],
+            pushes=found["pushes"],
+            condemned=bool(found["condemned"]),
+        )
+
+
+class Progress(NamedTuple):
+    """How many seconds ago a worker's process last got on, in three ways."""
+
+    turned_s: float = 0.0
+    """Since its event loop turned."""
+    took_s: float = 0.0
+    """Since its consumer took a ticket."""
+    wrote_s: float = 0.0
+    """Since Redis accepted what one of its rollouts wrote."""
+
+
+NO_PAUSE = Progress()
+"""What a process says that got on just now."""
+
+
+def beat_arguments(
+    worker_id: str,
+    *,
+    running: int,
+    tokenizers: dict[str, dict[str, str]],
+    loading: Sequence[str] = (),
+    draining: bool = False,
+    lifeline: bool = False,
+    progress: Progress = NO_PAUSE,
+) -> tuple[Any, ...]:
+    """Makes what `beat.lua` is given for a beat.
+
+    Args:
+        worker_id: The worker.
+        running: How many rollouts it runs.
+        tokenizers: The tokenizers that it has loaded: name to fingerprint.
+        loading: The tokenizers that it is loading.
+        draining: Whether it shuts down, and takes no more rollouts.
+        lifeline: Whether its own lifeline is seen by now.
+        progress: How long ago it last got on.
+    """
+    return (
+        *(worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers), "loading", orjson.dumps(loading)),
+        *("draining", int(draining), "life", int(lifeline), "turned_ms", int(progress.turned_s * 1000)),
+        *("took_ms", int(progress.took_s * 1000), "wrote_ms", int(progress.wrote_s * 1000)),
+    )
 
 
 class Workers:
@@ -116,40 +176,12 @@ class Workers:
         with store_errors():
             await self._redis.hset(keys.OBITUARIES, worker_id, str(end))
 
-    async def beat(
-        self,
-        worker_id: str,
-        *,
-        running: int,
-        tokenizers: dict[str, dict[str, str]],
-        loading: Sequence[str] = (),
-        draining: bool = False,
-        lifeline: bool = False,
-    ) -> BeatAnswer:
-        """Tells Redis that the worker lives, and what it runs and has loaded by now.
+    async def beat(self, *told: Any, **more: Any) -> BeatAnswer:
+        """Tells Redis that the worker lives; the arguments are those of `beat_arguments`.
 
-        Args:
-            worker_id: The worker.
-            running: How many rollouts it runs.
-            tokenizers: The tokenizers that it has loaded: name to fingerprint.
-            loading: The tokenizers that it is loading.
-            draining: Whether it shuts down, and takes no more rollouts.
-            lifeline: Whether its own lifeline is seen by now.
+        A worker process beats over its lifeline instead (`lifeline.py`), which depends on nothing else in the process.
         """
-        answer = named(
-            await self._connection.script(
-                *("beat", worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers)),
-                *("loading", orjson.dumps(loading), "draining", int(draining), "life", int(lifeline)),
-            )
-        )
-        stop = [token.decode() for token in answer["stop"]]
-        return BeatAnswer(
-            known=bool(answer["known"]),
-            stop=stop,
-            epoch=answer["epoch"],
-            suspects=answer["suspects"],
-            pushes=answer["pushes"],
-        )
+        return BeatAnswer.parse(await self._connection.script("beat", *beat_arguments(*told, **more)))
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back all of its claims."""
@@ -161,7 +193,7 @@ class Workers:
             await pipe.execute()
 
     async def condemn(self, worker_id: str, beat: bytes = b"", *, lifeline_saves: bool = False) -> bool:
-        """Declares a worker dead: it may claim nothing until it announces itself again.
+        """Declares a worker dead: under this id it may claim nothing any more.
 
         Args:
             worker_id: The worker.

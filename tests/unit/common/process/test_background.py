@@ -1,6 +1,8 @@
 """A background task runs until it is stopped, and can be started again."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -29,12 +31,54 @@ async def test_it_runs_until_it_is_stopped_and_can_be_started_again() -> None:
     await task.stop()
 
 
-async def test_stopping_it_tells_what_it_died_of() -> None:
+async def test_a_task_that_ends_by_an_error_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    ended = asyncio.Event()
+
     async def work() -> None:
         raise ZeroDivisionError
 
-    task = BackgroundTask("test")
+    task = BackgroundTask("test", ended.set)
+    task.start(work())
+    await ended.wait()
+    await task.stop()
+    (record,) = caplog.records
+    assert "'test'" in record.message
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+async def test_a_task_that_is_stopped_or_returns_ends_nothing() -> None:
+    ended: list[int] = []
+
+    async def work() -> None:
+        return
+
+    task = BackgroundTask("test", lambda: ended.append(1))
     task.start(work())
     await asyncio.sleep(0)
-    with pytest.raises(ZeroDivisionError):
-        await task.stop()
+    await task.stop()
+    assert ended == []
+
+
+PROGRAM = """
+import asyncio, signal, sys
+from rolloutpool_common.process.background import BackgroundTask
+
+async def fail():
+    raise ZeroDivisionError
+
+async def main():
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    BackgroundTask("beat").start(fail())
+    await told.wait()
+    sys.exit(3)
+
+asyncio.run(main())
+"""
+
+
+def test_by_default_the_process_ends_in_its_ordinary_way() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 3
+    assert "ZeroDivisionError" in ended.stderr

@@ -139,18 +139,14 @@ async def test_no_suspect_is_tried_twice_at_once_and_a_lost_answer_changes_nothi
     assert await take(store, "third") == []
 
 
-async def test_a_worker_that_was_declared_dead_by_mistake_begins_anew(store: Store) -> None:
-    """Else its next death would be shared by as many as its first one."""
+async def test_a_worker_that_was_declared_dead_gets_no_suspects(store: Store) -> None:
     await suspects(store, 16)
     assert len(await take(store)) == 16
     for uid in await store.workers.claims("child"):
         await store.reconciliation.take_back(uid, "child")
     assert await store.workers.condemn("child")
     assert await store.trials.take("child", "w0", [new_token()], company_first=False) == []
-    # It announces itself again.
-    assert len(await take(store)) == 8
-    await die(store)
-    assert len(await take(store, "another")) == 4
+    assert len(await take(store, "another")) == 8
 
 
 async def test_few_slots_make_a_small_cohort(store: Store) -> None:

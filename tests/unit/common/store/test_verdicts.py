@@ -282,3 +282,27 @@ def test_one_that_left_is_forgotten() -> None:
     # The same id again, as no worker does.
     watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
     assert watch.died() == {}
+
+
+def test_beats_of_a_process_that_does_not_get_on_do_not_save_it() -> None:
+    watch = settled()
+    # Its thread beats twice a second, and says each time that nothing else in the process has moved since second 3.
+    watch.run(70, lambda t: pool(t, w=living(t, idle_s=t - 3, mark=b"5:1")))
+    assert watch.died() == {"w": pytest.approx(63, abs=PERIOD)}
+
+
+def test_who_finishes_rollouts_lives_without_a_beat() -> None:
+    """Seen with 229 rollouts in flight: they ended all the time, and the beats had stopped."""
+    watch = settled()
+    silent = Sighting(b"7", subscribed=True)
+    watch.run(200, lambda t: pool(t, w=replace(silent, mark=b"229:%d" % int(t / 20))))
+    assert watch.died() == {}
+    # It gets on no more: its time begins with the last sign.
+    watch.run(70, lambda t: pool(t, w=replace(silent, mark=b"229:9")))
+    assert set(watch.died()) == {"w"}
+
+
+def test_an_older_version_says_neither_and_is_judged_by_its_beats() -> None:
+    watch = settled()
+    watch.run(70, lambda t: pool(t, w=Sighting(b"7", subscribed=True)))
+    assert watch.died() == {"w": pytest.approx(63, abs=PERIOD)}

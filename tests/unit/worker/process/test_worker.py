@@ -18,12 +18,22 @@ DRAIN_SECONDS = 0.05
 
 
 @pytest.fixture
-async def worker(fake_redis: str) -> AsyncIterator[WorkerProcess]:
+async def worker(fake_redis: str, store: Store) -> AsyncIterator[WorkerProcess]:
     """A worker that has started."""
     made = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=3, drain_seconds=DRAIN_SECONDS))
     await made.start()
+    beats = asyncio.create_task(carry_beats(made, store))
     yield made
+    beats.cancel()
     await made.stop()
+
+
+async def carry_beats(worker: WorkerProcess, store: Store) -> None:
+    """Does the part of the lifeline's thread, which needs a real Redis."""
+    while True:
+        if (told := worker.pulse.beat()) is not None:
+            worker.pulse.hear(await store._connection.script("beat", *told))
+        await asyncio.sleep(0.1)
 
 
 async def running(worker: WorkerProcess, held: Claim) -> asyncio.Task[None]:
@@ -77,12 +87,24 @@ async def test_one_that_shuts_down_before_it_takes_work_is_never_announced(fake_
     await worker.stop()
 
 
-async def test_one_that_was_declared_dead_by_mistake_announces_itself_again(
-    worker: WorkerProcess, store: Store
-) -> None:
+async def test_one_that_redis_has_forgotten_announces_itself_again(worker: WorkerProcess, store: Store) -> None:
     await store.workers.leave(worker.worker_id)
     await until(lambda: known(store))
     assert await known(store) == [worker.worker_id]
+
+
+async def test_one_that_was_declared_dead_drops_what_it_runs_and_ends(
+    worker: WorkerProcess, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(process, "end_process", lambda: ended.append(worker.worker_id))
+    (uid,) = await submit(store)
+    task = await running(worker, await claim(store, uid, worker.worker_id))
+    assert await store.workers.condemn(worker.worker_id)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(20):
+            await task
+    assert ended == [worker.worker_id]
 
 
 async def test_a_beat_stops_what_the_api_has_cancelled(worker: WorkerProcess, store: Store) -> None:

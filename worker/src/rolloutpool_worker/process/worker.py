@@ -4,8 +4,10 @@
    and loads the tokenizers that the settings name, and those that the live batches need. When Celery's consumer takes
    messages, it announces itself in Redis: tools, agents, slots, versions. From then on the API counts it, so an
    announcement means that work arrives.
-2. **Beat.** Every half second it writes a beat. The answer says three things: whether Redis still knows it (if not, it
-   was declared dead by mistake and announces itself again), which claims it must stop running, and the epoch.
+2. **Beat.** Every half second its lifeline's thread sends a beat (`process.pulse`). The answer says four things:
+   whether Redis knows it (if not, Redis lost that, and it announces itself again), whether it was declared dead, which
+   claims it must stop running, and the epoch. One that was declared dead drops what it runs, which others have by now,
+   and ends: its parent starts another, with an id of its own.
 3. **Verify.** A new epoch means that Redis was started again and may have lost its last second. The process then tells
    Redis what runs here. At that moment, and every five seconds, it gives back claims that Redis still lists although
    nothing here runs them.
@@ -30,20 +32,21 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 
-from rolloutpool_common.process.background import BackgroundTask
+from rolloutpool_common.process.background import BackgroundTask, end_process
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ClaimLost, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
-from rolloutpool_common.store.workers import BEAT_SECONDS
+from rolloutpool_common.store.workers import BEAT_SECONDS, BeatAnswer
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.host import close_environments
 from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.process.isolation import IsolatedRuns
+from rolloutpool_worker.process.pulse import Pulse
 from rolloutpool_worker.process.vocabularies import VocabularyWriter
 from rolloutpool_worker.process.webhooks import WebhookSender
 from rolloutpool_worker.rollout.services import Services, WorkerIdentity
@@ -78,7 +81,9 @@ class WorkerProcess:
         self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
-        self._lifeline = Lifeline(settings.redis_url.get_secret_value(), self.worker_id)
+        self.pulse = Pulse(self.worker_id, lambda: self._store.rollouts.accepted_at)
+        self._lifeline = Lifeline(settings.redis_url.get_secret_value(), self.worker_id, self.pulse)
+        self._condemned = False
         self._seen: bool | None = None
         """What the last self-test of the lifeline has shown."""
         self._beats = BackgroundTask("beat")
@@ -235,35 +240,52 @@ class WorkerProcess:
         return {tokenizer.name: tokenizer.fingerprint.model_dump() for tokenizer in self.services.tokenizers.loaded()}
 
     async def _beat(self) -> None:
-        claims = self.services.claims
         for number in itertools.count(1):
-            await asyncio.sleep(BEAT_SECONDS)
-            try:
-                known, stop, epoch, suspects, pushes = await self._store.workers.beat(
-                    self.worker_id,
-                    running=len(claims),
-                    tokenizers=self._warm_tokenizers(),
-                    lifeline=self._note_lifeline(),
-                    loading=self.services.tokenizers.loading(),
-                    draining=self.services.drain.begun,
-                )
-                if not known:
-                    _log.warning("Redis does not know worker %s, which announces itself again", self.worker_id)
-                    await self._announce()
-                for token in stop:
-                    claims.cancel(token)
-                if suspects:
-                    self.services.suspects_wait.set()
-                self._webhooks.note_pending(pushes)
-                await self.services.kinds.share()
-                if epoch != self._epoch:
-                    await self._verify_claims()
-                    # Noted only now: if Redis fails in between, the next beat verifies again.
-                    self._epoch = epoch
-                elif number % VERIFY_BEATS == 0:
-                    await self._abandon_unheld("this worker has its claim, and nothing here runs it")
-            except StoreError as error:
-                _log.warning("beat: %s", error.message)
+            self.pulse.turn(
+                running=len(self.services.claims),
+                tokenizers=self._warm_tokenizers(),
+                lifeline=self._note_lifeline(),
+                loading=self.services.tokenizers.loading(),
+                draining=self.services.drain.begun,
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    answer = await self.pulse.answers.get()
+                    try:
+                        await self._obey(answer, number)
+                    except StoreError as error:
+                        _log.warning("beat: %s", error.message)
+
+    async def _obey(self, answer: BeatAnswer, number: int) -> None:
+        """Does what the answer to a beat asks for; `number` counts the beats."""
+        if answer.condemned:
+            return self._end_condemned()
+        if not answer.known:
+            _log.warning("Redis does not know worker %s, which announces itself again", self.worker_id)
+            await self._announce()
+        for token in answer.stop:
+            self.services.claims.cancel(token)
+        if answer.suspects:
+            self.services.suspects_wait.set()
+        self._webhooks.note_pending(answer.pushes)
+        await self.services.kinds.share()
+        if answer.epoch != self._epoch:
+            await self._verify_claims()
+            # Noted only now: if Redis fails in between, the next beat verifies again.
+            self._epoch = answer.epoch
+        elif number % VERIFY_BEATS == 0:
+            await self._abandon_unheld("this worker has its claim, and nothing here runs it")
+
+    def _end_condemned(self) -> None:
+        """Drops all claims, which others have by now, and ends the process."""
+        if self._condemned:
+            return
+        self._condemned = True
+        claims = self.services.claims
+        log_event(_log, logging.CRITICAL, "worker was declared dead", worker_id=self.worker_id, dropped=len(claims))
+        for claim in claims.current():
+            claim.task.cancel()
+        end_process()
 
     async def _verify_claims(self) -> None:
         """Makes Redis and this process agree about what runs here, after Redis was started again."""

@@ -81,6 +81,7 @@ class CeleryWorker:
             # From here on `_run_one` gives back one slot for each rollout, however it ends.
             self._slots.take(len(uids))
             self._pace.took(len(uids), self._slots.in_use)
+            self._process.pulse.took()
             return self._loop.submit(self._run(uids))
 
         @app.task(name=PREFLIGHT_NAME, ignore_result=True)

@@ -20,8 +20,6 @@ end
 if #cohort > 0 then return cohort end
 -- It was declared dead, and has not noticed it yet.
 if redis.call('ZSCORE', P .. 'condemned', worker) then return cohort end
--- Of a cohort before, if it was declared dead by mistake then (release.lua).
-redis.call('HDEL', k_worker(worker), 'uncleared')
 -- It has started; its parent may start another when this one has ended (trial_place.lua).
 redis.call('ZREM', P .. 'trials', parent)
 

@@ -1,0 +1,60 @@
+"""The pulse of a worker process: what its beats say, and where their answers go.
+
+Beats are sent by the lifeline's thread (`common/store/lifeline.py`), so that a busy event loop delays none. That alone
+would prove no more than a thread, so each beat says how long ago the process last got on: its loop turned, its consumer
+took a ticket, Redis accepted what a rollout wrote.
+
+1. The event loop calls `turn` twice a second. It leaves what the next beats say, and proves that the loop turns.
+2. The thread asks for that (`beat`), and hands on what Redis has answered (`hear`).
+3. The event loop waits for the answers (`answers`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rolloutpool_common.store.workers import BeatAnswer, Progress, beat_arguments
+
+__all__ = ["Pulse"]
+
+
+class Pulse:
+    """What one process says of itself; made on its event loop."""
+
+    def __init__(self, worker_id: str, wrote_at: Callable[[], float]) -> None:
+        """Says nothing before the first `turn`.
+
+        Args:
+            worker_id: The worker.
+            wrote_at: Returns when Redis last accepted what a rollout wrote, on the monotonic clock.
+        """
+        self.answers: asyncio.Queue[BeatAnswer] = asyncio.Queue()
+        self._worker_id = worker_id
+        self._wrote_at = wrote_at
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told: dict[str, Any] | None = None
+        self._turned = self._took = time.monotonic()
+
+    def turn(self, **told: Any) -> None:
+        """Notes that the loop turns, and what the worker says of itself: the arguments of `beat_arguments`."""
+        self._loop = asyncio.get_running_loop()
+        self._told, self._turned = told, time.monotonic()
+
+    def took(self) -> None:
+        """Notes that the consumer took a ticket; called in its thread."""
+        self._took = time.monotonic()
+
+    def beat(self) -> tuple[Any, ...] | None:
+        """Returns what the next beat says; None before the first turn."""
+        if self._told is None:
+            return None
+        now = time.monotonic()
+        progress = Progress(now - self._turned, now - self._took, now - self._wrote_at())
+        return beat_arguments(self._worker_id, **self._told, progress=progress)
+
+    def hear(self, answer: list[Any]) -> None:
+        """Takes an answer to the event loop."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.answers.put_nowait, BeatAnswer.parse(answer))
