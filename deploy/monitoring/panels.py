@@ -96,9 +96,13 @@ ROWS = (
             ),
             Panel(
                 "Lost",
-                "Workers that were declared dead, and tickets that the broker lost",
+                "Workers that were declared dead, tickets that the broker lost, and rollouts that were in no place",
                 "short",
-                (Ask(rate("workers_lost_total"), "workers"), Ask(rate("tickets_republished_total"), "tickets")),
+                (
+                    Ask(rate("workers_lost_total"), "workers"),
+                    Ask(rate("tickets_republished_total"), "tickets"),
+                    Ask(rate("strays_total"), "strays"),
+                ),
             ),
             Panel(
                 "Cancelled batches",

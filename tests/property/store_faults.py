@@ -105,6 +105,26 @@ class StoreFaults(StoreWorld):
         self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
         self.progressed(model, record)
 
+    @rule(data=st.data())
+    def go_astray(self, data: st.DataObject) -> None:
+        """A rollout is lost from all of its places, by a fault that nobody knows yet. The audit puts it back."""
+        lost = [
+            (uid, batch_id)
+            for batch_id, batch in self.batches.items()
+            for uid, rollout in zip(batch.uids, batch.rollouts, strict=True)
+            if not rollout.ended and not rollout.waits_for_group and not rollout.stopped
+        ]
+        if not lost:
+            return
+        uid, batch_id = data.draw(st.sampled_from(lost))
+        model, index = self.rollouts[uid], int(uid.rpartition("-")[2])
+        self.raw.srem(f"rp:worker:{model.worker}:claims", uid)
+        self.raw.lrem(f"rp:batch:{batch_id}:outbox", 0, str(index))
+        for place in ("published:default", "delayed", "suspects"):
+            self.raw.zrem(f"rp:{place}", uid)
+        found = self.do(self.store.reconciliation.strays.scan(batch_id, len(model.batch.uids)))
+        assert (batch_id, index) in [(stray.batch_id, stray.rollout) for stray in found]
+
     @rule(claim=claims, old=st.booleans())
     def spoil_record(self, claim: Claim | None, old: bool) -> None:
         """A rollout's record is of an older version, which lacks fields, or nobody can read it."""

@@ -273,6 +273,8 @@ class StoreMachine(StoreFaults):
                 assert fault_in(places) is None, (batch_id, index, places)
                 assert (Place.RUNNING in places) == (rollout.status == "running")
                 assert (Place.HELD in places) == rollout.waits_for_group
+            # The audit agrees: it finds nothing to put back.
+            assert self.do(self.store.reconciliation.strays.scan(batch_id, len(batch.uids))) == []
         assert int(self.raw.get("rp:open") or 0) == sum(not model.ended for model in self.rollouts.values())
 
     @invariant()

@@ -33,6 +33,7 @@ _PLAIN = {
     "tokens": ("tokens", "All tokens in the samples of ended rollouts, prompts included."),
     "republished": ("tickets_republished", "Tickets that were lost between outbox and worker and were made again."),
     "pauses": ("run_pauses", "Pauses of runs."),
+    "strays": ("strays", "Accepted rollouts that were in no queue and with no worker, and were put back."),
     "workers_lost": ("workers_lost", "Worker processes that were declared dead."),
 }
 """Field of the totals -> (name, help)."""

@@ -82,6 +82,7 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "sampled_tokens_total",
         "tokens_total",
         "tickets_republished_total",
+        "strays_total",
         "workers_lost_total",
         "rollouts_ended_total",
         "rollout_failures_total",

@@ -22,6 +22,7 @@ rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committ
 rp:ended                   zset    b -> ms when the batch may be deleted
 rp:batches                 zset    b -> ms of its commit, of all batches; rp:batches:{owner} has those of one owner
 rp:batches_v1              zset    the same for protocol v1's batches of one, and rp:batches_v1:{owner}
+rp:open_batches            set     batches that have not ended, for the audit (`strays.py`)
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
@@ -114,6 +115,7 @@ GRADING = f"{PREFIX}grading"
 SUSPECTS = f"{PREFIX}suspects"
 ISOLATED = f"{PREFIX}isolated"
 OPEN = f"{PREFIX}open"
+OPEN_BATCHES = f"{PREFIX}open_batches"
 LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"

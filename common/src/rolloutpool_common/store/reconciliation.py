@@ -20,6 +20,7 @@ What happens when a worker dies:
 About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
 rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed, ends what nobody reads or
 polls (`leases.py`), cancels batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
+Every five seconds it also counts whether each open rollout is somewhere (`strays.py`).
 """
 
 import asyncio
@@ -44,6 +45,7 @@ from rolloutpool_common.store.polling_leases import PollingLeases
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
+from rolloutpool_common.store.strays import Strays
 from rolloutpool_common.store.workers import Workers
 
 __all__ = ["LEASE_MS", "MAX_CRASHES", "Reconciliation", "ReconciliationReport", "Removal"]
@@ -84,6 +86,8 @@ class ReconciliationReport(NamedTuple):
     """Rollouts that nobody polled any more."""
     ungraded: int = 0
     """Rollouts that are delivered without a grade, because their grader's deadline has passed."""
+    strays: int = 0
+    """Rollouts that were in no place, and are put back."""
 
 
 class Removal(NamedTuple):
@@ -111,6 +115,8 @@ class Reconciliation:
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
         self._polling_leases = PollingLeases(connection, rollouts)
+        self.strays = Strays(connection)
+        """The audit of what is open and nowhere."""
         self.process_id = uuid.uuid4().hex
         """Under which this process holds the leader's lock."""
 
@@ -132,8 +138,9 @@ class Reconciliation:
         resumed, expired = await self._resume(), await self._expire()
         leases, pauses, forsaken = await self._end_overdue(serving=serving and unbroken)
         deleted, ungraded = await self._delete(), await self._grading.end_late()
+        strays = len(await self.strays.look())
         self._unbroken = True
-        ended = (leases, pauses, deleted, forsaken, ungraded)
+        ended = (leases, pauses, deleted, forsaken, ungraded, strays)
         return ReconciliationReport(True, cancelled, resumed, expired, *ended)
 
     async def _end_overdue(self, *, serving: bool) -> tuple[int, int, int]:

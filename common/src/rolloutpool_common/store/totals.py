@@ -12,7 +12,7 @@ requeued:{r}                     rollouts that went back to the queue, by reason
 stale:{not_started | dropped | finished | restarted}    rollouts that were too old for their batch
 cancelled_for:{caller | lease | pause}    batches that were cancelled as a whole
 pauses                           of runs
-republished, workers_lost        what the reconciler mended
+republished, strays, workers_lost  what the reconciler mended
 group:{usable | dropped}             groups that got their verdict
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
 """

@@ -338,6 +338,7 @@ local function end_rollout(batch, index, status, result, row, counts)
     if redis.call('EXISTS', k_run(priority, run)) == 0 then redis.call('LREM', k_runs(priority), 0, run) end
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
+    redis.call('SREM', P .. 'open_batches', batch)
     redis.call('HDEL', P .. 'attaching', batch)
     -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
     if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end

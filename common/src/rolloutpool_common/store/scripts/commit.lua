@@ -72,6 +72,7 @@ redis.call(
   'HSET', k_batch(batch), 'total', total, 'priority', priority, 'created_ms', str(now), 'run', run,
   unpack(ARGV, first_field)
 )
+redis.call('SADD', P .. 'open_batches', batch)
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local owner, v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'v1', 'polling_ms'))
 -- Where too many runs are known, this one runs all the same, and nothing is known of it.

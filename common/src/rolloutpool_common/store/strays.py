@@ -1,0 +1,165 @@
+"""Strays: accepted rollouts that are in no place, so that nobody would ever run or end them (`places.py`).
+
+There should be none. Where two mechanisms meet that are each right alone there may be one all the same: it is found,
+put back, counted (`rolloutpool_strays_total`), and alerted about.
+
+1. Every `AUDIT_SECONDS` the reconciler counts, batch by batch, what is open, and what stands in all places. It reads
+   the places in the order in which rollouts pass through them, and then how many are open: what moves on meanwhile is
+   counted twice or has ended, but is not missed. Only what goes back meanwhile is.
+2. A batch of which some are missing on two looks is scanned. In a graded batch a rollout may be counted in two places,
+   so one in which nothing has moved between two looks is scanned as well.
+3. The scan is one script per `CHUNK` rollouts (`strays.lua`). It reads all places in one step, so its word is final.
+
+Example: a batch of 600, of which 400 have ended, 50 run, 100 stand in the outbox, and 49 are published. One is missing.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import keys
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
+
+__all__ = ["AUDIT_SECONDS", "Stray", "Strays"]
+
+_log = logging.getLogger(__name__)
+
+AUDIT_SECONDS = 5.0
+"""Between two looks, and at least between the two that a scan takes."""
+BATCHES = 1000
+"""Batches that one look counts; the others come in the next ones."""
+CHUNK = 500
+"""Rollouts per script: at most some milliseconds, in which Redis answers nobody else."""
+TOLD = 20
+"""Strays of one scan that the log names one by one."""
+
+
+class Stray(NamedTuple):
+    """One rollout that was in no place."""
+
+    batch_id: str
+    rollout: int
+    """Its index; -1 stands for the batch, whose outbox stood in no line."""
+    status: str
+    attempt: int
+
+
+class _Count(NamedTuple):
+    """What one look has counted of a batch."""
+
+    total: int
+    open: int
+    placed: int
+    grading: int
+
+    @property
+    def doubtful(self) -> bool:
+        return self.open > 0 and (self.placed < self.open or self.grading > 0)
+
+
+class Strays:
+    """The audit of one store, by the process that reconciles."""
+
+    def __init__(self, connection: Connection, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepares without connecting; tests pass their own `clock` of seconds."""
+        self._connection = connection
+        self._redis = connection.redis
+        self._clock = clock
+        self._looked = -AUDIT_SECONDS
+        self._cursor = 0
+        self._doubts: dict[str, _Count] = {}
+        """Batches of which some were missing at the look before."""
+
+    async def look(self) -> list[Stray]:
+        """Looks if it is time; returns what was astray and has been put back."""
+        if self._clock() - self._looked < AUDIT_SECONDS:
+            return []
+        self._looked = self._clock()
+        with store_errors():
+            self._cursor, some = await self._redis.sscan(keys.OPEN_BATCHES, cursor=self._cursor, count=BATCHES)
+        counts = await self._count(sorted({raw.decode() for raw in some} | self._doubts.keys()))
+        before, self._doubts = self._doubts, {b: count for b, count in counts.items() if count.doubtful}
+        found: list[Stray] = []
+        for batch_id, count in self._doubts.items():
+            last = before.get(batch_id)
+            if last is not None and (count.placed < count.open or count == last):
+                found += await self.scan(batch_id, count.total)
+        return found
+
+    async def scan(self, batch_id: str, total: int) -> list[Stray]:
+        """Puts back what is astray of a batch, and says so in the log.
+
+        Args:
+            batch_id: The batch.
+            total: How many rollouts it has.
+        """
+        found: list[Stray] = []
+        for first in range(0, total, CHUNK):
+            for index, status, attempt in await self._connection.script("strays", batch_id, first, first + CHUNK - 1):
+                found.append(Stray(batch_id, index, status.decode(), attempt))
+        for stray in found[:TOLD]:
+            uid = keys.uid_of(batch_id, stray.rollout) if stray.rollout >= 0 else f"batch {batch_id}"
+            _log.error(
+                "%s was open and nowhere (%s, attempt %d), and is put back: report this, it is a fault of the pool",
+                *(uid, stray.status, stray.attempt),
+            )
+        if len(found) > TOLD:
+            _log.error("batch %s: %d more were open and nowhere, and are put back", batch_id, len(found) - TOLD)
+        return found
+
+    async def _count(self, batch_ids: Sequence[str]) -> dict[str, _Count]:
+        """Counts each batch; leaves out those that have ended."""
+        if not batch_ids:
+            return {}
+        queues = [*(keys.published(priority) for priority in Priority), keys.DELAYED, keys.SUSPECTS]
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            for batch_id in batch_ids:
+                pipe.llen(keys.batch(batch_id, "outbox"))
+            for queue in queues:
+                pipe.zrange(queue, 0, -1)
+            pipe.smembers(keys.PRECANCELLED)
+            for batch_id in batch_ids:
+                pipe.hmget(keys.batch(batch_id), "running", "grading", "total", "ended", "run", "priority")
+            answers = await pipe.execute()
+        outboxes, states = answers[: len(batch_ids)], answers[-len(batch_ids) :]
+        waiting = Counter(_batches_of(uid for uids in answers[len(batch_ids) : -len(batch_ids)] for uid in uids))
+        in_line = await self._in_line(
+            {b: (run, priority) for b, n, (*_, run, priority) in zip(batch_ids, outboxes, states, strict=True) if n}
+        )
+        counts: dict[str, _Count] = {}
+        for batch_id, outbox, (running, grading, total, ended, _, _) in zip(batch_ids, outboxes, states, strict=True):
+            if total is None or int(ended or 0) >= int(total):
+                # It was deleted, or Redis has lost the removal with its last second.
+                await self._forget(batch_id)
+                continue
+            placed = (outbox if batch_id in in_line else 0) + waiting[batch_id] + int(running or 0) + int(grading or 0)
+            counts[batch_id] = _Count(int(total), int(total) - int(ended or 0), placed, int(grading or 0))
+        return counts
+
+    async def _in_line(self, outboxes: dict[str, tuple[bytes, bytes]]) -> set[str]:
+        """Returns the batches that stand in their run's list, whose run stands in its class's or is paused."""
+        runs = sorted(set(outboxes.values()))
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.zrange(keys.PAUSED, 0, -1)
+            for priority in Priority:
+                pipe.lrange(keys.runs(priority), 0, -1)
+            for run, name in runs:
+                pipe.lrange(keys.run(Priority(name.decode()), run.decode()), 0, -1)
+            paused, *lists = await pipe.execute()
+        classes = {p.encode(): {*paused, *members} for p, members in zip(Priority, lists, strict=False)}
+        batches = dict(zip(runs, map(set, lists[len(Priority) :]), strict=True))
+        return {b for b, at in outboxes.items() if at[0] in classes[at[1]] and b.encode() in batches[at]}
+
+    async def _forget(self, batch_id: str) -> None:
+        with store_errors():
+            await self._redis.srem(keys.OPEN_BATCHES, batch_id)
+
+
+def _batches_of(uids: Iterable[bytes]) -> Iterable[str]:
+    return (uid.decode().rpartition("-")[0] for uid in uids)
