@@ -4,7 +4,8 @@ client ── API x2 ──┐            ┌── trainer x2, a port for each 
                    Redis    hosts
                                 └── environments
 each API process and each host reaches Redis by a link of its own, and the workers reach each port by one. A host is
-`rolloutpool worker --processes N`: a parent with N workers.
+`rolloutpool worker --processes N`: a parent with N workers. Further hosts come and go (`scale_out`, `scale_in`). They
+have neither graders nor environments, so only a part of the work may go to them.
 """
 
 import asyncio
@@ -35,6 +36,10 @@ __all__ = ["Cast", "Host"]
 
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
+ELASTIC = 2
+"""Hosts that come and go."""
+SCALE_IN_SECONDS = 45.0
+"""A host that is scaled in drains first."""
 START_SECONDS = 120.0
 CLOSE_LOOKS = 30
 """Twice a second: a close may take ten."""
@@ -95,7 +100,9 @@ class Cast:
         self._latency = latency
         self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
         self.store_links = [Link(name, self.redis_port) for name in self._names("api", APIS)]
-        self.worker_links = [Link(name, self.redis_port) for name in self._names("host", len(hosts))]
+        self.worker_links = [
+            Link(name, self.redis_port) for name in [*self._names("host", len(hosts)), *self._names("elastic", ELASTIC)]
+        ]
         self.trainer_links = [
             {manner: Link(f"trainer-{n}/{manner}", port, self._connected) for manner, port in ports.items()}
             for n, ports in enumerate(self._ports)
@@ -118,6 +125,8 @@ class Cast:
         self._children = hosts
         self._more_env = dict(env or {})
         self.hosts: list[Host] = []
+        self.gone: list[Process] = []
+        """The processes of hosts that were scaled in."""
         self.census = Census(record, self.redis_port, self._pids_of_hosts)
         self.trainers: list[Process] = []
         self.environments = self._process(
@@ -183,27 +192,57 @@ class Cast:
         for link, port in zip(self.store_links, self.api_ports, strict=True):
             env = {**self._env(link), "ROLLOUT_SERVER_PORT": str(port)}
             self.apis.append(self._process(link.name, [sys.executable, "-m", "rolloutpool_api"], env))
-        for link, children in zip(self.worker_links, self._children, strict=True):
-            env = {
+        for link, children in zip(self.worker_links, self._children, strict=False):
+            self.hosts.append(Host(self._worker_process(link, children), link))
+        for process in (*self.apis, *(host.root for host in self.hosts)):
+            process.start()
+        self.census.start()
+
+    def scale_out(self) -> str | None:
+        """Starts a further host; returns its name, None where all of them run."""
+        running = {host.name for host in self.hosts}
+        link = next((link for link in self.worker_links if link.name not in running), None)
+        if link is None:
+            return None
+        host = Host(self._worker_process(link, 1, whole=False), link)
+        self.hosts.append(host)
+        host.root.start()
+        return host.name
+
+    async def scale_in(self) -> str | None:
+        """Stops a further host in the ordinary way; returns its name when it has ended, None where there is none."""
+        host = next((host for host in self.hosts if host.name.startswith("elastic")), None)
+        if host is None:
+            return None
+        await host.root.stop(patience=SCALE_IN_SECONDS)
+        self.gone.append(host.root)
+        self.hosts.remove(host)
+        return host.name
+
+    def _worker_process(self, link: Link, children: int, *, whole: bool = True) -> Process:
+        """Makes the process of a host. `whole`: with graders and environments, as every rollout may need them."""
+        plugins = ["tests.chaos.gil", *(["tests.chaos.graders"] if whole else [])]
+        return self._process(
+            link.name,
+            [
+                *(str(Path(sys.executable).with_name("rolloutpool")), "worker", "--redis", self._url(link)),
+                *("--processes", str(children)),
+            ],
+            {
                 **(self.clocks["hosts"].env if self.clocks else {}),
                 **self._env(link),
                 "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
                 "ROLLOUTPOOL_WORKER_SLOTS": "128",
                 "ROLLOUTPOOL_DRAIN_SECONDS": "10",
                 "ROLLOUTPOOL_INFRA_RETRIES": "5",
-                "ROLLOUTPOOL_PLUGINS": "tests.chaos.gil,tests.chaos.graders",
+                "ROLLOUTPOOL_PLUGINS": ",".join(plugins),
                 "ROLLOUTPOOL_GRADER_TIMEOUT": "5",
-                "ROLLOUTPOOL_ENVIRONMENTS_FILE": str(self._environments_file),
+                **({"ROLLOUTPOOL_ENVIRONMENTS_FILE": str(self._environments_file)} if whole else {}),
                 "ROLLOUTPOOL_TOOL_TIMEOUT": "15",
                 "HTTP_CLIENT_TIMEOUT": "15",
                 "PYTHONPATH": str(ROOT),
-            }
-            command = [str(Path(sys.executable).with_name("rolloutpool")), "worker", "--redis", self._url(link)]
-            command += ["--processes", str(children)]
-            self.hosts.append(Host(self._process(link.name, command, env), link))
-        for process in (*self.apis, *(host.root for host in self.hosts)):
-            process.start()
-        self.census.start()
+            },
+        )
 
     async def start_trainers(self, tools: list[dict[str, object]]) -> None:
         """The trainers, which need to know the pool's tools; returns when they listen."""
@@ -277,8 +316,10 @@ class Cast:
     async def note_totals(self) -> None:
         """Notes what can be read only at the end: the pool's own count of deaths, and who ended at which failpoint."""
         async with self.client() as client:
-            self._record.write("totals", workers_lost=int(await client.hget("rp:totals", "workers_lost") or 0))
-        for process in self.processes:
+            lost, strays = await client.hmget("rp:totals", ["workers_lost", "strays"])
+            self._record.write("totals", workers_lost=int(lost or 0), strays=int(strays or 0))
+        # A host that comes again writes the same log.
+        for process in {process.log: process for process in [*self.processes, *self.gone]}.values():
             for name in process.failpoints():
                 self._record.write("failpoint", failpoint=name)
 

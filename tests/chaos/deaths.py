@@ -5,7 +5,8 @@ census say when a process ended, and the campaign's own notes say whom it killed
 declared dead while its process lived is a **false death**, unless the campaign had
 
 - stopped it, or cut its host off, for longer than the limit after which a silent worker may be taken over, or
-- refused its connections to Redis just then: from Redis such a worker is as good as gone.
+- refused its connections to Redis just then, or
+- cut its host off, and its lifeline ended meanwhile: Redis was killed, say.
 
 These are counted apart. A worker that vanishes from the list and comes back is a false death too, if no log says so.
 """
@@ -120,6 +121,11 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
         elif entry["event"] == "end":
             end = entry["at"]
     refused = intervals(campaign, ["refuse"])
+    for target, spans in intervals(campaign, ["cut off a host"]).items():
+        broken = _lifelines_broken(campaign, target)
+        refused.setdefault(target, []).extend(
+            (at, until) for since, until in spans for at in broken if since <= at <= until
+        )
     stops = _stops(campaign)
     silent = intervals(campaign, ["cut off a host"])
     for target, spans in stops.items():
@@ -156,6 +162,17 @@ def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared
     lost = next((entry["workers_lost"] for entry in reversed(campaign) if entry["event"] == "totals"), 0)
     deaths.unlogged = max(0, lost - len(declared))
     return deaths
+
+
+def _lifelines_broken(campaign: Iterable[dict[str, Any]], host: str) -> list[float]:
+    """When the connections of a host to Redis ended, whoever held them."""
+    return [
+        entry["at"]
+        for entry in campaign
+        if (entry["event"] == "ended" and entry["name"] == "redis")
+        or (entry["event"] == "fault" and entry["kind"] in ("cut", "half close") and entry["target"] == host)
+        or (entry["event"] == "fault" and entry["kind"] == "client kill")
+    ]
 
 
 def _stops(campaign: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:

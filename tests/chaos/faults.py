@@ -19,6 +19,7 @@ from tests.chaos.census import Member
 from tests.chaos.leader import leader
 from tests.chaos.link import Link
 from tests.chaos.long_faults import LongFaults
+from tests.chaos.manners import MUST_COMPLETE
 from tests.chaos.process import STEADY, Process
 from tests.chaos.record import Record
 from tests.support.waiting import until
@@ -48,6 +49,7 @@ class Faults:
         self._record = record
         self._rng = rng
         self._lasting: set[asyncio.Task[None]] = set()
+        self._scaling: asyncio.Task[None] | None = None
         self._uids = uids
         self._long = LongFaults(cast, record, rng) if long else None
 
@@ -83,12 +85,18 @@ class Faults:
             self._half_close: 4,
             self._refuse: 4,
             self._duplicate_tickets: 6,
+            self._mangle: 6,
+            self._lose_a_rollout: 3,
+            self._scale_out: 5,
+            self._scale_in: 4,
         }
         await self._rng.choices(list(faults), list(faults.values()))[0]()
 
     async def end(self) -> None:
         """Waits for what lasts, and heals all."""
         await asyncio.gather(*self._lasting)
+        if self._scaling is not None:
+            await self._scaling
         if self._long is not None:
             await self._long.end()
         for link in self._cast.links:
@@ -210,6 +218,38 @@ class Faults:
             self._record.write("over", kind="refuse", target=link.name)
 
         self._for(self._rng.uniform(1, 8), accept)
+
+    async def _mangle(self) -> None:
+        """A proxy that repeats each answer a moment later: what comes is then taken for the next request's reply."""
+        ports = self._rng.choice(self._cast.trainer_links)
+        link = self._rng.choice([link for manner, link in ports.items() if manner in MUST_COMPLETE])
+        self._note("mangle", link.name)
+        link.repeats = self._rng.choice([0.0, 0.03, 0.3])
+        self._for(self._rng.uniform(5, 15), lambda: setattr(link, "repeats", None))
+
+    async def _lose_a_rollout(self) -> None:
+        """Takes a rollout that waits out of its only place, as a fault that nobody knows would. The audit finds it."""
+        with suppress(redis.exceptions.RedisError, OSError):
+            async with self._cast.client() as client:
+                waiting = [raw.decode() async for raw, _ in client.zscan_iter("rp:delayed")]
+                uid = self._rng.choice(waiting) if waiting else ""
+                if await client.zrem("rp:delayed", uid):
+                    self._note("lose a rollout", uid)
+
+    async def _scale_out(self) -> None:
+        if (name := self._cast.scale_out()) is not None:
+            self._note("scale out", name)
+
+    async def _scale_in(self) -> None:
+        """Not awaited: a drain may take longer than the next faults wait."""
+
+        async def scale_in() -> None:
+            if (name := await self._cast.scale_in()) is not None:
+                self._record.write("over", kind="scale in", target=name)
+
+        if self._scaling is None or self._scaling.done():
+            self._note("scale in", "elastic")
+            self._scaling = asyncio.create_task(scale_in())
 
     async def _duplicate_tickets(self) -> None:
         uids = self._rng.sample(self._uids, min(20, len(self._uids)))

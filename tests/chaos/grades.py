@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.chaos.graders import BROKEN, digest_of
+from tests.chaos.manners import MUST_COMPLETE, Manner
 
-__all__ = ["graders_of", "is_grader_failure", "wrong_grades"]
+__all__ = ["graders_of", "is_grader_failure", "waited_for_sibling", "wrong_grades"]
 
 Results = Mapping[str, Mapping[str, Any]]
 FAILURES = ("grader_error", "grade_late", "group_grade_late", "grade_invalid")
@@ -29,6 +30,19 @@ def is_grader_failure(result: Mapping[str, Any], grader: str | None) -> bool:
     """Whether it failed only because its grader always fails."""
     failure = result["failure"]
     return grader == BROKEN and failure is not None and failure["category"] == "grader_error"
+
+
+def waited_for_sibling(result: Mapping[str, Any], group: str | None, groups: Mapping[str, Sequence[Manner]]) -> bool:
+    """Whether its group's grade was late because a sibling's port keeps its rollouts for long, or does nothing at all.
+
+    Args:
+        result: What was delivered.
+        group: The rollout's group.
+        groups: The manners of the ports of each group's rollouts.
+    """
+    failure = result["failure"]
+    late = failure is not None and failure["category"] == "group_grade_late"
+    return late and any(manner not in MUST_COMPLETE for manner in groups.get(group or "", ()))
 
 
 def wrong_grades(

@@ -21,6 +21,8 @@ class Link:
         self.name = name
         self.delay = 0.0
         """Seconds that each piece waits."""
+        self.repeats: float | None = None
+        """Seconds after which each piece of the server's comes a second time; None: never."""
         self.refuses = False
         """Whether new connections are reset at once."""
         self.port = 0
@@ -74,7 +76,7 @@ class Link:
 
     def heal(self) -> None:
         """As if nothing had ever been wrong with it."""
-        self.refuses, self.delay = False, 0.0
+        self.refuses, self.delay, self.repeats = False, 0.0, None
         self.let_go()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -92,7 +94,7 @@ class Link:
             self._far_ports.add(far_port)
             if self._on_connect is not None:
                 self._on_connect(writer.get_extra_info("peername")[1], far_port)
-            await asyncio.gather(self._pass(reader, far), self._pass(far_reader, writer))
+            await asyncio.gather(self._pass(reader, far), self._pass(far_reader, writer, answers=True))
         except (OSError, RuntimeError, asyncio.CancelledError):
             # RuntimeError: something came for an end that was half-closed.
             pass
@@ -104,7 +106,7 @@ class Link:
                     self._writers.discard(end)
                     _reset(end)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False) -> None:
         try:
             while data := await reader.read(65536):
                 await self._open.wait()
@@ -112,11 +114,19 @@ class Link:
                     await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
+                if answers and self.repeats is not None:
+                    asyncio.get_running_loop().call_later(self.repeats, _write_again, writer, data)
         finally:
             # While the link is held, the end of a connection must not show on the other side either.
             await self._open.wait()
         with suppress(OSError, RuntimeError):
             writer.write_eof()
+
+
+def _write_again(writer: asyncio.StreamWriter, data: bytes) -> None:
+    with suppress(OSError, RuntimeError):
+        if not writer.is_closing():
+            writer.write(data)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

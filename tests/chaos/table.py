@@ -46,6 +46,7 @@ def show(verdict: Verdict) -> str:
             "declared dead, never seen by the campaign / not in any log",
             f"{verdict.deaths.unknown} / {verdict.deaths.unlogged}",
         ),
+        ("**open and nowhere**, of these put there by the campaign", f"{verdict.strays} / {verdict.injected}"),
         ("resumed at least once", f"{verdict.resumed} ({share:.0%})"),
         ("calls of replaced workers, none of which counted", verdict.asked_by_replaced),
         ("turns sampled again by trainers that forgot them", verdict.sampled_after_loss),

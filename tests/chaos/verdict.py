@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.chaos.deaths import Deaths, declarations, judge_deaths
 from tests.chaos.engine_samples import judge_engines
-from tests.chaos.grades import graders_of, is_grader_failure, wrong_grades
+from tests.chaos.grades import graders_of, is_grader_failure, waited_for_sibling, wrong_grades
 from tests.chaos.manners import MUST_COMPLETE, MUST_FAIL, Manner
 from tests.chaos.record import entries
 from tests.chaos.recovery import Ask, Recovery, asks_of, pauses_of, recoveries
@@ -84,6 +84,11 @@ class Verdict:
     """Completed rollouts that were run again from their results; only where that was asked for."""
     not_reproduced: list[str] = field(default_factory=list)
     """Of these, those that came out otherwise."""
+    strays: int = 0
+    """What the pool's audit found open and nowhere."""
+    injected: int = 0
+    """Rollouts that the campaign took out of their places. What the audit finds beyond them is a fault or a false
+    alarm; one that it does not find is lost."""
     skipped: list[str] = field(default_factory=list)
     """Faults that this machine can't have, each with why."""
     seconds: float = 0.0
@@ -102,6 +107,7 @@ class Verdict:
                 or self.written_by_replaced
                 or self.deaths.false
                 or self.not_reproduced
+                or self.strays > self.injected
             )
             and self.sessions.clean
         )
@@ -149,11 +155,16 @@ def judge(folder: Path) -> Verdict:
     verdict.engine_samples, verdict.over_updates = len(engines.turns), engines.over_updates
     verdict.resampled, verdict.wrong_versions = engines.resampled, engines.wrong_versions
     graders, environments = graders_of(client), environments_of(client)
+    groups: defaultdict[str, list[Manner]] = defaultdict(list)
+    for uid, (_, group) in graders.items():
+        groups[group or ""].append(manners[uid])
     for uid, manner in manners.items():
-        grader, _ = graders.get(uid, (None, None))
+        grader, group = graders.get(uid, (None, None))
         result = results.get(uid)
         allowed = result is not None and (
-            is_grader_failure(result, grader) or is_environment_failure(result, environments.get(uid))
+            is_grader_failure(result, grader)
+            or waited_for_sibling(result, group, groups)
+            or is_environment_failure(result, environments.get(uid))
         )
         _judge_one(uid, manner, result, sampled.get(uid, {}), verdict, allowed)
     verdict.graded = sum(result.get("grade") is not None for result in results.values())
@@ -170,6 +181,8 @@ def judge(folder: Path) -> Verdict:
         entry["kind"] for entry in campaign if entry["event"] == "fault" and entry["kind"] != "kill"
     )
     verdict.deaths = judge_deaths(campaign, declarations(sorted(folder.glob("api-*.log"))))
+    verdict.strays = next((e.get("strays", 0) for e in reversed(campaign) if e["event"] == "totals"), 0)
+    verdict.injected = verdict.faults["lose a rollout"]
     verdict.skipped = [entry["why"] for entry in campaign if entry["event"] == "skipped"]
     begin = next((entry["at"] for entry in campaign if entry["event"] == "begin"), 0.0)
     end = next((entry["at"] for entry in reversed(campaign) if entry["event"] == "end"), begin)

@@ -56,6 +56,17 @@ def test_silence_beyond_the_limit_is_counted_apart(kind: str) -> None:
     assert (deaths.beyond_limit, deaths.false) == (1, [])
 
 
+@pytest.mark.parametrize(
+    "broken", [{"event": "ended", "name": "redis"}, {"event": "fault", "kind": "cut", "target": "host-0"}]
+)
+def test_a_host_that_was_cut_off_while_its_lifelines_ended_is_counted_apart(broken: Entry) -> None:
+    cut_off = fault("cut off a host", 85.0, 150.0)
+    assert judged(*cut_off, {**broken, "at": 89.0}).cut_off == 1
+    # Before it was cut off, or after the verdict, that explains nothing.
+    assert len(judged(*cut_off, {**broken, "at": 84.0}).false) == 1
+    assert len(judged(*cut_off, {**broken, "at": 120.0}).false) == 1
+
+
 @pytest.mark.parametrize("kind", ["stop beyond the limit", "cut off a host"])
 def test_before_the_limit_it_is_a_false_death(kind: str) -> None:
     assert len(judged(*fault(kind, 80.0, 150.0, pids=[7])).false) == 1
