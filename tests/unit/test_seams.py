@@ -14,7 +14,7 @@ SOURCES = sorted(ROOT.glob("*/src/**/*.py"))
 COMPAT = [path for path in SOURCES if path.name.endswith("_compat.py")]
 
 INTERNALS = {
-    "aiohttp": r"force_close\(|aiohttp\.connector|class \w+\(aiohttp\.ClientResponse\)",
+    "aiohttp": r"force_close\(|aiohttp\.connector|class \w+\(aiohttp\.(ClientRe(quest|sponse)|TCPConnector)\)",
     "celery": r"on_send_event_buffered|safe_say|from celery\.worker|billiard\.einfo",
     "flower": r"flower\.events",
     "kombu": r"can_consume\b|supports_batch_publish|default_channel\b|producer\.batch\(",

@@ -8,8 +8,12 @@ callers see is httpx alone: `httpx.Request`, `httpx.Response`, `httpx.HTTPError`
    of them is taken for this call.
 3. aiohttp takes a pooled connection to this host, or opens one. A new connection goes to an address that
    `Resolver.resolve` has checked.
-4. The reply's head becomes an `httpx.Response`; its body is read as the caller iterates over it.
-5. Closing the response gives the connection back to the pool. If part of the body is unread, it closes the connection.
+4. A connection by which something has come already is closed, and the request goes by a new one (`aiohttp_compat`):
+   what has come would pass for the reply.
+5. The reply's head becomes an `httpx.Response`; its body is read as the caller iterates over it.
+6. Closing the response gives the connection back to the pool. If part of the body is unread, it closes the connection.
+   A caller who finds that the reply belongs to another request calls `response.extensions["discard"]()`, which closes
+   the connection in any case.
 
 No redirect is followed, no cookie kept and no proxy of the environment used: all of them would lead past the checks.
 
@@ -31,7 +35,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
-from rolloutpool_worker.policy.aiohttp_compat import ClosingResponse
+from rolloutpool_worker.policy.aiohttp_compat import CleanConnector, CleanRequest, ClosingResponse, UnaskedBytes
 from rolloutpool_worker.policy.resolver import Resolver
 
 __all__ = ["AiohttpTransport", "HandshakeRefused"]
@@ -41,6 +45,8 @@ KEEPALIVE_SECONDS = 1.5
 STREAMED_BYTES = 2**20
 """aiohttp warns about larger bodies unless they come as a file."""
 CONNECT_SECONDS = 10.0
+CONNECTIONS = 3
+"""That are tried for one request: a kept one, and new ones where something came by it before the request was sent."""
 GOODBYE_SECONDS = 2.0
 """How long a WebSocket's other side has to answer that it is closed."""
 _URLS = 1024
@@ -48,6 +54,7 @@ _URLS = 1024
 _ERRORS: MappingProxyType[type[Exception], type[httpx.TransportError]] = MappingProxyType(
     {
         # The other side cannot have had the request.
+        UnaskedBytes: httpx.ConnectError,
         aiohttp.ConnectionTimeoutError: httpx.ConnectTimeout,
         aiohttp.ClientConnectorError: httpx.ConnectError,
         # It may have had it.
@@ -90,6 +97,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         # Building one costs 128 ms.
         self._context = ssl.create_default_context()
         self._session: aiohttp.ClientSession | None = None
+        self._unkept: aiohttp.ClientSession | None = None
         self._websockets: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -106,19 +114,36 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         # Step 2 above: a call on a connection that its server has closed would be ambiguous.
         await asyncio.sleep(0)
         content = await request.aread()
+        for left in reversed(range(CONNECTIONS)):
+            try:
+                answer = await self._send(request, target, content, kept=left == CONNECTIONS - 1)
+                break
+            except UnaskedBytes as error:
+                if not left:
+                    raise _translated(error) from error
+            except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+                raise _translated(error) from error
+        return httpx.Response(
+            answer.status,
+            headers=_headers(answer),
+            stream=_Body(answer),
+            extensions={"discard": answer.discard},
+            request=request,
+        )
+
+    async def _send(self, request: httpx.Request, target: URL, content: bytes, *, kept: bool) -> ClosingResponse:
+        """Sends a request by a connection that is kept, or by a new one that serves this request alone."""
         timeout = request.extensions.get("timeout") or self._default
-        try:
-            answer = await self._opened().request(
-                request.method,
-                target,
-                headers=[(name.decode("ascii"), value.decode()) for name, value in request.headers.raw],
-                data=io.BytesIO(content) if len(content) > STREAMED_BYTES else content or None,
-                allow_redirects=False,
-                timeout=_limits(timeout["connect"], timeout["read"]),
-            )
-        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
-            raise _translated(error) from error
-        return httpx.Response(answer.status, headers=_headers(answer), stream=_Body(answer), request=request)
+        answer = await self._opened(kept=kept).request(
+            request.method,
+            target,
+            headers=[(name.decode("ascii"), value.decode()) for name, value in request.headers.raw],
+            data=io.BytesIO(content) if len(content) > STREAMED_BYTES else content or None,
+            allow_redirects=False,
+            timeout=_limits(timeout["connect"], timeout["read"]),
+        )
+        assert isinstance(answer, ClosingResponse)
+        return answer
 
     async def open_websocket(
         self, url: str, headers: Mapping[str, str], *, most_bytes: int
@@ -139,7 +164,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._resolver.check(target.host or "", target.port or 0)
         if self._websockets is None:
             connect = self._default["connect"]
-            self._websockets = self._new_session(_limits(connect, connect), _refuse_redirect)
+            self._websockets = self._new_session(_refuse_redirect, timeout=_limits(connect, connect))
         try:
             return await self._websockets.ws_connect(
                 target,
@@ -154,20 +179,27 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        for session in (self._session, self._websockets):
+        for session in (self._session, self._unkept, self._websockets):
             if session is not None:
                 await session.close()
         await self._resolver.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = self._new_session()
-        return self._session
+    def _opened(self, *, kept: bool) -> aiohttp.ClientSession:
+        if kept:
+            if self._session is None:
+                self._session = self._new_session()
+            return self._session
+        if self._unkept is None:
+            self._unkept = self._new_session(kept=False)
+        return self._unkept
 
     def _new_session(
-        self, timeout: aiohttp.ClientTimeout | None = None, *middlewares: aiohttp.ClientMiddlewareType
+        self,
+        *middlewares: aiohttp.ClientMiddlewareType,
+        timeout: aiohttp.ClientTimeout | None = None,
+        kept: bool = True,
     ) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = CleanConnector(
             resolver=self._resolver,
             # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
             use_dns_cache=False,
@@ -175,12 +207,14 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
             # connection.
             limit=0,
-            keepalive_timeout=KEEPALIVE_SECONDS,
+            keepalive_timeout=KEEPALIVE_SECONDS if kept else None,
+            force_close=not kept,
         )
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "rolloutpool"},
+            request_class=CleanRequest,
             response_class=ClosingResponse,
             skip_auto_headers=("Accept-Encoding", "Content-Type"),
             timeout=timeout or aiohttp.ClientTimeout(),

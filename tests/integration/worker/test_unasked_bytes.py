@@ -1,0 +1,182 @@
+"""A connection by which something came that nobody asked for is not used: it would pass for the reply to a request."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+from tests.support.certificates import certificate
+from tests.support.raw_server import answering
+
+from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.policy import AiohttpTransport, Resolver, transport
+from rolloutpool_worker.policy.aiohttp_compat import CleanConnector
+from rolloutpool_worker.policy.transport import CONNECTIONS
+
+FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nforeign"
+
+
+class Server:
+    """Answers each request with its own body, on connections that stay open."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.writers: list[asyncio.StreamWriter] = []
+        """Of all connections, in the order in which they came."""
+        self.asked: list[bytes] = []
+        self.openings: list[bytes] = []
+        """What is sent on the next connections before anything was asked; nothing on those after them."""
+        self.has_spoken = asyncio.Event()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection."""
+        self.writers.append(writer)
+        writer.write(self.openings.pop(0) if self.openings else b"")
+        self.has_spoken.set()
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+            body = await reader.readexactly(length)
+            self.asked.append(body)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+@contextlib.asynccontextmanager
+async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Server, AiohttpTransport]]:
+    server = Server()
+    client = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+    async with answering(server.handle, tls=tls) as listening:
+        server.url = listening.url if tls is None else f"https://localhost:{listening.port}"
+        try:
+            yield server, client
+        finally:
+            await client.aclose()
+
+
+async def ask(client: AiohttpTransport, url: str, body: bytes) -> bytes:
+    async with contextlib.aclosing(await client.handle_async_request(httpx.Request("POST", url, content=body))) as got:
+        return await got.aread()
+
+
+@pytest.mark.parametrize("turns", [0, 20], ids=["in the kernel", "read by the loop"])
+@pytest.mark.parametrize("body", [b"mine", b"", b"x" * 2_000_000], ids=["body", "no body", "large body"])
+async def test_bytes_on_a_kept_connection_are_no_reply(turns: int, body: bytes) -> None:
+    async with serving() as (server, client):
+        assert await ask(client, server.url, b"first") == b"first"
+        server.writers[0].write(FOREIGN)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await ask(client, server.url, body) == body
+        assert server.asked == [b"first", body]
+        assert len(server.writers) == 2
+
+
+async def test_bytes_that_come_while_the_request_waits_to_be_written_are_no_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Python 3.11 a body is written one turn of the loop after the connection was taken."""
+    connect = CleanConnector.connect
+    spoken = False
+
+    async def taken(*given: Any, **options: Any) -> Any:
+        nonlocal spoken
+        connection = await connect(*given, **options)
+        if server.writers and not spoken:
+            spoken = True
+            server.writers[0].write(FOREIGN)
+        return connection
+
+    async with serving() as (server, client):
+        assert await ask(client, server.url, b"first") == b"first"
+        monkeypatch.setattr(CleanConnector, "connect", taken)
+        assert await ask(client, server.url, b"mine") == b"mine"
+        assert server.asked == [b"first", b"mine"]
+
+
+@pytest.fixture
+def server_speaks_first(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
+    """A connection is open for the worker only once its server has written to it."""
+    servers: list[Server] = []
+    connect = asyncio.base_events.BaseEventLoop.create_connection
+
+    async def opened(*given: Any, **options: Any) -> Any:
+        await servers[0].has_spoken.wait()
+        servers[0].has_spoken.clear()
+        return await connect(*given, **options)
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "create_connection", opened)
+    return servers
+
+
+async def test_bytes_at_the_opening_are_no_reply(server_speaks_first: list[Server]) -> None:
+    async with serving() as (server, client):
+        server_speaks_first.append(server)
+        server.openings = [FOREIGN]
+        assert await ask(client, server.url, b"mine") == b"mine"
+        assert server.asked == [b"mine"]
+        assert len(server.writers) == 2
+
+
+@pytest.mark.parametrize("opening", [FOREIGN, b"SSH-2.0", b"HTTP/1.1 2"], ids=["reply", "other", "half a head"])
+async def test_a_server_that_always_speaks_first_was_never_asked(
+    server_speaks_first: list[Server], opening: bytes
+) -> None:
+    async with serving() as (server, client):
+        server_speaks_first.append(server)
+        server.openings = [opening] * (CONNECTIONS + 1)
+        with pytest.raises(httpx.ConnectError, match="before the request"):
+            await ask(client, server.url, b"mine")
+        assert server.asked == []
+        assert len(server.writers) == CONNECTIONS
+
+
+async def test_a_websocket_is_not_opened_over_such_a_connection(server_speaks_first: list[Server]) -> None:
+    accepted = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    async with serving() as (server, client):
+        server_speaks_first.append(server)
+        server.openings = [accepted]
+        with pytest.raises(httpx.ConnectError, match="before the request"):
+            await client.open_websocket(server.url, {}, most_bytes=1000)
+        assert server.asked == []
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_an_honest_server_gets_no_more_connections_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    """With aiohttp's own connector as well: as many as there are calls at the same time."""
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    # On a busy machine a pause of a second and a half is none.
+    monkeypatch.setattr(transport, "KEEPALIVE_SECONDS", 60.0)
+    calls, at_once = (200, 5) if tls else (1000, 20)
+    opened: dict[type[aiohttp.TCPConnector], int] = {}
+    for connector in (aiohttp.TCPConnector, CleanConnector):
+        monkeypatch.setattr(transport, "CleanConnector", connector)
+        async with serving(context if tls else None) as (server, client):
+
+            async def caller(url: str, by: AiohttpTransport) -> None:
+                for _ in range(calls // at_once):
+                    await ask(by, url, b"mine")
+
+            await asyncio.gather(*(caller(server.url, client) for _ in range(at_once)))
+            opened[connector] = len(server.writers)
+            assert len(server.asked) == calls
+    assert opened[CleanConnector] <= opened[aiohttp.TCPConnector] * 1.05
+
+
+async def test_bytes_on_a_kept_connection_with_tls_are_no_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with serving(context) as (server, client):
+        assert await ask(client, server.url, b"first") == b"first"
+        server.writers[0].write(FOREIGN)
+        assert await ask(client, server.url, b"mine") == b"mine"
+        assert server.asked == [b"first", b"mine"]
