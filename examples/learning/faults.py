@@ -28,7 +28,7 @@ class FaultyEndpoint:
             await self._app(scope, receive, send)
             return
         self.failed += 1
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json"), (b"x-turn-key", key)]
         await send({"type": "http.response.start", "status": 410, "headers": headers})
         await send({"type": "http.response.body", "body": _BODY})
 

@@ -6,7 +6,8 @@ Protocol v1's body is fixed, so everything else travels in headers, and all of t
    can then answer a repeated request with the reply of then, and refuse a different one for the same turn.
 2. The worker offers to know the first ids of the prompt (`Echo`). A trainer whose own ids have the same digest leaves
    them out of `prompt_token_ids`.
-3. The trainer says whether it keeps sampled ids, whether asking a turn again is safe, which version of the policy
+3. The trainer repeats the name of the turn (`X-Turn-Key`), so that a reply that a proxy has mixed up is noticed.
+4. The trainer says whether it keeps sampled ids, whether asking a turn again is safe, which version of the policy
    sampled, and what tokenizer it has.
 
 Example of turn 3 of a rollout's second attempt:
@@ -19,7 +20,7 @@ A fork's first own turn also says which turn of which rollout it is sampled agai
 body has the prompt's ids in `prompt_token_ids`: to this trainer the rollout begins there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -36,10 +37,12 @@ __all__ = [
     "HEADER_IDEMPOTENT",
     "HEADER_KEEPS_IDS",
     "HEADER_POLICY_VERSION",
+    "HEADER_TURN_KEY",
     "Echo",
     "TurnHeaders",
     "TurnKey",
     "has_same_files",
+    "names_another_turn",
     "write_fingerprint",
 ]
 
@@ -67,6 +70,9 @@ HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
 HEADER_IDEMPOTENT = "X-Idempotent-Turns"
 """On the reply, and on that to `GET /health`: `true` from a trainer that answers a repeated `Idempotency-Key` with the
 reply of then, and lets a request for a turn that is being sampled wait for it."""
+HEADER_TURN_KEY = "X-Turn-Key"
+"""On the reply, also on an error and on that to `GET /health`: the request's `Idempotency-Key`, as it came. HTTP/1.1
+itself tells by nothing but order which request a reply belongs to."""
 HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
 """On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
 
@@ -168,6 +174,16 @@ class TurnHeaders:
         if self.forked_from is not None:
             headers[HEADER_FORKED_FROM] = str(self.forked_from)
         return headers
+
+
+def names_another_turn(said: Sequence[str], key: str | None) -> bool:
+    """Tell whether a reply belongs to another request.
+
+    Args:
+        said: Each `X-Turn-Key` of the reply; none from a trainer that does not send it.
+        key: The request's `Idempotency-Key`; None where it had none.
+    """
+    return any(name != key for name in said)
 
 
 def write_fingerprint(fingerprint: TokenizerFingerprint) -> str:

@@ -11,7 +11,7 @@ One call is one turn of one rollout. It is handled in six steps, which the funct
 4. **Sample** the turn (`policy.py`) and parse its text into the agent's message.
 5. **Remember** it: the session's ledger gets the tokens, the sampling log a record. An error before this step leaves no
    trace, so asking again is safe.
-6. **Answer** with ids, log-probabilities and the prompt that the policy saw.
+6. **Answer** with ids, log-probabilities and the prompt that the policy saw. Each answer names its turn (`turn_key`).
 
 Sessions live in the memory of one process and one event loop. `get_session(rollout_id)` shows a rollout's mask: it is 1
 if and only if the policy sampled the token.
@@ -56,6 +56,7 @@ from rolloutpool_trainer.endpoint.sampling_log import LoggedTurn, SamplingLog
 from rolloutpool_trainer.endpoint.session_store import SessionStore, session_key
 from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, Turn
 from rolloutpool_trainer.endpoint.tool_source import ToolSource
+from rolloutpool_trainer.endpoint.turn_key import naming_the_turn
 
 __all__ = ["CallbackApp", "callback_app"]
 
@@ -163,7 +164,7 @@ class CallbackApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, as ASGI defines it."""
-        await self._starlette(scope, receive, send)
+        await self._starlette(scope, receive, naming_the_turn(scope, send))
 
     async def read_tools(self) -> None:
         """Reads the tools of the prompts now, which the first turn would do otherwise; raises `EndpointError`."""

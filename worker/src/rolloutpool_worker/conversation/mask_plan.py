@@ -126,5 +126,6 @@ def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
         mode = MaskMode.RERENDER if new in (plan.rerender, plan.parsed) and new >= 0 else MaskMode.EXACT
         raise MaskDisproved(
             f"turn {turn}: a mask of {sent} was accepted, but this trainer's prompt has {new} new tokens: it does not "
-            f"check masks. mask_mode {mode} sends what it counts, or what is true, and holds it against no echo"
+            f"check masks. mask_mode {mode} sends what it counts, or what is true, and holds it against no echo. (The "
+            "reply to another request looks like that, too: rolloutpool doctor says whether yours name their requests)"
         )

@@ -7,6 +7,7 @@
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
+| `foreign_reply` | a reply that says itself that it belongs to another request |
 | `engine` | one rollout's way to its inference engine: ids go out, ids come back |
 | `engine_api`, `vllm`, `sglang` | what differs between engines: paths, requests, replies |
 | `engine_reply` | an engine's reply, checked |

@@ -8,25 +8,39 @@ second time.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import httpx
 
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.metrics import IN_MODEL_CALL, MODEL_CALLS
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY
 from rolloutpool_worker.policy.breaker import Breakers
+from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn, discard
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
 from rolloutpool_worker.policy.refusal import read_message
 from rolloutpool_worker.policy.reply import as_count
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
-__all__ = ["TrainerEndpoint", "origin_of"]
+__all__ = ["EndpointReply", "TrainerEndpoint", "origin_of"]
 
 
 HEALTH_SECONDS = 5.0
 """For a trainer's answer to `GET /health`."""
+
+
+class EndpointReply(NamedTuple):
+    """A reply of status 2xx."""
+
+    data: bytes
+    """The whole body."""
+    headers: httpx.Headers
+    discard: Callable[[], None]
+    """Closes the connection by which it came, if the body shows that the reply is foreign."""
 
 
 def origin_of(url: str) -> str:
@@ -106,6 +120,7 @@ class TrainerEndpoint:
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
                 self._breakers.worked(self._port)
+                check_turn(response, None)
                 return says_idempotent(response.headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             if self._spec.v1:
@@ -119,11 +134,12 @@ class TrainerEndpoint:
     async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
         """Asks a callback for one turn, once; arguments and errors as of `ask`."""
         path = "/chat/completions" if self._spec.messages_only else "/v1/chat/completions"
-        return await self.ask("POST", path, body, headers, where)
+        reply = await self.ask("POST", path, body, headers, where)
+        return reply.data, reply.headers
 
     async def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
-    ) -> tuple[bytes, httpx.Headers]:
+    ) -> EndpointReply:
         """Makes one call.
 
         Args:
@@ -134,13 +150,10 @@ class TrainerEndpoint:
             where: turn and URL, for the messages of errors.
             seconds: for the reply; None stands for the transport's own limit.
 
-        Returns:
-            The reply's whole body, and its headers.
-
         Raises:
             TrainerDown: the breaker has taken this port out; nothing was asked. Protocol v1 asks all the same.
             TargetRefused: this pool may not call the address; nothing was asked.
-            TrainerUnreachable: no connection, or the reply did not come whole.
+            TrainerUnreachable: no connection, or the reply did not come whole, or the one that came names another turn.
             TrainerStatusError: the trainer answered with a redirect or an error.
             TrainerProtocolError: the reply is too large.
         """
@@ -161,7 +174,7 @@ class TrainerEndpoint:
 
     async def _ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, seconds: float | None
-    ) -> tuple[bytes, httpx.Headers]:
+    ) -> EndpointReply:
         origin = self._spec.server_url
         # The transport's limit holds for each read alone, and a reply may trickle for ever.
         limits = self._transport.timeout
@@ -184,10 +197,12 @@ class TrainerEndpoint:
             ):
                 # At the head of the reply, whatever its status: the breaker counts refused connections only.
                 self._breakers.worked(self._port)
+                # Before the status: an error that was meant for another turn says nothing of this one.
+                check_turn(response, headers.get(HEADER_IDEMPOTENCY))
                 await self._check_status(response, where)
                 if not self._spec.token_in:
                     self._trainers.hear(origin, response.headers)
-                return await self._read(response, where), response.headers
+                return EndpointReply(await self._read(response, where), response.headers, partial(discard, response))
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The resolver raises the last two for an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
@@ -198,6 +213,8 @@ class TrainerEndpoint:
             # Always retryable: without a connection, the trainer cannot have had the request.
             self._breakers.failed(self._port)
             raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
+        except ForeignReply as error:
+            raise TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat) from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
             raise TrainerUnreachable(lost, retryable=self.may_repeat) from error

@@ -54,6 +54,7 @@ from rolloutpool_worker.policy.endpoint import TrainerEndpoint
 from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
 from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall
 from rolloutpool_worker.policy.engines import Engines
+from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_call
 from rolloutpool_worker.policy.sglang import SglangApi
 from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.vllm import VllmApi
@@ -269,28 +270,35 @@ class EngineChannel:
             path = self._path()
             headers = {
                 "Content-Type": "application/json",
+                "X-Request-ID": call.name,  # vLLM prefers it to the body, and gateways add one where it is missing
                 "X-Session-ID": call.session,
                 "X-SMG-Routing-Key": call.session,
                 **traced,
                 **self._key,
             }
             try:
-                data, _ = await self._endpoint.ask(
+                reply = await self._endpoint.ask(
                     "POST", path, self._api.body(path, call), headers, where, seconds=self._seconds
                 )
             except TrainerStatusError as error:
                 if self._learn(error, path):
                     return None
                 raise
-            if len(data) - len(call.prompt) > OFF_LOOP_BYTES:
-                return await asyncio.to_thread(self._read, path, data, call, where)
-            return self._read(path, data, call, where)
+            try:
+                if len(reply.data) - len(call.prompt) > OFF_LOOP_BYTES:
+                    return await asyncio.to_thread(self._read, path, reply.data, call, where)
+                return self._read(path, reply.data, call, where)
+            except ForeignReply as error:
+                reply.discard()
+                raise TrainerUnreachable(f"{where}: {error}") from error
 
         sampled: SampledCall | None = await self._repeated(post, where, midway=midway)
         return sampled
 
     def _read(self, path: str, data: bytes, call: EngineCall, where: str) -> SampledCall:
         reader = ReplyReader(data, call.prompt, where)
+        # First: what else is wrong with another call's reply would be the wrong diagnosis.
+        check_call(self._api.names(reader), call.name)
         sampled = self._api.read(path, reader)
         if not self._spec.attach or not sampled.ids:
             return sampled
@@ -320,8 +328,8 @@ class EngineChannel:
     async def _get(self, path: str, where: str) -> Any:
         """Gets a JSON document; None where there is none, or it is none."""
         try:
-            data, _ = await self._endpoint.ask("GET", path, b"", self._key, where, seconds=ASK_SECONDS)
-            return orjson.loads(data)
+            reply = await self._endpoint.ask("GET", path, b"", self._key, where, seconds=ASK_SECONDS)
+            return orjson.loads(reply.data)
         except orjson.JSONDecodeError:
             return None
         except TrainerStatusError as error:

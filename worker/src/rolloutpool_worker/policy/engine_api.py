@@ -64,6 +64,10 @@ class EngineApi(Protocol):
         """
         ...
 
+    def names(self, reader: ReplyReader) -> Sequence[Any]:
+        """Returns what a reply has where the engine gives the name of the request back; see `foreign_reply`."""
+        ...
+
     def read(self, path: str, reader: ReplyReader) -> SampledCall:
         """Reads a reply.
 

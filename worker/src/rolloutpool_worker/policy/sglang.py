@@ -69,6 +69,10 @@ class SglangApi:
             fields["return_sampling_mask"] = True
         return with_ids("input_ids", call.prompt, fields)
 
+    def names(self, reader: ReplyReader) -> Sequence[Any]:
+        """See `EngineApi`."""
+        return (reader.object(reader.document.get("meta_info"), "meta_info").get("id"),)
+
     def read(self, path: str, reader: ReplyReader) -> SampledCall:
         """See `EngineApi`."""
         del path

@@ -73,6 +73,10 @@ class VllmApi:
             },
         )
 
+    def names(self, reader: ReplyReader) -> Sequence[Any]:
+        """See `EngineApi`."""
+        return reader.document.get("id"), reader.document.get("request_id")
+
     def read(self, path: str, reader: ReplyReader) -> SampledCall:
         """See `EngineApi`."""
         choice = reader.only_choice()

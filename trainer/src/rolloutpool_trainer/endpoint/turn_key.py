@@ -1,0 +1,35 @@
+"""The name of the turn on each answer: `X-Turn-Key` repeats the request's `Idempotency-Key`, as it came.
+
+A worker that gets the answer to another request, because a proxy or server between has mixed them up, notices it by
+this header. So errors have it too, those of the framework included, and it is added where an answer leaves the app.
+"""
+
+from starlette.types import Message, Scope, Send
+
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
+
+__all__ = ["naming_the_turn"]
+
+_ASKED, _SAID = HEADER_IDEMPOTENCY.lower().encode(), HEADER_TURN_KEY.lower().encode()
+
+
+def naming_the_turn(scope: Scope, send: Send) -> Send:
+    """Adds the name of the turn to the answer to a request.
+
+    Args:
+        scope: The request, as ASGI has it.
+        send: Where the answer goes.
+
+    Returns:
+        Where it is to be sent instead; `send` itself for a request that names no turn.
+    """
+    key = next((value for name, value in scope.get("headers", ()) if name.lower() == _ASKED), None)
+    if key is None:
+        return send
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (_SAID, key)]}
+        await send(message)
+
+    return named

@@ -1,0 +1,78 @@
+"""Foreign replies: answers that say themselves that they belong to another request.
+
+A proxy or server that loses count of its answers gives one request the reply of another. With equal prompts, as in a
+group of rollouts, nothing in such a reply looks wrong. So a request has a name, and who answers repeats it:
+
+| who answers | the request's name | comes back as |
+| --- | --- | --- |
+| a callback | header `Idempotency-Key` | header `X-Turn-Key`, exactly |
+| vLLM | `request_id` | `id` or `request_id`, with something before it: `cmpl-NAME`, `generate-tokens-NAME` |
+| SGLang | `rid` | `meta_info.id` |
+
+Whether the own request was answered is then as unknown as if the connection had broken, and it is treated like that.
+The connection is closed, because whatever comes by it next may be foreign as well. A reply without a name is accepted:
+not everybody repeats it. Some versions of vLLM make up an id, and a gateway may name the request by `X-Request-Id`, so
+an engine's id counts only if it has the form of our names.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+
+from rolloutpool_common.protocol.turn_headers import HEADER_TURN_KEY, names_another_turn
+
+__all__ = ["ForeignReply", "check_call", "check_turn", "discard"]
+
+_CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
+"""What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
+
+
+class ForeignReply(httpx.RemoteProtocolError):
+    """The reply that came belongs to another request."""
+
+    def __init__(self) -> None:
+        """The message is what the rollout's failure says."""
+        super().__init__("the reply names another turn: a proxy or server between mixes answers")
+
+
+def check_turn(response: httpx.Response, key: str | None) -> None:
+    """Compares the name that a callback's reply gives back.
+
+    Args:
+        response: Of any status; its body need not be read.
+        key: The request's `Idempotency-Key`; None where it had none.
+
+    Raises:
+        ForeignReply: It is another one. The connection is closed.
+    """
+    said = response.headers.get(HEADER_TURN_KEY)
+    # A second one, of a proxy that adds what was there already, is no contradiction.
+    if said is not None and said != key and names_another_turn(said.split(", "), key):
+        discard(response)
+        raise ForeignReply()
+
+
+def check_call(reported: Iterable[Any], name: str) -> None:
+    """Compares the ids that an engine's reply has.
+
+    Args:
+        reported: Where an engine gives the name back; anything, because it comes from the reply.
+        name: Of the call.
+
+    Raises:
+        ForeignReply: One of them is the name of another call.
+    """
+    for found in reported:
+        if not isinstance(found, str) or _CALL_NAME.search(found) is None:
+            continue
+        before, _, after = found.rpartition(name)
+        if name not in found or (before and before[-1].isalnum()) or after[:1].isdigit():
+            raise ForeignReply()
+
+
+def discard(response: httpx.Response) -> None:
+    """Closes the connection by which a reply came, whatever it is used for now."""
+    if (close := response.extensions.get("discard")) is not None:
+        close()
