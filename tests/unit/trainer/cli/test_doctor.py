@@ -9,10 +9,15 @@ from tests.support.api_documents import worker
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner
 
+from rolloutpool_common.rendering import load_tokenizer
+from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli import doctor as module
 from rolloutpool_trainer.cli.doctor import DoctorFinding, DoctorVerdict, examine
 from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy
 
 
 @pytest.fixture
@@ -103,6 +108,15 @@ def test_callbacks(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is DoctorVerdict.WARNING
     monkeypatch.setattr(module, "CALLBACK_PORTS", range(1, 65536))
     assert findings(pool, worker(), callbacks=(pool.url,))["callback"].verdict is DoctorVerdict.OK
+
+
+def test_an_endpoint_that_does_not_name_its_answers_is_warned_of(pool: StubPool) -> None:
+    found = findings(pool, worker(), callbacks=(pool.url,))["turn key"]
+    assert found.verdict is DoctorVerdict.WARNING
+    assert "does not repeat Idempotency-Key as X-Turn-Key" in found.detail
+    tokenizer = load_tokenizer(str(TINY_TOKENIZER))
+    with serve_callback(callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer), [0]) as served:
+        assert findings(pool, worker(), callbacks=(served.url,))["turn key"].verdict is DoctorVerdict.OK
 
 
 def test_the_usual_callback_ports() -> None:

@@ -5,6 +5,9 @@ from tests.support.inside_worker import InsideWorker
 from tests.support.scripted_trainer import scripted_trainer
 
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_trainer.testing import ScriptedPolicy
 from rolloutpool_worker.process.preflight import try_endpoints
 
 
@@ -21,4 +24,14 @@ async def test_any_answer_shows_that_a_port_is_reachable(inside: InsideWorker, t
         (urls[1], False),
         (urls[2], False),
     ]
-    assert found.endpoints[0].detail == "answered 500"
+    assert found.endpoints[0].detail == "answered 500, without X-Turn-Key"
+
+
+async def test_an_endpoint_that_names_its_answers_is_told_from_one_that_does_not(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    with serve_callback(callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer), [0]) as served:
+        await try_endpoints(inside.services, "request", [served.url])
+    found = await inside.services.store.preflights.take("request")
+    assert found is not None
+    assert [check.detail for check in found.endpoints] == ["answered 200"]

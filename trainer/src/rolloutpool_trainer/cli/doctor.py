@@ -21,6 +21,8 @@ __all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
 
 CALLBACK_PORTS = range(8080, 8131)
 """Ports that firewalls between pools and trainers usually let through."""
+TRIAL_KEY = "doctor/1"
+"""Names no turn of any rollout. A callback that names turns repeats it."""
 SILENT_SECONDS = 3.0
 """Workers send a heartbeat every half second, so six in a row are missing by then."""
 
@@ -116,7 +118,7 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
     if not callbacks:
         yield _not_checked("callbacks", "--callback URL checks one")
     for callback in callbacks:
-        yield _callback(callback)
+        yield from _callback(callback)
 
 
 def _not_checked(check: str, why: str) -> DoctorFinding:
@@ -177,24 +179,36 @@ def _tokenizers(alive: "list[Worker]") -> Iterator[DoctorFinding]:
             )
 
 
-def _callback(url: str) -> DoctorFinding:
+def _callback(url: str) -> Iterator[DoctorFinding]:
     import httpx
 
+    from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
     from rolloutpool_trainer.client.transport import connection_settings
 
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (KeyError, ValueError):
-        return DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} is no http(s) URL")
+        yield DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} is no http(s) URL")
+        return
     try:
         with httpx.Client(**connection_settings(url.rstrip("/"), None)) as http:
-            http.get("/health", timeout=5.0)
+            answer = http.get("/health", timeout=5.0, headers={HEADER_IDEMPOTENCY: TRIAL_KEY})
     except (httpx.TransportError, httpx.InvalidURL) as error:
-        return DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} does not answer from this machine: {error}")
+        yield DoctorFinding("callback", DoctorVerdict.FAILED, f"{url} does not answer from this machine: {error}")
+        return
     if port not in CALLBACK_PORTS:
         span = f"{CALLBACK_PORTS.start} to {CALLBACK_PORTS.stop - 1}"
-        return DoctorFinding(
+        yield DoctorFinding(
             "callback", DoctorVerdict.WARNING, f"{url} answers, but firewalls may let only ports {span} through"
         )
-    return DoctorFinding("callback", DoctorVerdict.OK, f"{url} answers")
+    else:
+        yield DoctorFinding("callback", DoctorVerdict.OK, f"{url} answers")
+    if answer.headers.get(HEADER_TURN_KEY) == TRIAL_KEY:
+        yield DoctorFinding("turn key", DoctorVerdict.OK, f"{url} says which request an answer belongs to")
+    else:
+        silent = (
+            f"{url} does not repeat {HEADER_IDEMPOTENCY} as {HEADER_TURN_KEY} (asked: GET /health), so a proxy that "
+            "mixes answers is not noticed. Send it with each answer; callback_app does, and an engine need not"
+        )
+        yield DoctorFinding("turn key", DoctorVerdict.WARNING, silent)

@@ -1,6 +1,7 @@
 """Preflight: whether this worker reaches a trainer's callback ports. A trainer asks before its first batch.
 
-Any HTTP answer shows that the port can be reached. What the endpoint answers to `GET /health` does not matter.
+Any HTTP answer shows that the port can be reached. What the endpoint answers to `GET /health` does not matter; whether
+the answer names its request (`X-Turn-Key`) is told.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import httpx
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.operations import EndpointCheck, Preflight
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
 from rolloutpool_worker.rollout.services import Services
 
 __all__ = ["try_endpoints"]
@@ -19,6 +21,8 @@ AT_ONCE = 32
 """Endpoints that are tried at the same time."""
 SECONDS = 5.0
 """For one endpoint."""
+TRIAL_KEY = "preflight/1"
+"""Names no turn of any rollout."""
 
 
 async def try_endpoints(services: Services, request_id: str, urls: list[str]) -> None:
@@ -45,12 +49,13 @@ async def try_endpoints(services: Services, request_id: str, urls: list[str]) ->
 async def _try(services: Services, url: str) -> EndpointCheck:
     start = time.perf_counter()
     try:
-        request = httpx.Request("GET", f"{url}/health")
+        request = httpx.Request("GET", f"{url}/health", headers={HEADER_IDEMPOTENCY: TRIAL_KEY})
         async with (
             asyncio.timeout(SECONDS),
             aclosing(await services.transport.handle_async_request(request)) as response,
         ):
-            ok, detail = True, f"answered {response.status_code}"
+            named = response.headers.get(HEADER_TURN_KEY) == TRIAL_KEY
+            ok, detail = True, f"answered {response.status_code}{'' if named else f', without {HEADER_TURN_KEY}'}"
     except TimeoutError:
         ok, detail = False, f"no answer within {SECONDS:.0f} s"
     except (httpx.HTTPError, httpx.InvalidURL, OSError, OverflowError, UnicodeError) as error:
