@@ -17,7 +17,7 @@ from rolloutpool_common.protocol.checks import check_callback_host, check_rollou
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import TextMessage
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import Waiting
@@ -54,7 +54,7 @@ class Priority(StrEnum):
 class RolloutItem(RolloutOptions):
     """One rollout, or a group of `n` rollouts that share their prompt."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[TextMessage] = Field(min_length=1)
     rollout_id: str | None = None
     """The caller's name for it, unique in the batch; null means the pool's uid. With `n`, `-0`, `-1` … are added."""
     group: str | None = Field(default=None, min_length=1, max_length=256)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, Strict, model_validator
 
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import TextMessage
 
 __all__ = [
     "CompletionsChoice",
@@ -38,7 +38,7 @@ class CompletionsRequest(BaseModel):
     """The body of a request for one turn."""
 
     model: str = "default"
-    messages: list[Message]
+    messages: list[TextMessage]
     rollout_id: str
     temperature: float = 1.0
     top_p: float = 1.0
@@ -56,7 +56,7 @@ class CompletionsRequest(BaseModel):
 class CompletionsChoice(BaseModel):
     """The sampled turn as a message."""
 
-    message: Message
+    message: TextMessage
     index: int = 0
     finish_reason: str | None = "stop"
 

@@ -2,17 +2,43 @@
 
 Every message that leaves the pool is in normal form: the keys role, content, tool_calls, tool_call_id in this order,
 null if absent, and then the other keys that it came with. The arguments of a tool call keep their type.
+
+A message that comes in is a `TextMessage`: its content is text, or parts of text. One that was stored is a `Message`,
+because older versions took parts of any type.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationError,
+    WrapValidator,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rolloutpool_common.protocol.content import part_fault, part_faults
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 
 # Plug-ins written for 0.1 import the two from here.
-__all__ = ["CALL_FAULTS", "ROLES", "FunctionCall", "Message", "ToolCall", "ToolDefinition", "ToolFunction", "text_of"]
+__all__ = [
+    "CALL_FAULTS",
+    "ROLES",
+    "TEXT_MESSAGES",
+    "FunctionCall",
+    "Message",
+    "TextMessage",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolFunction",
+    "message_fault",
+    "text_of",
+]
 
 CALL_FAULTS = "tool_call_faults"
 """The key of an assistant message that says which of its calls cannot be run, and why: an object, by the calls' ids.
@@ -43,6 +69,7 @@ class Message(BaseModel):
 
     role: str
     content: str | list[dict[str, Any]] | None = None
+    """Text, or parts of it: `{"type": "text", "text": "..."}`. Other types are refused where a message comes in."""
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = Field(default=None, max_length=256)
 
@@ -58,9 +85,50 @@ class Message(BaseModel):
         return self.model_dump()
 
 
+def _text_only(message: Any, validate: ModelWrapValidatorHandler[Message]) -> Message:
+    content = message.get("content") if isinstance(message, dict) else getattr(message, "content", None)
+    # Most content is a string.
+    if isinstance(content, str) or not (found := list(part_faults(content))):
+        return validate(message)
+    # Each fault has its own place in the message, and none quotes the part, which may be an image of megabytes.
+    faults = [_fault("text_only", ("content", place), text, None) for place, text in found]
+    try:
+        validate(message)
+    except ValidationError as error:
+        others = error.errors(include_url=False, include_context=False)
+        faults += [_fault(e["type"], e["loc"], e["msg"], e["input"]) for e in others if e["loc"][:1] != ("content",)]
+    raise ValidationError.from_exception_data(Message.__name__, faults)
+
+
+def _fault(kind: str, at: tuple[int | str, ...], text: str, given: Any) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=at, input=given)
+
+
+TextMessage = Annotated[Message, WrapValidator(_text_only)]
+"""A message that comes in: a part of its content that is no text is a fault at `content[1]`."""
+
+
+TEXT_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[TextMessage])
+"""Checks messages that come in."""
+
+
+def message_fault(error: ValidationError) -> str:
+    """Says in one line what was found first in messages, without quoting them.
+
+    Args:
+        error: What `TEXT_MESSAGES` raised.
+
+    Returns:
+        For example `messages[0].content[1]: type image_url; only text is supported`.
+    """
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    return f"messages{at}: {first['msg']}"
+
+
 def text_of(message: Mapping[str, Any]) -> str:
     """Returns what a message says as text; of a list of parts, their texts."""
     content = message.get("content")
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    return content or ""
+    if isinstance(content, list | tuple):
+        return "".join(part["text"] for part in content if part_fault(part) is None)
+    return content if isinstance(content, str) else ""

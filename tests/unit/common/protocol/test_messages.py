@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.messages import ROLES, Message, ToolCall, text_of
+from rolloutpool_common.protocol.messages import ROLES, TEXT_MESSAGES, Message, ToolCall, message_fault, text_of
 
 
 def test_normal_form_has_four_keys_in_order_and_then_the_others() -> None:
@@ -75,3 +75,38 @@ def test_limits_are_inclusive() -> None:
 def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
     assert [text_of({"content": content}) for content in ("a", None, parts)] == ["a", "", "ab"]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+def faults_of(*messages: Any) -> list[tuple[tuple[int | str, ...], str]]:
+    with pytest.raises(ValidationError) as caught:
+        TEXT_MESSAGES.validate_python(list(messages))
+    assert "AAAA" not in str(caught.value)
+    return [(fault["loc"], fault["msg"]) for fault in caught.value.errors()]
+
+
+def test_a_message_that_comes_in_has_parts_of_text_alone() -> None:
+    text = {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}
+    (message,) = TEXT_MESSAGES.validate_python([text])
+    assert message.wire()["content"] == text["content"]
+    content = [text["content"][0], IMAGE, "a"]
+    assert faults_of(text, {"role": "user", "content": content}) == [
+        ((1, "content", 1), "type image_url; only text is supported"),
+        ((1, "content", 2), 'not an object (str); only {"type": "text", "text": "..."} is supported'),
+    ]
+    # A message that was stored is read as it is.
+    assert Message.model_validate({"role": "user", "content": [IMAGE]}).content == [IMAGE]
+
+
+def test_a_part_hides_no_other_fault_of_its_message() -> None:
+    found = faults_of({"role": "robot", "content": [IMAGE], "tool_call_id": "x" * 257})
+    assert [place for place, _ in found] == [(0, "content", 0), (0, "role"), (0, "tool_call_id")]
+    assert faults_of({"role": "user", "content": 8})[0][0] == (0, "content", "str")
+
+
+def test_the_first_fault_in_one_line() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TEXT_MESSAGES.validate_python([{"role": "user"}, {"role": "user", "content": [IMAGE]}])
+    assert message_fault(caught.value) == "messages[1].content[0]: type image_url; only text is supported"

@@ -141,3 +141,12 @@ async def test_the_breaker_counts_the_port_and_not_each_rollout_s_url(transport:
     other = channel_to("http://127.0.0.1:9/v1/rollouts/another", transport, breakers)
     with pytest.raises(TrainerDown):
         await other.sample(TurnCall(1, other.body(turn, None)))
+
+
+def test_a_message_with_an_image_is_no_reply() -> None:
+    content = [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "base64"}}]
+    data = orjson.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]})
+    says = r"turn 1: .*choices.0.message.content.1: type image_url; only text is supported"
+    with pytest.raises(TrainerProtocolError, match=says) as raised:
+        parse_chat_reply(data, {}, "turn 1")
+    assert "base64" not in raised.value.message

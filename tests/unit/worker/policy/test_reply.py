@@ -44,6 +44,10 @@ def test_what_the_headers_do_not_say_is_unknown() -> None:
         (b"[]", "does not fit the protocol"),
         (document(choices=[]), "empty choices"),
         (document(choices=[{"message": {"role": "user", "content": "8"}}]), "role user, not assistant"),
+        (
+            document(choices=[{"message": {"role": "assistant", "content": [{"type": "image_url"}]}}]),
+            r"choices.0.message.content.0: type image_url; only text is supported",
+        ),
         (document(token_ids=...), "token_ids"),
         (document(token_ids=[5]), "they must pair up"),
         (document(token_ids=[5, -6]), "token_ids has a negative id at 1"),

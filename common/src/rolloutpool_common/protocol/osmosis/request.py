@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.grading import GraderChoice
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import TextMessage
 
 __all__ = ["LEASE_HEADER", "OsmosisCancel", "OsmosisOptions", "OsmosisRequest", "Wire", "names_wire", "wire_of"]
 
@@ -93,7 +93,7 @@ class OsmosisRequest(BaseModel):
 
     rollout_id: str
     """One segment of a path. While it is remembered, the same caller can't use it again."""
-    initial_messages: list[Message] = Field(min_length=1)
+    initial_messages: list[TextMessage] = Field(min_length=1)
     chat_completions_url: str
     """Base URL of OpenAI's chat completions: `/chat/completions` is appended."""
     llm_api_key: str | None = Field(default=None, max_length=4096, repr=False)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field, JsonValue, field_validator
 
 from rolloutpool_common.protocol.checks import check_rollout_id, check_server_url
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import TextMessage
 from rolloutpool_common.protocol.sampling import SamplingParams
 
 __all__ = ["RolloutRequest"]
@@ -31,7 +31,7 @@ class RolloutRequest(BaseModel):
 
     rollout_id: str
     server_url: str
-    messages: list[Message] = Field(min_length=1)
+    messages: list[TextMessage] = Field(min_length=1)
     sampling_params: SamplingParams
     tokenizer_name: str
     tokenizer_revision: str | None = None
