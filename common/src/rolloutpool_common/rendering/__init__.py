@@ -1,8 +1,9 @@
 """Messages to ids, and ids to text. Only this room touches a tokenizer, so worker and trainer render alike.
 
 - `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
-- `template` renders text; `control_tokens` marks what must not become a control token, and `marked_render` proves that
-  the marks changed nothing; `codec` and `vocabulary` encode.
+- `template` renders text, from content in the form that it takes (`content_parts`, `part_reader`); `control_tokens`
+  marks what must not become a control token, and `marked_render` proves that the marks changed nothing; `codec` and
+  `vocabulary` encode.
 - `delta` renders only what is new: after a `sentinel` turn, in the context that a `shape` needs, cut at the `turn_end`;
   `written` tries out which headers a template builds; `deepseek` is the one exception.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
@@ -22,9 +23,11 @@ from rolloutpool_common.rendering.cache import TokenizerCache
 from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.drift import classify, verify_prompt_contains
 from rolloutpool_common.rendering.errors import (
+    WRITTEN_BY_OTHERS,
     AssistantAppended,
     ContentUnsafe,
     HistoryRewritten,
+    PartsRefused,
     RenderFailed,
     TemplateMissing,
     TemplateRefused,
@@ -43,6 +46,7 @@ from rolloutpool_common.tokens.entries import TokenizerFingerprint
 __all__ = [
     "SAMPLED_TAIL",
     "TINY",
+    "WRITTEN_BY_OTHERS",
     "AssistantAppended",
     "ChatTokenizer",
     "ContentUnsafe",
@@ -50,6 +54,7 @@ __all__ = [
     "DriftLabel",
     "HistoryRewritten",
     "ParsedTurn",
+    "PartsRefused",
     "RenderFailed",
     "RenderedConversation",
     "RerenderCounter",

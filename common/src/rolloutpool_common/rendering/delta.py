@@ -25,6 +25,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.contexts import USER
@@ -40,9 +41,8 @@ from rolloutpool_common.rendering.errors import (
 )
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.shape import Dependence, Prober, Shape
-from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.template import SAMPLE_TOOL, Message, Template, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
-from rolloutpool_common.rendering.written import SAMPLE_TOOL
 
 __all__ = ["Delta", "DeltaRenderer", "find_close"]
 
@@ -82,7 +82,7 @@ class DeltaRenderer:
     def __init__(self, template: Template, codec: Codec, stops: frozenset[str]) -> None:
         """`stops` are the control strings that policies of this family stop at."""
         self._prober = Prober(template)
-        self._source = template.source
+        self._template = template
         self._codec = codec
         self._end = TurnEnd(codec.pattern, stops, _answer_end(template) or "")
         self._shapes: LRUCache[object, _Known | TemplateRefused] = LRUCache(_SHAPES)
@@ -127,12 +127,12 @@ class DeltaRenderer:
             silent=shape.silent,
             beside=shape.beside,
         )
-        context = self._context(shape, history)
+        context = self._context(shape, history, tools)
         text = self._text(context, turn, new, kwargs, shown)
         if shape.depends_on is not Dependence.HISTORY and history and known.due() and _is_short(history):
-            whole = self._context(replace(shape, depends_on=Dependence.HISTORY), history)
             # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
             with suppress(RenderFailed):
+                whole = self._context(replace(shape, depends_on=Dependence.HISTORY), history, tools)
                 found = self._text(whole, turn, new, kwargs, shown)
                 if found != text:
                     known.shape = replace(shape, depends_on=Dependence.HISTORY)
@@ -165,14 +165,14 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], _Known]:
         """The new messages in normal form, the calls that the turn before them makes, and what is known of them."""
-        new = [_identified(message, i) for i, message in enumerate(normalise(new_messages))]
+        new = [_identified(message, i) for i, message in enumerate(self._template.normalise(new_messages, tools))]
         _check(new)
         # Only the turn itself; otherwise each delta would cost as much as its history is long.
         past = normalise(history[-1:]) if history else []
         calls = sentinel.calls_of(past, new)
-        silent = bool(calls and past and not past[-1]["content"])
+        silent = bool(calls and past and not text_of(past[-1]))
         # A template that never names a key cannot look at it.
-        beside = tuple(key for key in sentinel.texts_beside(past) if key in self._source)
+        beside = tuple(key for key in sentinel.texts_beside(past) if key in self._template.source)
         return new, calls, self._known(new, calls, silent, kwargs, tools, beside)
 
     def _marked(self, text: str) -> str:
@@ -240,7 +240,9 @@ class DeltaRenderer:
             # Nothing is marked but ids and names of calls, and those were sampled.
             raise ContentUnsafe(changed.message) from None
 
-    def _context(self, shape: Shape, history: Sequence[Message] | None) -> list[Message]:
+    def _context(
+        self, shape: Shape, history: Sequence[Message] | None, tools: Sequence[Mapping[str, Any]] | None
+    ) -> list[Message]:
         if shape.depends_on is Dependence.NOTHING:
             return [USER]
         if history is None:
@@ -248,13 +250,16 @@ class DeltaRenderer:
                 f"What the template writes here depends on the {shape.depends_on}, which is not given."
             )
         first = _systems(history)
-        systems: list[dict[str, Any]] = normalise(history[:first])
+        systems = self._template.normalise(history[:first], tools)
         if shape.repeats_system:
             # What it says is in the delta then, so control strings that were typed there are marked.
             systems = self._codec.escaper.messages(systems)
         if shape.depends_on is Dependence.SYSTEM:
             return [*systems, USER]
-        past: list[Message] = [*([] if shape.moves_system else systems), *normalise(history[first:])]
+        past: list[Message] = [
+            *([] if shape.moves_system else systems),
+            *self._template.normalise(history[first:], tools),
+        ]
         # The sentinel turn stands in its place.
         if past and past[-1]["role"] == "assistant":
             past.pop()
@@ -365,7 +370,7 @@ def _systems(history: Sequence[Message]) -> int:
 def _is_short(history: Sequence[Message]) -> bool:
     if len(history) > CHECKED_MESSAGES:
         return False
-    return sum(len(m["content"]) for m in history if isinstance(m.get("content"), str)) <= CHECKED_CHARACTERS
+    return sum(len(text_of(message)) for message in history) <= CHECKED_CHARACTERS
 
 
 def _with_text_arguments(message: Message) -> dict[str, Any]:

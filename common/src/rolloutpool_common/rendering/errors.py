@@ -9,6 +9,7 @@
     │   └── RenderTooCostly           the template takes too much time; no other form of the messages would help
     └── TemplateRefused               this conversation cannot be rendered exactly, with the reason
         ├── RenderFailed
+        │   └── PartsRefused
         ├── HistoryRewritten
         ├── TurnEndNotFound
         ├── AssistantAppended
@@ -22,9 +23,11 @@ policy is at fault. Reasons hold no text of a prompt: what a template's error qu
 from rolloutpool_common.errors import RolloutPoolError, TemplateUnusable, TokenizerLoadFailed
 
 __all__ = [
+    "WRITTEN_BY_OTHERS",
     "AssistantAppended",
     "ContentUnsafe",
     "HistoryRewritten",
+    "PartsRefused",
     "RenderFailed",
     "RenderTooCostly",
     "TemplateMissing",
@@ -69,6 +72,10 @@ class RenderFailed(TemplateRefused):
     """The template raised an error."""
 
 
+class PartsRefused(RenderFailed):
+    """The content is a list of parts that the template would drop or change. The policy has not sampled it."""
+
+
 class RenderTooCostly(TemplateUnusable):
     """The template took more CPU time than a render may take. Not a TemplateRefused, so that nobody tries it again."""
 
@@ -91,3 +98,7 @@ class ContentUnsafe(TemplateRefused):
 
 class TypedTextChanged(ContentUnsafe):
     """The template cuts, measures or changes text in which somebody typed a control string. The policy did not."""
+
+
+WRITTEN_BY_OTHERS = (TypedTextChanged, PartsRefused)
+"""Refusals of what a user, a tool or an environment has written."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.errors import TemplateRefused
@@ -105,7 +106,7 @@ def check_delta(
         tokenizer.codec,
         full,
         [*delta.close_ids, *delta.glue_ids],
-        EndedTurn(sampled, calls, "" if calls else str(turn["content"])),
+        EndedTurn(sampled, calls, "" if calls else text_of(turn)),
         frozenset(tokenizer.codec.control_strings[token_id] for token_id in tokenizer.stop_ids),
         typed=tokenizer.codec.escaper.has_edges([message["content"] for message in normal]),
         closes=tokenizer.closes_turns,

@@ -24,6 +24,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering.template import Message
 
 __all__ = ["IncrementShape", "IncrementTrust", "arguments_key", "increment_shape"]
@@ -57,7 +58,7 @@ def increment_shape(new: Sequence[Message], words: Sequence[str]) -> IncrementSh
 
 def _form(message: Message, words: Sequence[str]) -> tuple[Any, ...]:
     content = message.get("content")
-    text = content if isinstance(content, str) else ""
+    text = text_of(message)
     return (
         message["role"],
         frozenset(key for key, value in message.items() if value is not None),

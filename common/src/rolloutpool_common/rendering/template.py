@@ -2,7 +2,7 @@
 
 Messages arrive in OpenAI's form. Templates disagree about its corners, so `normalise` brings them into the one form
 that all templates read alike: keys whose value is null are dropped, null content becomes "", a call's arguments become
-an object, and an empty list of calls is left out.
+an object, and an empty list of calls is left out. Content in parts becomes what this template takes (`content_parts`).
 """
 
 import json
@@ -15,15 +15,27 @@ from typing import Any
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
+from rolloutpool_common.rendering.content_parts import ContentParts
 from rolloutpool_common.rendering.errors import RenderFailed, RenderTooCostly
 from rolloutpool_common.rendering.quotes import without_quotes
 from rolloutpool_common.rendering.render_budget import RenderBudget
 from rolloutpool_common.rendering.transformers_compat import prepare_sandbox
 
-__all__ = ["Message", "Template", "normalise", "parse_arguments"]
+__all__ = ["SAMPLE_TOOL", "Message", "Template", "normalise", "parse_arguments"]
 
 Message = Mapping[str, Any]
 
+SAMPLE_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "d"}}},
+    },
+}
+"""A tool that every template takes."""
+
+_LISTS = (list, tuple)
 _REASON_LIMIT = 300
 _ROLES_SHOWN = 12
 """The last roles of a refused conversation that its error names; a long one has hundreds."""
@@ -42,6 +54,42 @@ class Template:
     def words(self) -> tuple[str, ...]:
         """Literals that the template looks for in texts, such as `/no_think`: a message that says one may switch it."""
         return _tested_words(self.source)
+
+    @cached_property
+    def _content_parts(self) -> ContentParts:
+        def render(messages: Sequence[Message], tools: bool) -> str:
+            return self.render(messages, tools=[SAMPLE_TOOL] if tools else None)
+
+        return ContentParts(self.source, self.words, render)
+
+    def normalise(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Copies the messages into normal form, with content in the form that this template takes.
+
+        Args:
+            messages: In either form.
+            tools: What the policy may call.
+
+        Raises:
+            PartsRefused: The template would drop or change parts of content.
+        """
+        return normalise(self.settle_parts(messages, tools))
+
+    def settle_parts(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> Sequence[Message]:
+        """As `normalise`, but only content in parts is changed; without any, these are the messages as given."""
+        # A loop, because each render comes here, and a generator costs as much again.
+        for message in messages:
+            if isinstance(message.get("content"), _LISTS):
+                break
+        else:
+            return messages
+        return [
+            self._content_parts.settle(message, bool(tools)) if isinstance(message.get("content"), _LISTS) else message
+            for message in messages
+        ]
 
     def render(
         self,

@@ -30,7 +30,7 @@ from rolloutpool_common.rendering.increments import IncrementTrust, arguments_ke
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.shape import Shape
-from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import sampled_tail
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -84,11 +84,10 @@ class ChatTokenizer:
         self.revision = revision
         self.fingerprint = fingerprint
         self._chat = chat
-        self._budget = budget = RenderBudget(name, render_seconds)
+        budget = RenderBudget(name, render_seconds)
         sources = list(t.values()) if isinstance(t := chat.chat_template, dict) else [t]
-        written = "\n".join(
-            text for source in sources for text in (source, *written_texts(Template(chat, source, budget)))
-        )
+        self._templates = {source: Template(chat, source, budget) for source in sources}
+        written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
         self._codec = Codec(backend, written)
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
@@ -105,7 +104,7 @@ class ChatTokenizer:
         self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
-        self._deltas = {source: DeltaRenderer(Template(chat, source, budget), self._codec, stops) for source in sources}
+        self._deltas = {t.source: DeltaRenderer(t, self._codec, stops) for t in self._templates.values()}
 
     @property
     def reference(self) -> PreTrainedTokenizerBase:
@@ -238,7 +237,7 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Renders the messages as they are, with typed control strings unmarked: to read, or to predict other renders.
+        """Renders what the messages say, with typed control strings unmarked: to read, or to predict other renders.
 
         Args:
             messages: From the first one on.
@@ -251,7 +250,8 @@ class ChatTokenizer:
         Raises:
             RenderFailed: The template raised an error.
         """
-        return self._template(tools).render(messages, tools=tools, template_kwargs=template_kwargs)
+        template = self._template(tools)
+        return template.render(template.settle_parts(messages, tools), tools=tools, template_kwargs=template_kwargs)
 
     def render_conversation(
         self,
@@ -348,7 +348,7 @@ class ChatTokenizer:
 
         results = 0
         if self.close_id is not None and self._replaces(template):
-            normal = normalise(new_messages)
+            normal = template.normalise(new_messages, tools)
             results = next((i for i, m in enumerate(normal) if m.get("role") != "tool"), len(normal))
         if not results or self.close_id is None:
             return delta(new_messages, sampled, history)
@@ -379,8 +379,8 @@ class ChatTokenizer:
         generation_prompt: bool,
     ) -> str:
         """Renders a conversation with typed control strings marked."""
-        template, escaper, normal = self._template(tools), self._codec.escaper, normalise(messages)
-        shown = list(tools or ())
+        template, escaper, shown = self._template(tools), self._codec.escaper, list(tools or ())
+        normal = template.normalise(messages, tools)
 
         def mark(edges: bool) -> list[list[dict[str, Any]]]:
             return [escaper.messages(normal, edges=edges), escaper.value(shown, edges=edges)]
@@ -395,4 +395,4 @@ class ChatTokenizer:
 
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
         shown = [dict(tool) for tool in tools or ()] or None
-        return Template(self._chat, self._chat.get_chat_template(tools=shown), self._budget)
+        return self._templates[self._chat.get_chat_template(tools=shown)]

@@ -3,9 +3,10 @@
 - `cached_file(..., _raise_exceptions_for_missing_entries=False)`: finds a file of a repository in the local cache, a
   directory or the hub, by the same rules as transformers itself, and returns None where the repository lacks it.
 - `tokenizer.backend_tokenizer`: the `tokenizers.Tokenizer` inside; a tokenizer in pure Python has none.
-- `_compile_jinja_template(source)`: the compiled template that `apply_chat_template` will use, whose sandbox
-  `prepare_sandbox` makes cheaper and limits. Its `root_render_func` and `blocks` are replaced by the guarded
-  template's, and its `strftime_now` by one whose time can be held still (`render_clock`).
+- `_compile_jinja_template(source)`: the compiled template that `apply_chat_template` will use, with whose environment
+  `parse_template` parses, and whose sandbox `prepare_sandbox` makes cheaper and limits. Its `root_render_func` and
+  `blocks` are replaced by the guarded template's, and its `strftime_now` by one whose time can be held still
+  (`render_clock`).
 - `ImmutableSandboxedEnvironment.intercepted_binops` and jinja2's `FILTERS`, changed for the process, because
   transformers makes the environment.
 
@@ -17,7 +18,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from jinja2 import Environment
+from jinja2 import Environment, nodes
 from jinja2.filters import FILTERS
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -29,7 +30,7 @@ from transformers.utils.hub import cached_file
 from rolloutpool_common.rendering.render_budget import INTERCEPTED, LIMITED, guard, limited
 from rolloutpool_common.rendering.render_clock import strftime_now
 
-__all__ = ["backend_of", "prepare_sandbox", "repository_file"]
+__all__ = ["backend_of", "parse_template", "prepare_sandbox", "repository_file"]
 
 # Before any template is compiled: what is not intercepted is computed by the compiler already.
 ImmutableSandboxedEnvironment.intercepted_binops = INTERCEPTED
@@ -72,6 +73,22 @@ def repository_file(where: str, name: str, revision: str | None) -> Path | None:
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     """Returns the tokenizer of the library `tokenizers` inside; None for one that is written in Python only."""
     return getattr(tokenizer, "backend_tokenizer", None)
+
+
+def parse_template(source: str) -> nodes.Template | None:
+    """Parses a chat template, with the extensions that transformers gives it.
+
+    Args:
+        source: The template.
+
+    Returns:
+        Its syntax tree; None where it cannot be parsed, and then its render says why.
+    """
+    try:
+        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
+        return environment.parse(source)
+    except Exception:  # a template is foreign code, and compiling it may raise anything
+        return None
 
 
 def prepare_sandbox(source: str) -> None:

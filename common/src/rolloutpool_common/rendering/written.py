@@ -9,21 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rolloutpool_common.rendering.errors import RenderFailed
-from rolloutpool_common.rendering.template import Template
+from rolloutpool_common.rendering.template import SAMPLE_TOOL, Template
 
-__all__ = ["SAMPLE_TOOL", "written_texts"]
+__all__ = ["written_texts"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "environment")
 _COMPARED = re.compile(r"""role['"]?\]?\s*(?:==|!=)\s*['"](\w+)['"]""")
-SAMPLE_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "d",
-        "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "d"}}},
-    },
-}
-"""A tool that every template takes."""
 
 
 def written_texts(template: Template) -> Iterator[str]:

@@ -20,6 +20,7 @@ from rolloutpool_trainer.cli.tokenizer_report import json_schema
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "check-tokenizer.json"
 NO_TOOLS = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('\x1b[2Jno [bold]tools') }}{% endif %}"
+    "{% if m.role == 'system' and not loop.first %}{{ raise_exception('too late') }}{% endif %}"
     "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
@@ -65,9 +66,11 @@ def test_each_construct_is_named_with_what_was_found(refusing: Path) -> None:
     for name in ("first prompt", "tool rounds", "parallel calls", "other stop ids", "thinking", "typed control tokens"):
         assert lines[name].strip() == "exact"
     assert "the template has none" in lines["switch words of the template"]
-    assert "(rarely met)" in lines["content in parts"]
+    assert lines["content in parts"].strip() == "exact"
     refused = run(refusing)
-    assert "no [bold]tools" in dict(line.split("  ", 1) for line in refused.stdout.splitlines())["tool rounds"]
+    refusals = dict(line.split("  ", 1) for line in refused.stdout.splitlines())
+    assert "no [bold]tools" in refusals["tool rounds"]
+    assert "too late (rarely met)" in refusals["late system message"]
     assert "\x1b" not in refused.stdout
 
 

@@ -1,5 +1,7 @@
 """The endpoint's surface: what the policy is told, keys, sessions, and what the template refuses."""
 
+from pathlib import Path
+
 import pytest
 from tests.support.endpoint_client import (
     ANSWER,
@@ -12,8 +14,9 @@ from tests.support.endpoint_client import (
     error_of,
     turn_headers,
 )
+from tests.support.tiny_tokenizers import write_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
@@ -70,11 +73,25 @@ async def test_bearer_key(tokenizer: ChatTokenizer) -> None:
         assert (await ask(client, body([QUESTION]), {"Authorization": "Bearer k"})).status_code == 200
 
 
-async def test_what_the_template_refuses(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)
+async def test_what_the_template_refuses(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "{{ raise_exception('nothing is right') }}")
+    refusing = load_tokenizer(str(tmp_path))
+    app = callback_app(FixedTexts(refusing, ANSWER), tokenizer=refusing)
     async with client_of(app) as client:
-        parts = {"role": "user", "content": [{"type": "text", "text": "x"}]}
-        assert error_of(await ask(client, body([parts])), 400)["type"] == "template_refused"
+        assert error_of(await ask(client, body([QUESTION])), 400)["type"] == "template_refused"
+
+
+async def test_content_may_come_in_parts_of_text_alone(tokenizer: ChatTokenizer) -> None:
+    policy = FixedTexts(tokenizer, ANSWER)
+    app = callback_app(policy, tokenizer=tokenizer)
+    halves = [{"type": "text", "text": QUESTION["content"][:5]}, {"type": "text", "text": QUESTION["content"][5:]}]
+    image = {"type": "image_url", "image_url": {"url": "base64"}}
+    async with client_of(app) as client:
+        await ask(client, body([{**QUESTION, "content": halves}]))
+        error = error_of(await ask(client, body([{**QUESTION, "content": [*halves, image]}], rollout_id="other")), 422)
+    assert policy.prompts == [tokenizer.render_prompt([QUESTION])]
+    fault = {"path": "messages.0.content.2", "message": "type image_url; only text is supported"}
+    assert (error["type"], error["faults"]) == ("bad_request", [fault])
 
 
 async def test_sessions_can_be_dropped(tokenizer: ChatTokenizer) -> None:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from tests.support.conversations import claim_of
 
-from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_common.errors import TemplateUnusable, TrainerProtocolError
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
@@ -56,6 +56,31 @@ async def test_the_first_prompt_is_rendered_once(tokens: EngineTokens, tokenizer
     await tokens.open(MORE)
     assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
     check_prompt(tokens)
+
+
+async def test_parts_of_text_are_the_joined_text_in_prompts_and_deltas(
+    tokens: EngineTokens, tokenizer: ChatTokenizer
+) -> None:
+    asked = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("Calculate ", "5 + 3")]}]
+    more = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("And 4", " more?")]}]
+    other = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
+    for one, first, then in ((tokens, asked, more), (other, ASK, MORE)):
+        await one.open(first)
+        await ingest(one, 1, part(5, cast(int, tokenizer.close_id)))
+        await one.append(then, first, 1)
+    assert tokens.ledger.ids == other.ledger.ids
+
+
+async def test_an_image_that_was_stored_ends_the_rollout(tokens: EngineTokens) -> None:
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "base64"}}]}]
+    says = r"turn 1: the prompt: A message of the role user has content\[0\]: type image_url; only text is supported"
+    with pytest.raises(TemplateUnusable, match=says):
+        await tokens.open(image)
+    await tokens.open(ASK)
+    await ingest(tokens, 1, part(5))
+    # The policy has not written it, so it is not the policy's fault.
+    with pytest.raises(TemplateUnusable, match="turn 1: A message of the role user has"):
+        await tokens.append(image, ASK, 1)
 
 
 async def test_the_prompt_follows_the_ledger(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:

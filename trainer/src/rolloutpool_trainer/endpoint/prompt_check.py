@@ -19,6 +19,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import ChatTokenizer, Delta
 from rolloutpool_common.rendering.full_check import DeltaFault, check_delta
 from rolloutpool_trainer.endpoint.errors import EndpointError
@@ -117,7 +118,7 @@ class PromptCheck:
         rounds = sum(message["role"] == "assistant" for message in messages)
         turn, new = messages[-appended - 1], messages[-appended:]
         words = self._tokenizer.template_words(tools)
-        texts = [m["content"] for m in (*messages[:first], turn, *new) if isinstance(m.get("content"), str)]
+        texts = [text_of(message) for message in (*messages[:first], turn, *new)]
         return (
             tuple(message["role"] for message in messages[:first]),
             min(rounds, ROUNDS),

@@ -13,7 +13,7 @@ from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, Templa
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
-from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, TemplateRefused, TypedTextChanged
+from rolloutpool_common.rendering import SAMPLED_TAIL, WRITTEN_BY_OTHERS, ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.rendering.shown_tools import find_shown_tools
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
@@ -360,7 +360,7 @@ class TokenTrack:
         render = partial(self._tokenizer.render_delta, sampled=sampled, tools=tools, template_kwargs=kwargs)
         try:
             return render(messages, history=past)
-        except TypedTextChanged as refused:  # a user or a tool typed it, so the policy is not at fault
+        except WRITTEN_BY_OTHERS as refused:  # a user or a tool has, so the policy is not at fault
             raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
         except TemplateRefused as refused:
             try:

@@ -175,7 +175,11 @@ def _talk(words: Sequence[str]) -> list[Construct]:
             "content in parts",
             Met.RARELY,
             False,
-            (ConstructCase(once, ({**_NEXT, "content": [{"type": "text", "text": "heron"}]},)),),
+            tuple(
+                ConstructCase(({**_USER, "content": parts},), new)
+                for parts in (_parts("giraffe"), _parts("giraffe", "stork"))
+                for new in ((), ({**_NEXT, "content": parts},))
+            ),
         ),
         Construct(
             "late system message", Met.RARELY, False, (ConstructCase(once, ({"role": "system", "content": "heron"},)),)
@@ -278,6 +282,10 @@ def _calls() -> list[Construct]:
 _USER: dict[str, Any] = {"role": "user", "content": "giraffe"}
 _NEXT: dict[str, Any] = {"role": "user", "content": "heron"}
 _SYSTEM: dict[str, Any] = {"role": "system", "content": SYSTEM_WORD}
+
+
+def _parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
 
 
 def _said(text: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ Example: `…quail<|im_end|>⏎<|im_start|>tool⏎ostrich0<|im_end|>⏎<|im_star
 is behind the first `<|im_end|>`.
 
 Some templates move the tools or the system message to the end of a longer conversation. The policy saw them in its
-first prompt, and an appended delta cannot move them, so they are left out of the render to compare with.
+first prompt, and an appended delta cannot move them, so they are left out of the render to compare with. Content in
+parts is one text here, because that is what it says, however a template would print a list.
 """
 
 import json
@@ -78,6 +79,13 @@ class _Whole:
     """Where the policy's turn begins."""
 
 
+def _with_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    return {**message, "content": "".join(part["text"] for part in content)}
+
+
 class FullRender:
     """Renders whole conversations as a trainer does that knows nothing of the pool."""
 
@@ -99,7 +107,7 @@ class FullRender:
         try:
             return str(
                 self._chat.apply_chat_template(
-                    [dict(message) for message in messages],
+                    [_with_text(message) for message in messages],
                     tools=[dict(tool) for tool in tools] if tools else None,
                     add_generation_prompt=generation_prompt,
                     tokenize=False,
