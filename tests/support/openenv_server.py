@@ -44,6 +44,8 @@ class OpenEnvStub:
 
     tools: bool = True
     """Whether its actions are calls of tools, as in an environment of MCP tools."""
+    shows: tuple[str, ...] = ()
+    """Types of parts that results have beside their text."""
     capacity: int = 100
     manners: dict[str, str] = field(default_factory=dict)
     """By type of message, or `connect`: what it does wrong there."""
@@ -144,7 +146,7 @@ class OpenEnvStub:
         said = f"{'right' if right else 'wrong'} at guess {state.guesses}"
         seen: dict[str, Any] = {"said": said, "metadata": {"hidden": state.number}}
         if self.tools:
-            content = [{"type": "text", "text": said}, {"type": "image", "data": "…"}]
+            content = [{"type": "text", "text": said}, *({"type": kind, "data": "…"} for kind in self.shows)]
             seen = {"tool_name": "guess", "result": {"content": content, "is_error": False}, "error": None}
         return _observation(seen, reward=1.0 if right else -0.5, done=right)
 

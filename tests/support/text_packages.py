@@ -42,7 +42,15 @@ class _SkyrlGame:
         # An environment may change its row.
         self.extras["reward_spec"]["ground_truth"] = "spoilt"
         right, over = action == self.answer, self.turns == self.most
-        again = [{"role": "user", "content": "Again."}, {"role": "user", "content": f"Turn {self.turns}."}]
+        again: list[dict[str, Any]] = [
+            {"role": "user", "content": "Again."},
+            {"role": "user", "content": f"Turn {self.turns}."},
+        ]
+        if action == "look":
+            again[1]["content"] = [
+                {"type": "text", "text": "See"},
+                {"type": "image_url", "image_url": {"url": "base64"}},
+            ]
         metadata = {"tool_input": ("db", None), "lock": threading.Lock()}
         done = right or over
         return {"observations": [] if done else again, "reward": int(right), "done": done, "metadata": metadata}
@@ -67,11 +75,13 @@ class _GemGame:
         self.turns = 0
         return f"A number up to {self.most}.\n", {"suffix": "Enter your guess."}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if action == "hang":
             GO_ON.wait(10)
         self.turns += 1
         drawn = random.randint(1, self.most)
+        if action == "look":
+            return [{"type": "image", "image": "base64"}], 0.5, False, False, {}
         return f"drawn {drawn}", 0.5, action == "end", self.turns == 4, {"suffix": "Enter your next guess."}
 
 

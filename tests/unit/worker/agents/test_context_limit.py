@@ -12,7 +12,7 @@ from rolloutpool_worker.conversation.conversation import Conversation, SampledTu
 Message = dict[str, Any]
 
 
-def said(role: str, content: str | None) -> Message:
+def said(role: str, content: Any) -> Message:
     return {"role": role, "content": content}
 
 
@@ -35,7 +35,7 @@ class Recorder:
         self.spec = SimpleNamespace(max_turns=max_turns, messages=messages[:prompt])
         self.session: SimpleNamespace | None = None
         self.calls: list[str] = []
-        self.summary: str | None = "38 so far"
+        self.summary: Any = "38 so far"
 
     async def edit(self, messages: list[Message]) -> None:
         self.calls.append("edit")
@@ -97,6 +97,13 @@ async def test_the_policy_is_asked_for_the_summary_behind_all_that_was_said() ->
 async def test_a_summary_that_leaves_no_turn_for_the_answer_is_not_made(max_turns: int, calls: list[str]) -> None:
     recorder = Recorder([SYSTEM, ASK, *EXCHANGES], turns=2, max_turns=max_turns)
     assert (await keep(recorder, OnLimit.SUMMARISE)).calls == calls
+
+
+async def test_a_summary_may_come_in_parts() -> None:
+    recorder = Recorder([SYSTEM, ASK, *EXCHANGES])
+    recorder.summary = [{"type": "text", "text": "38 "}, {"type": "text", "text": "so far"}]
+    await keep(recorder, OnLimit.SUMMARISE)
+    assert recorder.messages[-1] == said("user", RESUME + "38 so far")
 
 
 @pytest.mark.parametrize("summary", [None, "", " \n"])

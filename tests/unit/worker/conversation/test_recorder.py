@@ -183,6 +183,9 @@ async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer)
             await inside.conversation.append_messages([wrong])
         with pytest.raises(AgentMisuse, match="not a message"):
             await inside.conversation.run_tools(turn, append=[wrong])
+    image = {"role": "user", "content": [{"type": "image", "image": "base64"}]}
+    with pytest.raises(AgentMisuse, match=r"messages\[0\].content\[0\]: type image; only text is supported"):
+        await inside.conversation.append_messages([image])
     assert len(inside.store.written) == 1
 
 

@@ -146,7 +146,10 @@ async def test_an_endless_list_is_cut_off() -> None:
     ("result", "text"),
     [
         ({"content": [SimpleNamespace(type="text", text="a"), SimpleNamespace(type="text", text="b")]}, "a\nb"),
-        ({"content": [SimpleNamespace(type="image")]}, "[image]"),
+        (
+            {"content": [SimpleNamespace(type="text", text="a"), SimpleNamespace(type="image", data="AAAA")]},
+            "a returned content[1]: type image; only text is supported",
+        ),
         ({"content": [], "structuredContent": {"n": 1}}, '{"n":1}'),
         ({"content": [], "structured_content": {"n": 1}}, '{"n":1}'),
         ({"content": []}, ""),

@@ -56,9 +56,9 @@ async def test_a_session_of_tools_is_opened_called_scored_and_closed() -> None:
         assert (opened.messages, [tool.function.name for tool in opened.tools]) == ([], ["guess"])
         assert opened.tools[0].function.parameters["required"] == ["number"]
         wrong = await environment.call(opened.session, "guess", {"number": WRONG})
-        assert (wrong.content, wrong.reward, wrong.done) == ("wrong at guess 1\n[image]", -0.5, False)
+        assert (wrong.content, wrong.reward, wrong.done) == ("wrong at guess 1", -0.5, False)
         right = await environment.call(opened.session, "guess", {"number": RIGHT})
-        assert (right.content, right.reward, right.done) == ("right at guess 2\n[image]", 1.0, True)
+        assert (right.content, right.reward, right.done) == ("right at guess 2", 1.0, True)
         # The sessions are apart.
         assert "at guess 1" in (await environment.call(other.session, "guess", {"number": 0})).content
         score = await environment.score(opened.session, [])
@@ -174,6 +174,16 @@ async def test_the_policy_reads_what_a_tool_says_of_its_failure() -> None:
         # Also with numbers that are longer than those of most.
         answer = await environment.call(opened.session, "guess", {"number": 10**40})
         assert answer.content == "Error: no luck"
+        await environment.close(opened.session)
+
+
+async def test_a_result_with_an_image_is_the_environment_s_fault() -> None:
+    async with served(OpenEnvStub(shows=("image",))) as environment:
+        opened = await environment.open(None, SEED, "b-0", 1)
+        says = r"environment numbers: a tool returned content\[1\]: type image; only text is supported"
+        with pytest.raises(EnvironmentFault, match=says) as raised:
+            await environment.call(opened.session, "guess", {"number": WRONG})
+        assert not raised.value.retryable
         await environment.close(opened.session)
 
 

@@ -191,8 +191,18 @@ async def test_other_messages_at_the_opening_are_a_difference() -> None:
 
 async def test_what_is_no_message_opens_nothing() -> None:
     class Odd(GuessingGame):
-        async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
-            return OpenedSession(None, messages=[{"role": "bard", "content": "la"}], tools=[GUESS])
+        def __init__(self, message: dict[str, Any]) -> None:
+            super().__init__()
+            self.message = message
 
-    with pytest.raises(EnvironmentFault, match="something that is not a message"):
-        await open_session(life_of(Odd()), [])
+        async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+            return OpenedSession(None, messages=[INVITED, self.message], tools=[GUESS])
+
+    with pytest.raises(EnvironmentFault, match=r"something that is not a message: messages\[1\].role: .*'bard'"):
+        await open_session(life_of(Odd({"role": "bard", "content": "la"})), [])
+    image = {"type": "image_url", "image_url": {"url": "base64"}}
+    with pytest.raises(
+        EnvironmentFault, match=r"environment game: .*messages\[1\].content\[0\]: type image_url; only"
+    ) as f:
+        await open_session(life_of(Odd({"role": "user", "content": [image]})), [])
+    assert (f.value.retryable, "base64" in f.value.message) == (False, False)

@@ -203,6 +203,8 @@ class Answering(GuessingGame):
     [
         (None, "guess did not return a StepAnswer"),
         (StepAnswer(7), "guess did not return a StepAnswer"),  # type: ignore[arg-type]
+        (StepAnswer([{"type": "image"}]), r"guess returned content\[0\]: type image; only text is supported"),  # type: ignore[arg-type]
+        (StepAnswer([{"type": "text", "text": "a"}]), "guess did not return a StepAnswer"),  # type: ignore[arg-type]
         (StepAnswer("x", float("nan")), "the reward of guess is no finite number"),
         (StepAnswer("x", True), "the reward of guess is no finite number"),
         (StepAnswer("x", "1"), "the reward of guess is no finite number"),  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.text_packages import ENDED, put_skyrl_gym
 
-from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_worker.environments import EnvironmentHost, SessionLife
 from rolloutpool_worker.environments.package import PackageGame
@@ -60,3 +60,12 @@ async def test_what_a_step_raises_is_a_fault_of_its_session(environment: SkyrlGy
         await life.step(text)
     await life.close()
     assert ENDED == ["42"]
+
+
+async def test_an_image_is_the_environment_s_fault(environment: SkyrlGymEnvironment) -> None:
+    opened = await environment.open(ROW, None, "b-0", 1)
+    says = r"environment math: it observes content\[1\]: type image_url; only text is supported"
+    with pytest.raises(EnvironmentFault, match=says) as raised:
+        await environment.step(opened.session, "look")
+    assert not raised.value.retryable
+    await environment.close(opened.session)

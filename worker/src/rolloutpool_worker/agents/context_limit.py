@@ -10,6 +10,7 @@ conversation goes on as it is.
 from collections.abc import Sequence
 from typing import Any
 
+from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.options import ContextLimit, OnLimit
 from rolloutpool_worker.conversation.conversation import Conversation
 
@@ -50,8 +51,8 @@ async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
     if conversation.turns + 2 > conversation.spec.max_turns:
         return
     await conversation.append_messages([{"role": "user", "content": SUMMARISE}])
-    summary = (await conversation.sample()).message["content"]
-    if isinstance(summary, str) and summary.strip():
+    summary = text_of((await conversation.sample()).message)
+    if summary.strip():
         await conversation.edit([*head, {"role": "user", "content": RESUME + summary}])
     else:
         # A policy that writes no summary (it calls a tool, say) keeps at least its last exchange.

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Boundary
-from rolloutpool_common.protocol.messages import Message
+from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_worker.policy import MessageBytes
 
 __all__ = ["AgentMisuse", "History", "normal_form"]
@@ -81,6 +81,6 @@ def normal_form(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         AgentMisuse: One of them is no message.
     """
     try:
-        return [Message.model_validate(message).wire() for message in messages]
+        return [message.wire() for message in TEXT_MESSAGES.validate_python(messages)]
     except ValidationError as error:
-        raise AgentMisuse(f"the agent gave something that is not a message ({error.error_count()} faults)") from None
+        raise AgentMisuse(f"the agent gave something that is not a message: {message_fault(error)}") from None

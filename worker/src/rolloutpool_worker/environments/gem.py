@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.package import PackageEnvironment, as_json
 
@@ -69,7 +69,7 @@ class GemEnvironment(PackageEnvironment):
             self.library.utils.seeding.set_seed(seed)
             game.env = self.library.make(self.entry.id, **options)
             observation, info = game.env.reset(seed=seed)
-        return game, [{"role": "user", "content": _shown(observation, info)}]
+        return game, [{"role": "user", "content": self._shown(observation, info)}]
 
     def act(self, game: _GemGame, text: str) -> StepAnswer:
         """Steps with the message."""
@@ -77,7 +77,17 @@ class GemEnvironment(PackageEnvironment):
             observation, reward, terminated, truncated, info = game.env.step(text)
         done = bool(terminated or truncated)
         said = {**as_json(info), "terminated": bool(terminated), "truncated": bool(truncated)}
-        return StepAnswer(_shown(observation, {} if done else info), float(reward), done, said)
+        return StepAnswer(self._shown(observation, {} if done else info), float(reward), done, said)
+
+    def _shown(self, observation: Any, info: Mapping[str, Any]) -> str:
+        if not isinstance(observation, str):
+            kind = type(observation).__name__
+            raise EnvironmentFault(
+                f"environment {self.name}: its observation is no text ({kind}); only text is supported", retryable=False
+            )
+        text = f"{info.get('prefix', '')}{observation}"
+        suffix = info.get("suffix", "")
+        return f"{text}\n{suffix}" if suffix and not text.endswith("\n") else f"{text}{suffix}"
 
     def end(self, game: _GemGame) -> None:
         """Closes it, where it has a way to."""
@@ -104,9 +114,3 @@ def _own_randomness(game: _GemGame) -> Iterator[None]:
         random.setstate(process[0])
         np.random.set_state(process[1])
         lock.release()
-
-
-def _shown(observation: Any, info: Mapping[str, Any]) -> str:
-    text = f"{info.get('prefix', '')}{observation}"
-    suffix = info.get("suffix", "")
-    return f"{text}\n{suffix}" if suffix and not text.endswith("\n") else f"{text}{suffix}"

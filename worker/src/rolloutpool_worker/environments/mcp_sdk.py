@@ -24,6 +24,7 @@ import httpx
 import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.plugins import PluginBroken
@@ -158,7 +159,10 @@ class _Client:
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
         result = await self._client.call_tool(name, arguments, read_timeout_seconds=self._seconds(seconds))
-        texts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+        parts = [{"type": part.type, "text": getattr(part, "text", None)} for part in result.content]
+        if (fault := content_fault(parts)) is not None:
+            return McpToolAnswer(f"{name} returned {fault}", is_error=True)
+        texts = [part["text"] for part in parts]
         structured = _field(result, "structured_content", "structuredContent")
         if not texts and structured is not None:
             texts = [orjson.dumps(structured).decode()]

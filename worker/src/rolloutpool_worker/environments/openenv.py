@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
@@ -222,8 +223,9 @@ class OpenEnvEnvironment(Environment):
         content = result.get("content") if isinstance(result, dict) else None
         if not isinstance(content, list):
             return _text_of(result)
-        parts = [part for part in content if isinstance(part, dict)]
-        texts = [_text_of(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts]
+        if (fault := content_fault(content)) is not None:
+            raise EnvironmentFault(f"environment {self._name}: a tool returned {fault}", retryable=False)
+        texts = [part["text"] for part in content]
         failed = result.get("is_error") or result.get("isError")
         return ("Error: " if failed else "") + "\n".join(texts)
 

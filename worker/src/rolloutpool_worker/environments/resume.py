@@ -23,10 +23,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, EnvironmentLost, RequestChanged
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentStep
 from rolloutpool_common.protocol.journal import EnvironmentRecord, JournalRecord, ObservationRecord, TurnRecord
-from rolloutpool_common.protocol.messages import Message, text_of
+from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault, text_of
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.session import SessionLife
 
@@ -73,10 +75,11 @@ async def open_session(life: SessionLife, records: Sequence[JournalRecord]) -> E
 
 def _in_normal_form(life: SessionLife) -> list[dict[str, Any]]:
     try:
-        return [Message.model_validate(message).wire() for message in life.messages]
-    except ValueError:
+        return [message.wire() for message in TEXT_MESSAGES.validate_python(life.messages)]
+    except ValidationError as error:
         raise EnvironmentFault(
-            f"environment {life.choice.name}: it opened with something that is not a message", retryable=False
+            f"environment {life.choice.name}: it opened with something that is not a message: {message_fault(error)}",
+            retryable=False,
         ) from None
 
 

@@ -29,6 +29,7 @@ import orjson
 
 from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
 from rolloutpool_common.process.metrics import ENVIRONMENT_CALLS
+from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
@@ -213,6 +214,9 @@ class SessionLife:
         return checked
 
     def _checked(self, what: str, answer: object) -> StepAnswer:
+        said: object = answer.content if isinstance(answer, StepAnswer) else None
+        if (fault := content_fault(said)) is not None:
+            raise self._break(f"{what} returned {fault}", retryable=False)
         if not isinstance(answer, StepAnswer) or not isinstance(answer.content, str):
             raise self._break(f"{what} did not return a StepAnswer with a text", retryable=False)
         if answer.reward is not None and not _is_finite(answer.reward):

@@ -14,7 +14,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rolloutpool_common.errors import RequestFault
+from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.package import PackageEnvironment, as_json
@@ -53,6 +54,9 @@ class SkyrlGymEnvironment(PackageEnvironment):
     def act(self, game: Any, text: str) -> StepAnswer:
         """Steps with the message."""
         said = game.step(text)
+        for message in said["observations"]:
+            if (fault := content_fault(message.get("content"))) is not None:
+                raise EnvironmentFault(f"environment {self.name}: it observes {fault}", retryable=False)
         content = "\n\n".join(text_of(message) for message in said["observations"])
         return StepAnswer(content, float(said["reward"]), bool(said["done"]), as_json(said.get("metadata")))
 

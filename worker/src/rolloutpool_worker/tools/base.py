@@ -1,7 +1,8 @@
 """What a tool is, and how to add one.
 
-A tool is an async function of a `ToolContext` and its arguments as keywords. It returns text, or a value whose `str()`
-is the text. What it raises becomes a tool message that the policy reads; it never ends the rollout.
+A tool is an async function of a `ToolContext` and its arguments as keywords. It returns text, parts of text, or a value
+whose `str()` is the text. What it raises becomes a tool message that the policy reads, and so does a part that is no
+text, such as an image; neither ends the rollout.
 
     @tool()
     async def double(context: ToolContext, x: float) -> object:
@@ -20,12 +21,13 @@ may crash is declared isolated; each call then runs in a child process with limi
     @tool("run_code", "Runs Python code", CODE, isolated=Isolated(memory_mb=256, seconds=5))
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.content import content_fault, joined_text, looks_like_parts
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.plugins import PluginBroken, Registry
 from rolloutpool_worker.tools.limits import shorten_fault
@@ -178,11 +180,23 @@ async def answer_call(name: str, run: Callable[..., Awaitable[object]], context:
     except TypeError as error:
         return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
     try:
-        return str(await pending)
+        return _text_of(await pending)
     except ToolFailed as error:
         return f"Error: {error.message}"
     except ArgumentsInvalid as error:
         return f"Error: Invalid arguments for {name}: {shorten_fault(str(error))}"
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    parts = [value] if isinstance(value, Mapping) else value
+    if not looks_like_parts(parts):
+        return str(value)
+    assert isinstance(parts, list | tuple)
+    if (fault := content_fault(parts)) is not None:
+        raise ToolFailed(f"the tool returned {fault}")
+    return joined_text(parts)
 
 
 def timed_out(seconds: float) -> str:
