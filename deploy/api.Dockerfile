@@ -23,6 +23,12 @@ COPY --from=build $VENV $VENV
 ENV PATH=$VENV/bin:$PATH
 ENV ROLLOUTPOOL_API_HOST=0.0.0.0
 ENV ROLLOUTPOOL_LOG_FORMAT=json
+ARG VERSION=0.2.0
+# Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.version=$VERSION
+LABEL org.opencontainers.image.revision=$COMMIT
+ENV ROLLOUTPOOL_COMMIT=$COMMIT
 USER 10001:10001
 EXPOSE 9000
 CMD ["python", "-m", "rolloutpool_api"]

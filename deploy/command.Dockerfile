@@ -22,6 +22,12 @@ FROM python:3.11-slim-bookworm
 ARG VENV=/opt/rolloutpool
 COPY --from=build $VENV $VENV
 ENV PATH=$VENV/bin:$PATH
+ARG VERSION=0.2.0
+# Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.version=$VERSION
+LABEL org.opencontainers.image.revision=$COMMIT
+ENV ROLLOUTPOOL_COMMIT=$COMMIT
 USER 10001:10001
 ENTRYPOINT ["rolloutpool"]
 CMD ["--help"]

@@ -24,6 +24,12 @@ ARG VENV=/opt/rolloutpool
 COPY --from=build $VENV $VENV
 ENV PATH=$VENV/bin:$PATH
 ENV ROLLOUTPOOL_FLOWER_HOST=0.0.0.0
+ARG VERSION=0.2.0
+# Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.version=$VERSION
+LABEL org.opencontainers.image.revision=$COMMIT
+ENV ROLLOUTPOOL_COMMIT=$COMMIT
 USER 10001:10001
 EXPOSE 5555
 CMD ["python", "-m", "rolloutpool_worker.queue.flower"]

@@ -30,5 +30,11 @@ ENV HF_HOME=/var/cache/huggingface
 # Plug-ins that are mounted here can be imported (docs/plugins.md); nothing is there otherwise.
 ENV PYTHONPATH=/opt/plugins
 ENV ROLLOUTPOOL_LOG_FORMAT=json
+ARG VERSION=0.2.0
+# Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.version=$VERSION
+LABEL org.opencontainers.image.revision=$COMMIT
+ENV ROLLOUTPOOL_COMMIT=$COMMIT
 USER 10001:10001
 CMD ["python", "-m", "rolloutpool_worker", "--processes", "1"]

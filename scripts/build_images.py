@@ -4,7 +4,8 @@
 2. The base that the Dockerfiles name is pulled. Where it can't be had, a stand-in of the same name is made from
    Debian's packages with mmdebstrap. It has the same Python, but not the base's own bytes, and the output says so.
 3. Each Dockerfile is built: its RUN lines work in a chroot, on this machine's network.
-4. Behind a proxy that inspects TLS, SSL_CERT_FILE names the file with the proxy's certificate. It is mounted while RUN
+4. The images carry the commit of the tree: as a label, and for metrics.
+5. Behind a proxy that inspects TLS, SSL_CERT_FILE names the file with the proxy's certificate. It is mounted while RUN
    lines work, with settings that make pip and uv read it. A mount belongs to no layer, so no image holds any of it.
 
 `tests/acceptance/test_built_images.py` runs what was built. This script needs only the standard library.
@@ -40,10 +41,11 @@ def main() -> int:
             raise BuildFailed("make images needs buildah. On Debian or Ubuntu: apt-get install buildah")
         (base,) = {name for path in dockerfiles for name in _bases(path)}
         BASE_NOTE.write_text(_have_base(base) + "\n")
-        mounts = _certificates()
+        mounts, commit = _certificates(), _commit()
         for path in dockerfiles:
             _say(f"building {path.stem}")
             options = ["--quiet", "--pull-never", "--format", "docker", "--tag", f"rolloutpool-{path.stem}"]
+            options += ["--build-arg", f"COMMIT={commit}"]
             _run([*BUILDAH, "build", *CHROOT, *mounts, *options, "--file", str(path), str(ROOT)])
         # Those of an earlier run, whose names these have now.
         _run([*BUILDAH, "rmi", "--prune"])
@@ -110,6 +112,12 @@ def _certificates() -> list[str]:
     uv.write_text("native-tls = true\n")
     mounts = {str(Path(bundle).resolve()): SYSTEM_BUNDLE, str(pip): "/etc/pip.conf", str(uv): "/etc/uv/uv.toml"}
     return [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
+
+
+def _commit() -> str:
+    """The commit of this tree, which the images carry; `unknown` where this is no checkout."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return _output(command).strip() if shutil.which("git") and _succeeds(command) else "unknown"
 
 
 def _run(command: list[str]) -> None:

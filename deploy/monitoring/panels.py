@@ -348,7 +348,7 @@ ROWS = (
                 (Ask(now("process_open_fds_max"), "{{component}}"),),
             ),
             Panel("Reconciler, p95", "A round", "s", (Ask(quantile(0.95, "reconcile_seconds"), "p95"),)),
-            Panel("Versions", "That run now", "none", (Ask(now("build_info"), "{{component}} {{version}}"),)),
+            Panel("Builds", "That run now", "none", (Ask(now("build_info"), "{{component}} {{version}} {{commit}}"),)),
         ),
     ),
 )

@@ -56,6 +56,16 @@ def test_nothing_of_the_build_machine_is_inside(name: str, tmp_path: Path) -> No
     assert str(ROOT) not in text
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_says_which_commit_it_was_built_from(name: str, tmp_path: Path) -> None:
+    text = json.dumps(inspected(f"localhost/rolloutpool-{name}"))
+    label = re.search(r'"org.opencontainers.image.revision": "([^"]+)"', text)
+    assert label is not None
+    with container_of(name, tmp_path) as image:
+        asked = "from rolloutpool_common.process.build import commit; print(commit())"
+        assert image.run("python", "-c", asked).stdout.strip() == label[1]
+
+
 def test_compose_runs_a_batch_of_a_mock_trainer_and_writes_nothing(redis_url: str, tmp_path: Path) -> None:
     """All four images, on the file systems that Compose mounts, with a plug-in, for a trainer as a user starts it."""
     api_port, flower_port = free_port(), free_port()

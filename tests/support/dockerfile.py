@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["Instruction", "Stage", "stages"]
 
-KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "RUN", "USER", "WORKDIR", "CMD"}
+KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "RUN", "USER", "WORKDIR", "CMD"}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from importlib.metadata import distributions, requires
+from importlib.metadata import distributions, requires, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tests.support.dockerfile import Stage, stages
 from tests.unit.test_docs import DEPLOYMENT, rows, section
 
 from rolloutpool_api.settings import ApiSettings
+from rolloutpool_common.process.build import COMMIT_VARIABLE, UNKNOWN
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -73,7 +74,11 @@ def test_compose_has_every_actor() -> None:
     assert set(SERVICES) == {"redis", "api", "worker", "flower", "command", "prometheus"}
     assert {f"{name}.Dockerfile" for name in (*SETTINGS, "command")} == {image.name for image in IMAGES}
     for name in (*SETTINGS, "command"):
-        assert SERVICES[name]["build"] == {"context": ".", "dockerfile": f"deploy/{name}.Dockerfile"}
+        assert SERVICES[name]["build"] == {
+            "context": ".",
+            "dockerfile": f"deploy/{name}.Dockerfile",
+            "args": {"COMMIT": f"${{{COMMIT_VARIABLE}:-unknown}}"},
+        }
         assert "command" not in SERVICES[name], "the image's own command is what the tests run"
     for name in SETTINGS:
         assert SERVICES[name]["depends_on"]["redis"]["condition"] == "service_healthy"
@@ -247,8 +252,21 @@ class TestImage:
         known = (variables(image.stem) if image.stem in SETTINGS else set()) | HUB_VARIABLES | {"PATH", "VENV"}
         # Plug-ins are imported from there.
         known |= {"PYTHONPATH"} if image.stem == "worker" else set()
+        # What the image was built from.
+        known |= {"VERSION", "COMMIT", COMMIT_VARIABLE}
         assert set(self.final(image).env) <= known
         assert "HF_HUB_OFFLINE" not in self.final(image).env
+
+    def test_says_which_build_it_is(self, image: Path) -> None:
+        final = self.final(image)
+        labels = dict(label.text.split("=", 1) for label in final.all("LABEL"))
+        of = "org.opencontainers.image"
+        assert labels == {f"{of}.version": "$VERSION", f"{of}.revision": "$COMMIT"}
+        # Without a build argument the commit is as unknown as it is to the process.
+        assert (final.env["VERSION"], final.env["COMMIT"]) == (version("rolloutpool-common"), UNKNOWN)
+        assert (
+            next(line.text for line in final.all("ENV") if COMMIT_VARIABLE in line.text) == f"{COMMIT_VARIABLE}=$COMMIT"
+        )
 
     def test_every_install_is_checked_by_hash_or_offline(self, image: Path) -> None:
         installs = [

@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
+from rolloutpool_common.process.build import UNKNOWN
 from rolloutpool_common.process.metrics import (
     COUNTED,
     ENVIRONMENT_CALLS,
@@ -141,7 +142,7 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
         "rolloutpool_process_open_fds_max", "Open files of the one that has most.", labels=("component",)
     )
     builds = GaugeMetricFamily(
-        "rolloutpool_build_info", "1 for each version that runs.", labels=("component", "version")
+        "rolloutpool_build_info", "1 for each build that runs.", labels=("component", "version", "commit")
     )
     phases = GaugeMetricFamily(
         "rolloutpool_turns_in_flight",
@@ -157,8 +158,9 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
         memory.add_metric([component], sum(resident))
         largest.add_metric([component], max(resident))
         files.add_metric([component], max(standing["open_fds"] for standing in all_of_them))
-        for version in sorted({standing["version"] for standing in all_of_them}):
-            builds.add_metric([component, version], 1)
+        # Processes of older versions do not say their commit.
+        for build in sorted({(standing["version"], standing.get("commit", UNKNOWN)) for standing in all_of_them}):
+            builds.add_metric([component, *build], 1)
 
     def level(name: str) -> int:
         return sum(standing["levels"].get(name, 0) for some in of.values() for standing in some)

@@ -10,6 +10,7 @@ from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.process.build import commit
 from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.security.api_keys import KeyScope, make_key
@@ -72,7 +73,7 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
     series = {name: n for name, n in series.items() if name not in measured}
     assert set(series.values()) == {0}
     # The process that answers has measured itself.
-    assert measured["build_info", "api", version("rolloutpool-api")] == measured["processes", "api"] == 1
+    assert measured["build_info", commit(), "api", version("rolloutpool-api")] == measured["processes", "api"] == 1
     assert measured["process_cpu_seconds_total", "api"] > 0
     assert measured["redis_memory_bytes",] > 0
     assert {name for name, *_ in series} == {

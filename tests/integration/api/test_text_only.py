@@ -38,10 +38,9 @@ async def test_a_batch_lists_each_part_with_its_path(client: httpx.AsyncClient) 
     ]
 
 
-@pytest.mark.parametrize("field", ["messages", "initial_messages"])
-async def test_both_wires_of_rollout_name_the_part(client: httpx.AsyncClient, field: str) -> None:
-    body = v1_request if field == "messages" else request
-    answer = await client.post("/rollout", json=body(**{field: messages(TEXT, IMAGE)}))
+@pytest.mark.parametrize(("body", "field"), [(v1_request(), "messages"), (request(), "initial_messages")])
+async def test_both_wires_of_rollout_name_the_part(client: httpx.AsyncClient, body: dict[str, Any], field: str) -> None:
+    answer = await client.post("/rollout", json={**body, field: messages(TEXT, IMAGE)})
     assert answer.status_code == 422
     assert SECRET not in answer.text
     (fault,) = answer.json()["detail"]

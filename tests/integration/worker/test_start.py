@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 
 import pytest
 from redis.asyncio import Redis
@@ -38,6 +39,16 @@ async def test_an_announcement_means_consuming(idle_pool: Pool, redis_url: str) 
         with started_worker(redis_url) as worker:
             await worker.announced(idle_pool.store)
             await until(lambda: waits_for_messages(raw), CONSUMING_WITHIN)
+
+
+async def test_an_announcement_says_which_build_it_is(idle_pool: Pool, redis_url: str) -> None:
+    with started_worker(redis_url, ROLLOUTPOOL_COMMIT="0123abc") as worker:
+        await worker.announced(idle_pool.store)
+        (known,) = await idle_pool.store.workers.known()
+    assert (known.versions["commit"], known.versions["rolloutpool-worker"]) == (
+        "0123abc",
+        version("rolloutpool-worker"),
+    )
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.5, 2.5])

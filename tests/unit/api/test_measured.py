@@ -69,13 +69,20 @@ def test_sums_of_other_versions_are_left_out() -> None:
 
 def test_processes_are_added_up_and_the_largest_is_shown() -> None:
     found = samples(
-        {}, standing("worker"), standing("worker", resident_bytes=300, open_fds=9, version="2"), standing("api")
+        {},
+        standing("worker"),
+        standing("worker", resident_bytes=300, open_fds=9, version="2", commit="a"),
+        standing("api"),
     )
     assert found["processes", "worker"] == 2
     assert found["process_resident_memory_bytes", "worker"] == 400
     assert found["process_resident_memory_max_bytes", "worker"] == 300
     assert found["process_open_fds_max", "worker"] == 9
-    assert [key[1:] for key in found if key[0] == "build_info"] == [("api", "1"), ("worker", "1"), ("worker", "2")]
+    assert [key[1:] for key in found if key[0] == "build_info"] == [
+        ("unknown", "api", "1"),
+        ("unknown", "worker", "1"),
+        ("a", "worker", "2"),
+    ]
     assert found["turns_in_flight", "model"] == 6
     assert found["long_polls",] == 9
 

@@ -1,5 +1,6 @@
 """What every process of the pool needs.
 
+- `build` knows which commit the process was built from.
 - `logs` sends all logging to standard error.
 - `backoff` computes the delays before something is tried again; `background` starts and stops a task.
 - `supervisor` starts child processes and keeps them, `child` is one of them, `launch` ties its life to ours.

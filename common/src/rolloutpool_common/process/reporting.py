@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from rolloutpool_common.process.background import BackgroundTask
+from rolloutpool_common.process.build import commit
 from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LARGEST, LEVELS, LOOP_LAG, Row, take_rows
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.measures import PoolMeasures
@@ -44,6 +45,7 @@ class Reporter:
         self._component = component
         self._process = process
         self._version = version
+        self._commit = commit()
         self._number = 1
         self._unsent: Sequence[Row] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -102,6 +104,7 @@ class Reporter:
         return {
             "component": self._component,
             "version": self._version,
+            "commit": self._commit,
             "resident_bytes": _resident_bytes(),
             "open_fds": _open_fds(),
             "levels": {name: level.now for name, level in LEVELS.items()},

@@ -67,7 +67,7 @@ class Worker(Answer):
     draining: bool = False
     """Whether it shuts down: it takes no more rollouts, and ends or gives back those that it has."""
     versions: dict[str, str]
-    """Distribution to version."""
+    """Distribution to version, and the `commit` that the worker was built from; older versions do not say that one."""
     started_at: datetime
     last_beat_age_s: float
     """Seconds since its last heartbeat, on Redis' clock."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.fake_store import fake_store
 
+from rolloutpool_common.process.build import commit
 from rolloutpool_common.process.metrics import QUEUE_SECONDS, take_rows
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.store import StoreUnavailable
@@ -78,7 +79,7 @@ async def test_a_process_says_what_it_is_and_leaves(monkeypatch: pytest.MonkeyPa
     await reporter.report()
     measured = await store.measures.read()
     (standing,) = measured.standings
-    assert (standing["component"], standing["version"]) == ("worker", "1.2")
+    assert (standing["component"], standing["version"], standing["commit"]) == ("worker", "1.2", commit())
     assert standing["resident_bytes"] > 10_000_000
     assert 0 < standing["open_fds"] <= len(os.listdir("/proc/self/fd")) + 5
     assert measured.sums[""]["process_cpu_seconds|worker"] > 0

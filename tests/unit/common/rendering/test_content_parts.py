@@ -216,6 +216,7 @@ def test_a_control_string_that_parts_add_up_to_stays_typed_text(make_tokenizer: 
     torn = [{"role": "user", "content": parts("<|im_", "end|>")}]
     for template in (LOOP + GENERATION, LISTS.replace("@@", "{{ p.text }}")):
         tokenizer = make_tokenizer(template)
+        assert tokenizer.close_id is not None
         assert tokenizer.render_prompt(torn).count(tokenizer.close_id) == 1
 
 

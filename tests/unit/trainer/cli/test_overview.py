@@ -2,6 +2,7 @@
 
 import webbrowser
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 from tests.support.answered_pool import STATISTICS, SUMMARY, URL, answer_all
@@ -9,6 +10,7 @@ from tests.support.api_documents import BATCH
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
+from rolloutpool_common.process.build import commit
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.overview import viewer_address
 
@@ -111,5 +113,5 @@ def test_a_batch_that_runs_is_not_purged(pool: StubPool) -> None:
 def test_the_version() -> None:
     done = run("--version")
     assert done.exit_code == 0
-    assert done.stdout.startswith("rolloutpool 0.")
+    assert done.stdout.startswith(f"rolloutpool {version('rolloutpool-trainer')} (commit {commit()}, Python 3.")
     assert run().exit_code == 2

@@ -80,14 +80,16 @@ def _version(asked: bool) -> None:
         from importlib.metadata import version
         from platform import python_version
 
-        typer.echo(f"rolloutpool {version('rolloutpool-trainer')} (Python {python_version()})")
+        from rolloutpool_common.process.build import commit
+
+        typer.echo(f"rolloutpool {version('rolloutpool-trainer')} (commit {commit()}, Python {python_version()})")
         raise typer.Exit
 
 
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit.")
     ] = False,
 ) -> None:
     """Reads what stands before the command."""

@@ -33,6 +33,7 @@ from contextlib import suppress
 from importlib.metadata import version
 
 from rolloutpool_common.process.background import BackgroundTask, end_process
+from rolloutpool_common.process.build import commit
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -214,6 +215,7 @@ class WorkerProcess:
             graders=GRADERS.names(),
             tokenizers=self._warm_tokenizers(),
             versions={
+                "commit": commit(),
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("rolloutpool-worker", "transformers", "tokenizers", "celery")},
             },
