@@ -47,9 +47,11 @@ async def readyz(services: ServicesDep) -> Ready:
     try:
         redis_ms = await services.store.ping()
         warnings = await services.store.warnings()
-        live = sum(worker.alive for worker in await services.store.workers.known())
+        known, unreadable = await services.store.workers.listed()
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None
+    live = sum(worker.alive for worker in known)
     if not live:
-        raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`"])
+        strange = [f"worker {one.worker_id[:64]} cannot be read: {one.why}" for one in unreadable]
+        raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`", *strange])
     return Ready(redis_ms=redis_ms, workers=live, warnings=warnings)

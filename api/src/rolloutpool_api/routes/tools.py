@@ -47,7 +47,6 @@ async def tools(services: ServicesDep, _: Anybody) -> ToolsResponse:
 
 @router.get("/v1/workers", tags=["pool"], summary="The workers, and what waits for them", responses=errors())
 async def workers(services: ServicesDep, _: Admin) -> WorkersResponse:
-    """Oldest worker first."""
-    return WorkersResponse(
-        workers=await services.store.workers.known(), queues=await services.store.outbox.queue_depths()
-    )
+    """Oldest worker first. Those whose announcement cannot be read are in `unreadable`, with the reason."""
+    workers, unreadable = await services.store.workers.listed()
+    return WorkersResponse(workers=workers, unreadable=unreadable, queues=await services.store.outbox.queue_depths())

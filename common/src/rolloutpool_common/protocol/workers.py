@@ -9,7 +9,7 @@ from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.tools import ToolDefinition
 
-__all__ = ["Queue", "Worker", "WorkerRole", "WorkerState", "WorkersResponse"]
+__all__ = ["Queue", "UnreadableWorker", "Worker", "WorkerRole", "WorkerState", "WorkersResponse"]
 
 
 class WorkerRole(StrEnum):
@@ -38,6 +38,8 @@ class Worker(Answer):
     model_config = ConfigDict(frozen=True)
 
     worker_id: str
+    wire: int = 0
+    """Version of its announcement. A worker of a release that announced none (0) gets what every worker can run."""
     role: WorkerRole = WorkerRole.SHARED
     host: str
     pid: int
@@ -75,6 +77,18 @@ class Worker(Answer):
     """Its tools in full. `GET /tools` merges them over all workers; this model does not put them on the wire."""
 
 
+class UnreadableWorker(Answer):
+    """A worker process whose announcement this API cannot read. It is counted nowhere, and may take plain rollouts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    worker_id: str
+    why: str
+    """What of its announcement cannot be read."""
+    last_beat_age_s: float
+    """Seconds since its last heartbeat, on Redis' clock."""
+
+
 class Queue(Answer):
     """How many rollouts of one priority class wait for a worker."""
 
@@ -91,4 +105,6 @@ class WorkersResponse(Answer):
 
     workers: list[Worker]
     """Oldest first."""
+    unreadable: list[UnreadableWorker] = Field(default_factory=list)
+    """Workers of another build, whose announcements cannot be read."""
     queues: dict[Priority, Queue] = Field(default_factory=dict)

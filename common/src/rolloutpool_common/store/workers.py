@@ -11,27 +11,25 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
 from redis.exceptions import ResponseError
 
+from rolloutpool_common.protocol.offers import spell
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition
-from rolloutpool_common.protocol.workers import Worker, WorkerRole, WorkerState
+from rolloutpool_common.protocol.workers import UnreadableWorker, Worker, WorkerRole
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.announcements import LATE_SECONDS, WIRE_VERSION, Announcement, read_announcement
 from rolloutpool_common.store.answers import named, to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "BeatAnswer", "Progress", "Workers", "beat_arguments"]
+__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "BeatAnswer", "Progress", "Workers", "WorkersListed", "beat_arguments"]
 
 BEAT_SECONDS = 0.5
 """Between two beats of a worker."""
-LATE_SECONDS = 5.0
-"""After ten missed beats a worker is shown as stalled or silent, and the broker's window does not count on it. That is
-no verdict: the age is of Redis' clock, which goes on while Redis is away."""
 CHANNELS = 500
 """Lifelines that one command asks for."""
 
@@ -109,6 +107,15 @@ def beat_arguments(
     )
 
 
+class WorkersListed(NamedTuple):
+    """All workers."""
+
+    workers: list[Worker]
+    """Oldest first."""
+    unreadable: list[UnreadableWorker]
+    """Those whose announcement is of another build and cannot be read."""
+
+
 class Workers:
     """The workers of one store."""
 
@@ -152,15 +159,17 @@ class Workers:
             "graders": list(graders),
             "tokenizers": tokenizers,
             "versions": versions,
+            "wire": WIRE_VERSION,
             "started_at": time.time(),
         }
+        offer = spell(Announcement.model_validate(about).offer())
         if role is WorkerRole.ISOLATED:
             # First, so that it is never counted among the workers that can start one like it (`trials.py`).
             with store_errors():
                 await self._redis.sadd(keys.ISOLATED, worker_id)
-        # The last three have fields of their own, because the reconciler reads them four times a second.
+        # The others have fields of their own, because scripts and the reconciler read them often.
         await self._connection.script(
-            *("beat", worker_id, "about", orjson.dumps(about), "running", 0),
+            *("beat", worker_id, "about", orjson.dumps(about), "running", 0, "offer", offer),
             *("host", host, "supervisor", supervisor or "", "life", int(lifeline)),
         )
 
@@ -210,7 +219,11 @@ class Workers:
         return bool(await self._connection.script("deregister", worker_id))
 
     async def known(self) -> list[Worker]:
-        """Returns all workers that have not left and were not declared dead, oldest first."""
+        """Returns the workers that have not left and were not declared dead, oldest first; those that can be read."""
+        return (await self.listed()).workers
+
+    async def listed(self) -> WorkersListed:
+        """Returns all workers that have not left and were not declared dead, those that cannot be read apart."""
         with store_errors():
             beats = await self._redis.zrange(keys.WORKERS, 0, -1, withscores=True)
             pipe = self._redis.pipeline(transaction=False)
@@ -220,13 +233,18 @@ class Workers:
             redis_time, *hashes = await pipe.execute()
         subscribed = await self._subscribed([worker_id.decode() for worker_id, _ in beats])
         now = to_ms(redis_time)
-        found = [
-            _info(worker_id.decode(), fields, (now - score) / 1000, worker_id.decode() in subscribed)
-            for (worker_id, score), fields in zip(beats, hashes, strict=True)
+        workers: list[Worker] = []
+        unreadable: list[UnreadableWorker] = []
+        for (raw, score), fields in zip(beats, hashes, strict=True):
             # A worker that was removed and still lives has a beat, and no announcement until it makes one again.
-            if b"about" in fields
-        ]
-        return sorted(found, key=lambda worker: worker.started_at)
+            if b"about" in fields:
+                worker_id, age_s = raw.decode(), (now - score) / 1000
+                read = read_announcement(worker_id, fields, age_s, subscribed=worker_id in subscribed)
+                if isinstance(read, Worker):
+                    workers.append(read)
+                else:
+                    unreadable.append(read)
+        return WorkersListed(sorted(workers, key=lambda worker: worker.started_at), unreadable)
 
     async def _subscribed(self, worker_ids: Sequence[str]) -> set[str]:
         """Returns the workers whose lifeline is there; none where this account may not ask."""
@@ -260,39 +278,3 @@ class Workers:
             for uid, (worker, token) in zip(uids, states, strict=True)
             if token is not None and worker == worker_id.encode()
         }
-
-
-def _state(age_s: float, subscribed: bool) -> WorkerState:
-    if age_s < LATE_SECONDS:
-        return WorkerState.ALIVE
-    return WorkerState.STALLED if subscribed else WorkerState.SILENT
-
-
-def _info(worker_id: str, fields: dict[bytes, bytes], age_s: float, subscribed: bool) -> Worker:
-    about: dict[str, Any] = orjson.loads(fields[b"about"])
-    tools = [ToolDefinition.model_validate(tool) for tool in about["tools"]]
-    state = _state(age_s, subscribed)
-    warm = orjson.loads(fields[b"tokenizers"]) if b"tokenizers" in fields else about["tokenizers"]
-    return Worker(
-        worker_id=worker_id,
-        role=WorkerRole(about["role"]),
-        host=about["host"],
-        pid=about["pid"],
-        slots=about["slots"],
-        running=int(fields.get(b"running", 0)),
-        tools=[tool.function.name for tool in tools],
-        tool_definitions=tools,
-        agents=about["agents"],
-        termination_strategies=about["termination_strategies"],
-        environments=about.get("environments", []),
-        graders=about.get("graders", []),
-        tokenizers=warm,
-        loading=orjson.loads(fields.get(b"loading", b"[]")),
-        draining=fields.get(b"draining") == b"1",
-        versions=about["versions"],
-        started_at=datetime.fromtimestamp(about["started_at"], UTC),
-        last_beat_age_s=age_s,
-        alive=state is not WorkerState.SILENT,
-        state=state,
-        lifeline=fields.get(b"life") == b"1",
-    )

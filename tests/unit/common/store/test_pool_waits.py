@@ -87,14 +87,14 @@ async def test_nothing_is_written_and_little_is_read(
     redis = FakeAsyncRedis(server=server)
     before = {key: await redis.dump(key) for key in await redis.keys("*")}
     reads = 0
-    known = store.workers.known
+    listed = store.workers.listed
 
     async def counted(*_: object) -> Any:
         nonlocal reads
         reads += 1
-        return await known()
+        return await listed()
 
-    monkeypatch.setattr(Workers, "known", counted)
+    monkeypatch.setattr(Workers, "listed", counted)
     for _ in range(10):
         assert await waits(store, uid)
     assert {key: await redis.dump(key) for key in await redis.keys("*")} == before

@@ -107,14 +107,16 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         yield DoctorFinding("API", DoctorVerdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
         yield from _readiness(client.ask(calls.readiness()))
         try:
-            workers = client.workers()
+            listed = client.ask(calls.listed_workers())
         except Unauthorized as error:
             yield from (
                 _not_checked(check, f"it takes a key with the scope admin: {error}")
                 for check in ("workers", "tokenizers")
             )
         else:
-            yield from _workers(workers)
+            for one in listed.unreadable:
+                yield DoctorFinding("workers", DoctorVerdict.WARNING, f"{one.worker_id} cannot be read: {one.why}")
+            yield from _workers(listed.workers)
     if not callbacks:
         yield _not_checked("callbacks", "--callback URL checks one")
     for callback in callbacks:

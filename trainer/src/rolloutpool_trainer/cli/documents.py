@@ -16,7 +16,7 @@ from rolloutpool_common.protocol.regrading import Regrade
 from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.runs import RunState
-from rolloutpool_common.protocol.workers import Worker
+from rolloutpool_common.protocol.workers import UnreadableWorker, Worker
 from rolloutpool_trainer.cli.doctor import DoctorFinding
 from rolloutpool_trainer.client.results import FinishedRollout
 
@@ -107,6 +107,8 @@ class WorkersDocument(BaseModel):
     """`workers`: the oldest first."""
 
     workers: list[Worker]
+    unreadable: list[UnreadableWorker] = Field(default_factory=list)
+    """Workers of another build, whose announcements the API cannot read."""
 
 
 class PreflightDocument(BaseModel):

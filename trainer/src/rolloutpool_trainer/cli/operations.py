@@ -18,11 +18,13 @@ def workers(
     """List all worker processes, with what each runs now."""
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.documents import WorkersDocument
+    from rolloutpool_trainer.client import calls
 
     with console.client(url, api_key) as client:
-        found = client.workers()
+        listed = client.ask(calls.listed_workers())
+    found = listed.workers
     if as_json:
-        console.document(WorkersDocument(workers=found))
+        console.document(WorkersDocument(workers=found, unreadable=listed.unreadable))
         return
     rows = [
         (
@@ -38,8 +40,10 @@ def workers(
     ]
     if rows:
         console.table(("worker", "state", "role", "pid", "running", "slots", "tokenizers"), rows, lines=False)
-    else:
+    elif not listed.unreadable:
         console.line("none")
+    for one in listed.unreadable:
+        console.line(f"{one.worker_id} cannot be read (last beat {one.last_beat_age_s:.0f} s ago): {one.why}")
 
 
 def preflight(

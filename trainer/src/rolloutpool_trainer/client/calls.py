@@ -312,6 +312,11 @@ def workers() -> Call[list[Worker]]:
     return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response).workers)
 
 
+def listed_workers() -> Call[WorkersResponse]:
+    """`GET /v1/workers`; the answer also has the workers that the API cannot read, and what waits for workers."""
+    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response))
+
+
 def groups(batch_id: str) -> Call[list[Group]]:
     """`GET /v1/batches/{id}/groups`; the answer is empty for a batch without a group policy."""
     return Call(
