@@ -130,8 +130,10 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
     return RolloutResult(**{**fields, **changes})
 
 
-async def announce(store: Store, worker: str, *, slots: int = 1, role: WorkerRole = WorkerRole.SHARED) -> None:
-    """Makes a worker known."""
+async def announce(
+    store: Store, worker: str, *, slots: int = 1, role: WorkerRole = WorkerRole.SHARED, environments: Sequence[str] = ()
+) -> None:
+    """Makes a worker known, which has these environments."""
     await store.workers.announce(
         worker,
         role=role,
@@ -141,6 +143,7 @@ async def announce(store: Store, worker: str, *, slots: int = 1, role: WorkerRol
         tools=[],
         agents=["tool_calls"],
         termination_strategies=[],
+        environments=environments,
         tokenizers={},
         versions={},
     )

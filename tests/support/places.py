@@ -37,14 +37,18 @@ def places_of(raw: Any, batch_id: str, index: int) -> set[Place]:
 
 
 def _stands_in_line(raw: Any, batch_id: str, batch: dict[str, str], index: int) -> bool:
-    """An entry in the outbox is of use only where its batch stands in its run's list, and the run in its class's."""
-    if str(index) not in raw.lrange(f"rp:batch:{batch_id}:outbox", 0, -1):
-        return False
-    priority, run = batch["priority"], batch["run"]
-    in_run = batch_id in raw.lrange(f"rp:run:{priority}:{run}", 0, -1)
-    in_class = run in raw.lrange(f"rp:runs:{priority}", 0, -1)
+    """An entry in an outbox is of use only where its batch stands in its run's list, and the run in its lane's."""
+    priority, run = batch.get("priority", ""), batch.get("run", "")
     paused = raw.zscore("rp:paused", run) is not None
-    return in_run and (in_class or paused)
+    known = {needs[:32] for needs in raw.lrange(f"rp:lanes:{priority}", 0, -1)}
+    for lane in (priority, *raw.smembers(f"rp:batch:{batch_id}:lanes")):
+        _, tilde, needs = lane.partition("~")
+        if str(index) in raw.lrange(f"rp:batch:{batch_id}:outbox{tilde}{needs}", 0, -1):
+            in_run = batch_id in raw.lrange(f"rp:run:{lane}:{run}", 0, -1)
+            in_lane = run in raw.lrange(f"rp:runs:{lane}", 0, -1)
+            if in_run and (in_lane or paused) and (not needs or needs in known):
+                return True
+    return False
 
 
 def _is_held(raw: Any, batch_id: str, uid: str, index: int, state: dict[str, str]) -> bool:

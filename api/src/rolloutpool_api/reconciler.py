@@ -36,6 +36,8 @@ BACKOFF = Backoff(first_s=PERIOD_SECONDS, longest_s=10.0, jitter=False)
 LOOK_BACKOFF = Backoff(first_s=LOOK_SECONDS, longest_s=1.0, jitter=False)
 SERVING_SECONDS = 1.0
 """An API whose loop is busy for longer answers nobody, and no lease goes on meanwhile."""
+OFFERS_SECONDS = 0.9
+"""Between two looks at what the workers offer; a little less than a period, so that each round has one."""
 RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
@@ -121,6 +123,8 @@ class Reconciler:
         self._stalled_s = stalled_s
         self._rounds = 0
         self._leads = False
+        self._look_again = 0.0
+        """When it is looked next at what the workers offer, on the monotonic clock."""
         self._publish = PeriodicTask("publish", self._publish_once)
         self._thread: threading.Thread | None = None
         self._api_loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +152,9 @@ class Reconciler:
         self._publish.wake()
 
     async def _publish_once(self) -> None:
+        if self._leads and time.monotonic() >= self._look_again:
+            self._look_again = time.monotonic() + OFFERS_SECONDS
+            await self._publisher.follow_offers()
         await self._publisher.pump()
         self._rounds += 1
         if self._leads and self._rounds % RECOVER_EVERY == 0:

@@ -211,9 +211,9 @@ class ApiServices:
         """
         await self._publisher.ask_preflight(request_id, urls)
 
-    async def ask_regrade(self, regrade_id: str) -> None:
-        """Has a worker do a regrade, which is in the store."""
-        await self._publisher.ask_regrade(regrade_id)
+    async def ask_regrade(self, regrade_id: str, grader: str) -> None:
+        """Has a worker that has this grader do a regrade, which is in the store."""
+        await self._publisher.ask_regrade(regrade_id, grader)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
         """Waits for an event of a watched batch.

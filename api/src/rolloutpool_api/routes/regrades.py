@@ -85,7 +85,7 @@ async def _found(services: ServicesDep, batch_id: str, regrade_id: str) -> Regra
     if found is None or found.batch_id != batch_id:
         raise ResourceUnknown(f"regrade {regrade_id[:64]!r} of batch {batch_id!r} is unknown, or its data was deleted")
     if found.state is RegradeState.RUNNING and await services.store.regrades.ask(regrade_id):
-        await services.ask_regrade(regrade_id)
+        await services.ask_regrade(regrade_id, found.grader)
     return found
 
 

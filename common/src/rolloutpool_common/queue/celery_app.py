@@ -13,7 +13,16 @@ from kombu import Queue
 
 from rolloutpool_common.protocol.batch import Priority
 
-__all__ = ["KEY_PREFIX", "PREFLIGHT_NAME", "REGRADE_NAME", "TASK_NAME", "broker_url", "make_celery", "queue_name"]
+__all__ = [
+    "KEY_PREFIX",
+    "PREFLIGHT_NAME",
+    "REGRADE_NAME",
+    "TASK_NAME",
+    "broker_url",
+    "make_celery",
+    "offer_queue",
+    "queue_name",
+]
 
 TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
@@ -22,9 +31,14 @@ KEY_PREFIX = "rollouts:"
 """All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
 
 
-def queue_name(priority: Priority) -> str:
-    """Returns the name of a priority class's queue."""
-    return f"rollouts.{priority}"
+def queue_name(priority: Priority, offer: str = "") -> str:
+    """Returns the name of a priority class's queue; with the digest of an offer, of the one for its workers alone."""
+    return f"rollouts.{priority}.{offer}" if offer else f"rollouts.{priority}"
+
+
+def offer_queue(priority: Priority, offer: str) -> Queue:
+    """Returns the queue of an offer. It is not declared: the broker would remember its name for ever."""
+    return Queue(queue_name(priority, offer), no_declare=True)
 
 
 def broker_url(redis_url: str) -> str:
@@ -38,10 +52,18 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{password}{parts.path}{chosen}"
 
 
-def make_celery(redis_url: str) -> Celery:
-    """Makes a Celery app with the pool's settings. It does not connect yet."""
+def make_celery(redis_url: str, offer: str = "") -> Celery:
+    """Makes a Celery app with the pool's settings. It does not connect yet.
+
+    Args:
+        redis_url: Of the broker.
+        offer: The digest of what a worker offers: it reads the queues of this offer too. Empty where it offers nothing
+            beyond what every build has.
+    """
     app = Celery("rolloutpool", broker=broker_url(redis_url), set_as_current=False)
     app.conf.update(_settings())
+    if offer:
+        app.conf.task_queues = [*app.conf.task_queues, *(offer_queue(priority, offer) for priority in Priority)]
     return app
 
 

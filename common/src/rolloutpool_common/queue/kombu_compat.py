@@ -1,7 +1,8 @@
 """What publishing uses of kombu beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `Producer.supports_batch_publish` and `Producer.batch`: several messages in one pipeline. celery-types lacks both.
-- `connection.default_channel.client`: the Redis client of kombu's Redis transport.
+- `connection.default_channel.client`: the Redis client of kombu's Redis transport; `queue_purge`, which kombu documents
+  and its types lack.
 - A queue of that transport is a list under the queue's name. kombu pushes on the left and pops on the right, so the
   last element is the oldest message. It is JSON with the message's `headers`.
 - The client puts the global key prefix in front of the keys of some commands; of LINDEX it does not.
@@ -16,7 +17,7 @@ from typing import Any
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.queue.celery_app import KEY_PREFIX
 
-__all__ = ["batched", "oldest_headers"]
+__all__ = ["batched", "oldest_headers", "purge"]
 
 
 def batched(producer: Any, size: int) -> AbstractContextManager[object]:
@@ -46,3 +47,13 @@ def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:
         return None
     headers: dict[str, Any] = json.loads(raw)["headers"]
     return headers
+
+
+def purge(connection: Any, queue: str) -> None:
+    """Removes all messages of a queue.
+
+    Args:
+        connection: Of kombu, to the broker's Redis.
+        queue: The queue's name, without the global key prefix.
+    """
+    connection.default_channel.queue_purge(queue)

@@ -9,10 +9,12 @@ a more urgent batch that comes later need not wait until a long queue is empty. 
 2. The tickets go to Celery's queue in one pipeline, several rollouts per message where many wait or run.
 3. A worker takes the message and claims each of its rollouts. The claim removes it from `published`.
 4. If the process dies between 1 and 2, the rollout is in `published` alone. `recover` finds it: all that waits in
-   the broker was published later than it, so it must have been lost, and goes back into the outbox.
+   its queue was published later than it, so it must have been lost, and goes back into the outbox.
+5. Where only some workers can run a rollout, its ticket goes to a queue that only those of one offer read
+   (`store/lanes.py`). Once a second `follow_offers` notes which offers there are.
 
-Invariant: a queued rollout is in an outbox, or in the broker, or older in `published` than all that waits in the
-broker. A crash therefore delays a ticket and loses none. A ticket that is published twice does no harm, because only
+Invariant: a queued rollout is in an outbox, or in the broker, or older in `published` than all that waits in its
+queue. A crash therefore delays a ticket and loses none. A ticket that is published twice does no harm, because only
 one worker's claim succeeds.
 """
 
@@ -29,8 +31,15 @@ from kombu.exceptions import KombuError, OperationalError
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, REGRADE_NAME, TASK_NAME, make_celery, queue_name
-from rolloutpool_common.queue.kombu_compat import batched, oldest_headers
+from rolloutpool_common.queue.celery_app import (
+    PREFLIGHT_NAME,
+    REGRADE_NAME,
+    TASK_NAME,
+    make_celery,
+    offer_queue,
+    queue_name,
+)
+from rolloutpool_common.queue.kombu_compat import batched, oldest_headers, purge
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 
 __all__ = ["Publisher", "most_per_message"]
@@ -147,11 +156,21 @@ class Publisher:
         for priority in Priority:
             # The clock before the queue: of an empty queue we know only that what was published by then is not in it.
             now = await self._store.outbox.now_ms()
-            oldest = await asyncio.to_thread(self._oldest_waiting_ms, priority)
-            moved += await self._store.outbox.lost(priority, min(now, oldest or now) - SLACK_MS)
+            for offer in ("", *await self._store.outbox.routes(priority)):
+                oldest = await asyncio.to_thread(self._oldest_waiting_ms, queue_name(priority, offer))
+                moved += await self._store.outbox.lost(priority, min(now, oldest or now) - SLACK_MS, offer=offer)
         if moved:
             _log.warning("%d tickets were lost on their way into the broker and are published again", moved)
         return moved
+
+    async def follow_offers(self) -> None:
+        """Notes what the live workers offer, and empties the queues of offers that nobody has any more.
+
+        Raises:
+            StoreUnavailable: Redis or the broker does not answer; the next call does the rest.
+        """
+        for priority, offer in (await self._store.offers.look()).gone:
+            await asyncio.to_thread(self._purge, queue_name(priority, offer))
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
         """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`.
@@ -164,23 +183,29 @@ class Publisher:
             StoreUnavailable: Redis or the broker does not answer.
         """
         about = f"preflight={request_id} endpoints={len(urls)}"
-        await self._ask(PREFLIGHT_NAME, (request_id, list(urls)), about, Priority.HIGH)
+        await self._ask(PREFLIGHT_NAME, (request_id, list(urls)), about, queue_name(Priority.HIGH))
 
-    async def ask_regrade(self, regrade_id: str) -> None:
-        """Asks for a worker to do a regrade, which is in the store; raises `StoreUnavailable`."""
-        await self._ask(REGRADE_NAME, (regrade_id,), f"regrade={regrade_id}", Priority.DEFAULT)
+    async def ask_regrade(self, regrade_id: str, grader: str) -> None:
+        """Asks for a worker that has this grader to do a regrade, which is in the store; raises `StoreUnavailable`.
 
-    async def _ask(self, task: str, args: tuple[Any, ...], about: str, priority: Priority) -> None:
+        While no worker has it, nobody is asked: whoever asks how far the regrade is asks again.
+        """
+        offer = await self._store.offers.queue_for([f"grader:{grader}"])
+        if offer is not None:
+            queue = _queue(Priority.DEFAULT, offer)
+            await self._ask(REGRADE_NAME, (regrade_id,), f"regrade={regrade_id}", queue)
+
+    async def _ask(self, task: str, args: tuple[Any, ...], about: str, queue: Any) -> None:
         now = await self._store.outbox.now_ms()
-        await asyncio.to_thread(self._send_request, task, args, about, priority, now)
+        await asyncio.to_thread(self._send_request, task, args, about, queue, now)
 
-    def _send_request(self, task: str, args: tuple[Any, ...], about: str, priority: Priority, now: float) -> None:
+    def _send_request(self, task: str, args: tuple[Any, ...], about: str, queue: Any, now: float) -> None:
         with self._wire:
             try:
                 self._celery.send_task(
                     task,
                     args=args,
-                    queue=queue_name(priority),
+                    queue=queue,
                     argsrepr=about,
                     kwargsrepr="",
                     ignore_result=True,
@@ -190,6 +215,14 @@ class Publisher:
             except (OperationalError, KombuError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 
+    def _purge(self, queue: str) -> None:
+        with self._wire:
+            try:
+                with self._celery.connection_for_write() as connection:
+                    purge(connection, queue)
+            except (OperationalError, OSError) as error:
+                raise StoreUnavailable(f"the broker does not answer ({type(error).__name__})") from None
+
     def close(self) -> None:
         """Closes the connections to the broker."""
         self._celery.close()
@@ -198,8 +231,9 @@ class Publisher:
         with self._wire:
             try:
                 with self._celery.producer_pool.acquire(block=True) as producer, batched(producer, BATCH):
-                    for start in range(0, len(tickets), per_message):
-                        self._send(producer, priority, tickets[start : start + per_message])
+                    for together in _by_queue(tickets):
+                        for start in range(0, len(together), per_message):
+                            self._send(producer, priority, together[start : start + per_message])
             except (OperationalError, KombuError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not take tickets ({type(error).__name__})") from None
 
@@ -208,7 +242,7 @@ class Publisher:
         self._celery.send_task(
             TASK_NAME,
             args=(refs,),
-            queue=queue_name(priority),
+            queue=_queue(priority, tickets[0].offer),
             producer=producer,
             argsrepr=" ".join(map(_shown, _by_batch(tickets))),
             shadow=_name(tickets),
@@ -218,15 +252,27 @@ class Publisher:
             headers={HEADER_PUBLISHED: tickets[0].published_ms},
         )
 
-    def _oldest_waiting_ms(self, priority: Priority) -> float | None:
+    def _oldest_waiting_ms(self, queue: str) -> float | None:
         """Reads when the oldest message of a queue was published; None where the queue is empty."""
         with self._wire:
             try:
                 with self._celery.connection_for_write() as connection:
-                    headers = oldest_headers(connection, queue_name(priority))
+                    headers = oldest_headers(connection, queue)
             except (OperationalError, OSError) as error:
                 raise StoreUnavailable(f"the broker does not answer ({type(error).__name__})") from None
         return None if headers is None else float(headers[HEADER_PUBLISHED])
+
+
+def _queue(priority: Priority, offer: str) -> Any:
+    """The queue as Celery takes it (celery-types wants a name): its settings do not know the queues of offers."""
+    return offer_queue(priority, offer) if offer else queue_name(priority)
+
+
+def _by_queue(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:
+    to: dict[str, list[Ticket]] = {}
+    for ticket in tickets:
+        to.setdefault(ticket.offer, []).append(ticket)
+    return to.values()
 
 
 def _name(tickets: Sequence[Ticket]) -> str | None:

@@ -1,13 +1,13 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
-`runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `workers`, `trials`, `pushes`, `preflights`,
-`regrades`, `signals`, `totals`, `measures` and `reconciliation`. Every change of state is one Lua script (`scripts/`),
-so that it happens whole or not at all. Start with:
+`runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `pushes`,
+`preflights`, `regrades`, `signals`, `totals`, `measures` and `reconciliation`. Every change of state is one Lua script
+(`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim (`claims`) and its fence keep a rollout with one worker.
-- `outbox`: how rollouts get from their commit to the broker.
+- `outbox`: how rollouts get from their commit to the broker; `lanes`: those that only some workers can run.
 - `liveness` and `verdicts`: how the death of a worker is noticed; `reconciliation`: what happens then.
 - `trials`: how a rollout that may have killed its worker is found guilty or cleared.
 - `scripts/epoch.lua`: what happens when Redis is started again.
@@ -43,6 +43,7 @@ from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.liveness import Liveness
 from rolloutpool_common.store.measures import PoolMeasures
 from rolloutpool_common.store.model_calls import ModelCalls
+from rolloutpool_common.store.offers import Offers
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.pieces import Pieces
 from rolloutpool_common.store.polling_leases import LeaseOutcome, PollingLeases, new_lease
@@ -130,6 +131,7 @@ class Store:
         self.annotations = Annotations(connection)
         self.attachments = Attachments(connection)
         self.pieces = Pieces(connection)
+        self.offers = Offers(connection)
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)

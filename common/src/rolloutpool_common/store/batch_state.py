@@ -10,6 +10,7 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.needs import read_needs
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.runs import paused_wait
 from rolloutpool_common.store.waits import grading_wait, read_waits
@@ -51,7 +52,7 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
     sampled = int(fields.get("sampled", 0))
     queued = total - running - grading - ended
     needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
-    lacking = (await pool.look()).waits(needed, queued) if queued else []
+    lacking = (await pool.look()).waits(needed, queued, read_needs(fields)) if queued else []
     if finished_s is None and (paused := await paused_wait(connection.redis, fields["run"], total - ended)):
         lacking = [paused]
     return BatchStatus(

@@ -15,6 +15,7 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.lanes import lanes_of
 from rolloutpool_common.store.records import NewBatch
 
 __all__ = ["BatchTokenizers", "TokenizerRef", "tokenizers_field"]
@@ -100,9 +101,10 @@ class BatchTokenizers:
 
     async def _candidates(self) -> AsyncIterator[str]:
         for priority in Priority:
-            for run in await self._redis.lrange(keys.runs(priority), 0, BATCHES - 1):
-                for batch_id in await self._redis.lrange(keys.run(priority, run.decode()), 0, BATCHES - 1):
-                    yield batch_id.decode()
+            for lane in await lanes_of(self._redis, priority):
+                for run in await self._redis.lrange(keys.runs(lane), 0, BATCHES - 1):
+                    for batch_id in await self._redis.lrange(keys.run(lane, run.decode()), 0, BATCHES - 1):
+                        yield batch_id.decode()
         for priority in Priority:
             for batch_id in _batches_of(await self._redis.zrange(keys.published(priority), 0, BATCHES - 1)):
                 yield batch_id

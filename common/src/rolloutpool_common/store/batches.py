@@ -32,6 +32,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.needs import BatchNeeds
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
     Capacity,
@@ -90,9 +91,11 @@ class Batches:
         encrypted: dict[str, str] = {}
         shared = self._secrets.encrypt_field(new.shared, encrypted)
         push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
-        carried = await stage(self._redis, self._secrets, new, encrypted)
+        needs = BatchNeeds.of(new)
+        carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         fields: list[Any] = ["owner", new.owner, "shared", shared, "labels", orjson.dumps(new.labels)]
         fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
+        fields += needs.fields()
         if push is not None:
             fields += ["push", push]
         if new.v1:

@@ -83,6 +83,8 @@ class ClaimRefused(StrEnum):
     """Its deadline has passed."""
     PAUSED = "paused"
     """Its run is paused. The rollout is queued again, and published when the run is resumed."""
+    UNSUITED = "unsuited"
+    """This worker lacks something that the rollout names. It waits for a worker that has it; this is no attempt."""
     CONDEMNED = "condemned"
     """This worker was declared dead, and must announce itself again first. The rollout is queued again."""
 

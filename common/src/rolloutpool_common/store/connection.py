@@ -43,8 +43,13 @@ RETRIES = 3
 
 _FOLDER = files("rolloutpool_common.store").joinpath("scripts")
 _PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
+_LANES = _FOLDER.joinpath("_lanes.lua").read_text(encoding="utf-8")
+_WITH_LANES = frozenset(
+    {"claim.lua", "end_pause.lua", "offers.lua", "reserve.lua", "steer.lua", "trial.lua", "trial_place.lua"}
+)
+"""Every function costs each call of its script, so the others go without these."""
 _SOURCES = {
-    entry.name.removesuffix(".lua"): _PRELUDE + entry.read_text(encoding="utf-8")
+    entry.name.removesuffix(".lua"): _PRELUDE + _LANES * (entry.name in _WITH_LANES) + entry.read_text(encoding="utf-8")
     for entry in _FOLDER.iterdir()
     if entry.name.endswith(".lua") and not entry.name.startswith("_")
 }

@@ -33,6 +33,8 @@ BATCH_PARTS = (
     "rows",
     "trunk",
     "outbox",
+    "needs",
+    "lanes",
     "done",
 )
 

@@ -17,6 +17,9 @@ rp:batch:{b}:scalars       list    records of annotations, one number for a roll
 rp:batch:{b}:annotated     set     the requests that brought annotations
 rp:batch:{b}:trunk         hash    0 -> the result of the rollout that its rollouts are forks of (JSON, compressed)
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
+rp:batch:{b}:needs         hash    index -> what it needs, spelled; only rollouts that need something else than most
+rp:batch:{b}:lanes         set     lanes in which some of its rollouts have waited; the next key has those of one
+rp:batch:{b}:outbox~{d}    list    the same as `outbox`, of the rollouts whose needs have this digest (`lanes.py`)
 rp:batch:{b}:done          stream  index and status of each ended rollout, in order; {epoch}.{id} is a cursor
 rp:stage:{b}:{part}        hash    a part of a batch whose submit is not committed yet; expires by itself
 rp:ended                   zset    b -> ms when the batch may be deleted
@@ -59,6 +62,11 @@ rp:runs:{priority}         list    runs with something to publish, in the order 
 rp:run:{priority}:{run}    list    batches of this run with something in their outbox, in order of submission
 rp:turn:{priority}         string  "{n} {run}": the rest of a turn that a full window cut short; expires by itself
 rp:published:{priority}    zset    uid -> ms when its ticket was published; removed by the claim
+rp:lanes:{priority}        list    needs, spelled, of which rollouts wait in a lane; {priority}~{digest} then stands in
+                                   the place of {priority} in `runs`, `run` and `turn`
+rp:routed:{priority}:{o}   zset    uid -> ms: those of them that went to the queue of offer {o}; may have claimed ones
+rp:routes                  set     {priority}:{o} of the queues that such tickets went to
+rp:offers                  hash    what live workers have, by its digest (`offers.lua`); read: somebody has looked
 
 Runs (`runs.py`); {run} is `{owner}/{name}`:
 rp:steering:{run}          hash    version, announced_ms, reported, paused_ms, since_ms; a week longer than it is of use
@@ -121,6 +129,8 @@ DEAD = f"{PREFIX}dead"
 ENDED = f"{PREFIX}ended"
 CANCELLING = f"{PREFIX}cancelling"
 PAUSED = f"{PREFIX}paused"
+OFFERS = f"{PREFIX}offers"
+ROUTES = f"{PREFIX}routes"
 PRECANCELLED = f"{PREFIX}precancelled"
 LEADER = f"{PREFIX}leader"
 EPOCH = f"{PREFIX}epoch"
@@ -166,14 +176,30 @@ def life(name: str) -> str:
     return f"{PREFIX}life:{name}"
 
 
-def runs(priority: Priority) -> str:
-    """The runs of a priority class with something to publish."""
-    return f"{PREFIX}runs:{priority}"
+def runs(lane: str) -> str:
+    """The runs with something to publish in a lane, which is a priority class or a part of one."""
+    return f"{PREFIX}runs:{lane}"
 
 
-def run(priority: Priority, name: str) -> str:
-    """The batches of one run with something to publish."""
-    return f"{PREFIX}run:{priority}:{name}"
+def run(lane: str, name: str) -> str:
+    """The batches of one run with something to publish in a lane."""
+    return f"{PREFIX}run:{lane}:{name}"
+
+
+def lanes(priority: Priority) -> str:
+    """The needs whose rollouts wait in lanes of a priority class."""
+    return f"{PREFIX}lanes:{priority}"
+
+
+def outbox(batch_id: str, lane: str) -> str:
+    """What waits of a batch in a lane."""
+    _, tilde, digest = lane.partition("~")
+    return batch(batch_id, f"outbox{tilde}{digest}")
+
+
+def routed(priority: str, offer: str) -> str:
+    """The tickets that went to the queue of an offer."""
+    return f"{PREFIX}routed:{priority}:{offer}"
 
 
 def steering(run: str) -> str:

@@ -12,7 +12,12 @@
 
 A paused run gives nothing: it takes no turns until it is resumed (`steer.lua`).
 
-Invariant: a queued rollout is in its batch's outbox, in `rp:published`, in `rp:delayed`, or in `rp:suspects`.
+Where workers are of several builds, rollouts that only some can run wait in lanes of their own (`lanes.py`), and their
+tickets go to queues that only suited workers read. `lost` looks at each queue by itself: what is older than the oldest
+message of one queue may still wait in another.
+
+Invariant: a queued rollout is in its batch's outbox (one of its lanes), in `rp:published`, in `rp:delayed`, or in
+`rp:suspects`.
 """
 
 import asyncio
@@ -24,6 +29,7 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.lanes import lanes_of
 from rolloutpool_common.store.records import Ticket
 from rolloutpool_common.store.workers import LATE_SECONDS
 
@@ -72,13 +78,13 @@ class Outbox:
         answer = named(await self._connection.script("reserve", priority, limit, PER_WORKER, int(LATE_SECONDS * 1000)))
         published_ms = float(answer["now_ms"])
         tickets = [
-            Ticket(batch_id.decode(), int(index), group.decode(), published_ms, int(batch_size))
-            for batch_id, index, group, batch_size in answer["tickets"]
+            Ticket(batch_id.decode(), int(index), group.decode(), published_ms, int(batch_size), offer.decode())
+            for batch_id, index, group, batch_size, offer in answer["tickets"]
         ]
         return Reserved(priority, tickets, bool(answer["more_waiting"]), answer["open"])
 
-    async def lost(self, priority: Priority, before_ms: float, limit: int = 1000) -> int:
-        """Puts tickets back into their outbox that were published before `before_ms` and never claimed.
+    async def lost(self, priority: Priority, before_ms: float, limit: int = 1000, *, offer: str = "") -> int:
+        """Puts tickets of one queue back into their outbox that were published before `before_ms` and never claimed.
 
         A ticket that was slow and not lost is then published twice. The second one finds the rollout claimed, and ends.
 
@@ -86,21 +92,43 @@ class Outbox:
             priority: The class.
             before_ms: A time of Redis' clock.
             limit: How many to look at.
+            offer: Whose queue; empty for the queue that every worker reads.
 
         Returns:
             How many were put back.
         """
-        with store_errors():
-            entries = await self._redis.zrangebyscore(
-                keys.published(priority), "-inf", f"({before_ms:.0f}", start=0, num=limit, withscores=True
-            )
-        moved = 0
+        key = keys.routed(priority, offer) if offer else keys.published(priority)
+        elsewhere = {} if offer else await self._routed(priority)
+        moved = start = 0
+        while True:
+            with store_errors():
+                page = {"start": start, "num": limit, "withscores": True}
+                found = await self._redis.zrangebyscore(key, "-inf", f"({before_ms:.0f}", **page)
+            entries = [(raw, at) for raw, at in found if elsewhere.get(raw) != at]
+            if entries or len(found) < limit:
+                break
+            start += limit
         for raw, score in entries:
             split = keys.split_uid(raw.decode())
             if split is not None:
                 # The time goes along: the script leaves alone what was claimed or published again since the read above.
                 moved += await self._connection.script("republish", *split, priority, f"{score:.0f}")
         return moved
+
+    async def _routed(self, priority: Priority) -> dict[bytes, float]:
+        """Returns the tickets that went to the queues of offers, and when."""
+        found: dict[bytes, float] = {}
+        for offer in await self.routes(priority):
+            with store_errors():
+                found.update(await self._redis.zrange(keys.routed(priority, offer), 0, -1, withscores=True))
+        return found
+
+    async def routes(self, priority: Priority) -> list[str]:
+        """Returns the offers whose queues tickets of a class went to."""
+        with store_errors():
+            routes = await self._redis.smembers(keys.ROUTES)
+        split = (route.decode().partition(":") for route in routes)
+        return sorted(offer for of, _, offer in split if of == priority)
 
     async def now_ms(self) -> float:
         """Returns the time of Redis' clock, in milliseconds since 1970."""
@@ -115,9 +143,10 @@ class Outbox:
                 pipe = self._redis.pipeline(transaction=False)
                 # A paused run stands in no list of runs.
                 paused = await self._redis.zrange(keys.PAUSED, 0, -1)
-                for run in [*await self._redis.lrange(keys.runs(priority), 0, -1), *paused]:
-                    for batch_id in await self._redis.lrange(keys.run(priority, run.decode()), 0, -1):
-                        pipe.llen(keys.batch(batch_id.decode(), "outbox"))
+                for lane in await lanes_of(self._redis, priority):
+                    for run in [*await self._redis.lrange(keys.runs(lane), 0, -1), *paused]:
+                        for batch_id in await self._redis.lrange(keys.run(lane, run.decode()), 0, -1):
+                            pipe.llen(keys.outbox(batch_id.decode(), lane))
                 pipe.zcard(keys.published(priority))
                 *waiting, published = await pipe.execute()
                 depths[priority] = Queue(outbox=sum(waiting), published=published)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.offers import needs_of
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
@@ -130,7 +131,7 @@ def wait_of(
     if noted is not None or pool is None or not is_queued(state):
         return noted
     name = fields.get("tokenizer_name")
-    return next(iter(pool.waits([name] if name else [])), None)
+    return next(iter(pool.waits([name] if name else [], needs=[needs] if (needs := needs_of(fields)) else [])), None)
 
 
 def unsampled_result(

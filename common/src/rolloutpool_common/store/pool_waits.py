@@ -1,15 +1,18 @@
-"""What queued rollouts wait for that no worker can note: a worker, a tokenizer, a free slot.
+"""What queued rollouts wait for that no worker can note: a worker, one that is suited, a tokenizer, a free slot.
 
 Nothing is written for this. The workers' beats say all of it, so it is read with them when someone asks about a batch
 with queued rollouts, at most once a second in each process.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from rolloutpool_common.protocol.offers import missing, shown
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.protocol.workers import Worker, WorkerRole
+from rolloutpool_common.store.announcements import offer_of
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.workers import Workers
 
@@ -25,31 +28,62 @@ class PoolState:
     """The shared workers, as their last beats show them."""
 
     workers: tuple[Worker, ...]
+    unreadable: int = 0
+    """Workers whose announcement cannot be read."""
 
-    def waits(self, tokenizers: Collection[str], queued: int = 1) -> list[Waiting]:
+    def waits(self, tokenizers: Collection[str], queued: int = 1, needs: Sequence[Sequence[str]] = ()) -> list[Waiting]:
         """Says what queued rollouts wait for.
 
         Args:
             tokenizers: Those that the rollouts need, as workers name them.
             queued: How many rollouts are queued.
+            needs: What they need of a worker (`protocol/offers.py`); several lists where they need different things.
 
         Returns:
             One entry for each cause; none where a worker could take them at once.
         """
         taking = [worker for worker in self.workers if worker.alive and not worker.draining]
         if not taking:
-            shown = "all workers shut down" if self.workers else "no worker is alive"
-            return [_entry(WaitsFor.WORKER, f"{shown}; start one with `rolloutpool worker`", queued)]
+            why = "all workers shut down" if self.workers else "no worker is alive"
+            return [_entry(WaitsFor.WORKER, f"{why}; start one with `rolloutpool worker`", queued)]
         found = []
         wanted = sorted({name for worker in taking for name in worker.loading if name in tokenizers})
         if wanted:
             n = sum(any(name in tokenizers for name in worker.loading) for worker in taking)
             names = ", ".join(wanted[:_NAMED])[:500]
             found.append(_entry(WaitsFor.TOKENIZER, f"{n} of {len(taking)} workers load {names}", queued))
-        if all(worker.running >= worker.slots for worker in taking):
-            slots = sum(worker.slots for worker in taking)
-            found.append(_entry(WaitsFor.SLOT, f"all {slots} slots of {len(taking)} workers are taken", queued))
+        lacking = [text for text in dict.fromkeys(map(self._lacking, needs)) if text]
+        found += [_entry(WaitsFor.WORKER, text, queued) for text in lacking[:_NAMED]]
+        suited = [worker for worker in taking if not needs or any(self._has(worker, needed) for needed in needs)]
+        if suited and all(worker.running >= worker.slots for worker in suited):
+            slots = sum(worker.slots for worker in suited)
+            which = f"{len(taking)} workers" if len(suited) == len(taking) else f"{len(suited)} suited workers"
+            found.append(_entry(WaitsFor.SLOT, f"all {slots} slots of {which} are taken", queued))
         return found
+
+    def _lacking(self, needs: Sequence[str]) -> str:
+        """Says which of these no worker has, in words; empty where a worker that can be reached has all of them."""
+        if not needs:
+            return ""
+        taking = [worker for worker in self.workers if worker.alive and not worker.draining]
+        suited = [worker for worker in taking if self._has(worker, needs)]
+        if not suited:
+            lacks = missing(needs, [self._offers[worker.worker_id] for worker in taking])
+            alone = all(any(name in self._offers[worker.worker_id] for worker in taking) for name in needs)
+            return f"no live worker has {shown(lacks)}{' together' if alone else ''}; start one that does"
+        if any(worker.wire for worker in suited) or (len(suited) == len(taking) and not self.unreadable):
+            return ""
+        return (
+            f"only workers of an earlier release have {shown(needs)}, and they get what every worker has; start one of "
+            "this release that has it"
+        )
+
+    def _has(self, worker: Worker, needs: Sequence[str]) -> bool:
+        return self._offers[worker.worker_id].issuperset(needs)
+
+    @cached_property
+    def _offers(self) -> dict[str, frozenset[str]]:
+        return {worker.worker_id: frozenset(offer_of(worker)) for worker in self.workers}
 
 
 class PoolWaits:
@@ -64,8 +98,9 @@ class PoolWaits:
         """Returns the workers' state, not older than `LOOK_SECONDS`."""
         now = time.monotonic()
         if now >= self._read_at + LOOK_SECONDS:
-            known = await self._workers.known()
-            self._state = PoolState(tuple(worker for worker in known if worker.role is WorkerRole.SHARED))
+            listed = await self._workers.listed()
+            shared = tuple(worker for worker in listed.workers if worker.role is WorkerRole.SHARED)
+            self._state = PoolState(shared, len(listed.unreadable))
             self._read_at = now
         return self._state
 

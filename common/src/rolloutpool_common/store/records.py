@@ -171,6 +171,8 @@ class Ticket:
     """When it left the outbox, on Redis' clock."""
     batch_size: int
     """How many rollouts its batch has."""
+    offer: str = ""
+    """The digest of the offer whose queue it goes to; empty where every worker can run it."""
 
 
 class Capacity(NamedTuple):

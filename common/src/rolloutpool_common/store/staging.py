@@ -5,11 +5,12 @@
 2. A few small ones go with the commit itself. A `POST /rollout` is a batch of one, and to stage it would be one more
    round trip, with keys that are written only to be renamed.
 
-A part is a hash with one field per rollout, named by its index: `items`, `names`, `groups`, `deadlines`. The part
-`group_counts` has a field per group, and `trunk` has one for the whole batch.
+A part is a hash with one field per rollout, named by its index: `items`, `names`, `groups`, `deadlines`, `needs`. The
+part `group_counts` has a field per group, and `trunk` has one for the whole batch.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rolloutpool_common.store import keys
@@ -28,7 +29,9 @@ DIRECT_BYTES = 64 * 1024
 """A batch within both goes with its commit. Commits travel together, so what each brings must be small."""
 
 
-async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict[str, str]) -> list[Any]:
+async def stage(
+    redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict[str, str], needs: Mapping[int, str] | None = None
+) -> list[Any]:
     """Stages the rollouts of a batch, or says what the commit brings of them.
 
     Args:
@@ -36,6 +39,7 @@ async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict
         secrets: Encrypts what is secret in a rollout.
         new: The batch.
         encrypted: Secrets of this batch that are encrypted already; new ones are added.
+        needs: By index, of the rollouts that need something else than the others (`BatchNeeds.own`).
 
     Returns:
         part, field, value, part, field, value, … for the commit; empty where the rollouts were staged.
@@ -44,15 +48,16 @@ async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict
         SecretsUnkept: If there are secrets, and no key to encrypt them with.
         StoreUnavailable: Redis does not answer, or takes no writes.
     """
+    needs = needs or {}
     small = new.trunk is None and len(new.rollouts) <= DIRECT_ROLLOUTS
     if small and sum(len(r.overrides) for r in new.rollouts) <= DIRECT_BYTES:
-        parts = _parts(secrets, new, 0, encrypted)
+        parts = _parts(secrets, new, 0, encrypted, needs)
         return [one for part, values in parts.items() for item in values.items() for one in (part, *item)]
     with store_errors():
         for start in range(0, len(new.rollouts), CHUNK):
             # No transaction is needed: readers see nothing of the batch before its commit.
             pipe = redis.pipeline(transaction=False)
-            for part, values in _parts(secrets, new, start, encrypted).items():
+            for part, values in _parts(secrets, new, start, encrypted, needs).items():
                 if values:
                     pipe.hset(keys.staged(new.batch_id, part), mapping=values)
                     pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
@@ -65,7 +70,9 @@ async def stage(redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict
     return []
 
 
-def _parts(secrets: SecretStore, new: NewBatch, start: int, encrypted: dict[str, str]) -> dict[str, dict[Any, Any]]:
+def _parts(
+    secrets: SecretStore, new: NewBatch, start: int, encrypted: dict[str, str], needs: Mapping[int, str]
+) -> dict[str, dict[Any, Any]]:
     """Makes the parts of the `CHUNK` rollouts from `start` on."""
     chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
     # The sizes of the groups are of the whole batch, so they go with the first chunk only.
@@ -78,4 +85,5 @@ def _parts(secrets: SecretStore, new: NewBatch, start: int, encrypted: dict[str,
         "group_counts": {f"size:{group}": size for group, size in groups.items()},
         # Durations in ms; the commit makes points in time of them. So staging costs no rollout any time.
         "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
+        "needs": {i: needs[i] for i, _ in chunk if i in needs},
     }

@@ -100,13 +100,14 @@ async def test_failures_are_counted_and_are_no_reward(inside: InsideWorker, stor
     uids = await ended(store, 3)
     found = await done(store, inside, job(uids, "returns", "nan"))
     assert (found.graded, found.failures) == (0, {"grade_invalid": 3})
-    other = job(uids, "nobody", retries=0)
-    await store.regrades.create(RegradeJob(**{**vars(other), "regrade_id": "r2"}))
-    await regrade(inside.services, "r2")
-    unknown = await store.regrades.read("r2")
-    assert unknown is not None
-    assert unknown.failures == {"grader_error": 3}
     assert await store.annotations.scalars(uids[0].rpartition("-")[0]) == {}
+
+
+async def test_a_worker_without_the_grader_leaves_the_regrade_to_another(inside: InsideWorker, store: Store) -> None:
+    uids = await ended(store, 3)
+    found = await done(store, inside, job(uids, "nobody", retries=0))
+    assert (found.state, found.graded, found.failures) == (RegradeState.RUNNING, 0, {})
+    assert await store.regrades.take("r1", "another") == 0
 
 
 async def test_annotations_that_take_too_much_are_refused(inside: InsideWorker, store: Store) -> None:

@@ -22,7 +22,7 @@ from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation import off_loop
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.policy.breaker import FAILURES
-from rolloutpool_worker.rollout import attempt
+from rolloutpool_worker.rollout import attempt, deferral
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.tools import TOOLS
@@ -188,11 +188,13 @@ async def test_a_void_ticket_says_why(inside: InsideWorker, store: Store) -> Non
     assert [await inside.take(uid) for uid in (ended, taken, "b0-0")] == ["ended", "taken", "gone"]
 
 
-async def test_an_unknown_agent_is_the_request_s_fault(inside: InsideWorker) -> None:
-    result = await inside.run_one(agent="nobody")
-    assert result.failure is not None
-    assert result.failure.kind is FailureKind.REQUEST
-    assert "'nobody'" in result.failure.message
+async def test_an_agent_that_this_worker_lacks_waits_for_another_worker(inside: InsideWorker, store: Store) -> None:
+    (uid,) = await inside.submit({"agent": "nobody"})
+    assert await inside.take(uid) == "deferred"
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    assert view.waiting is not None
+    assert "has no agent 'nobody'; it has " in view.waiting.message
 
 
 async def test_a_bug_in_an_agent_ends_its_rollout_and_tells_no_details(inside: InsideWorker) -> None:
@@ -271,8 +273,9 @@ async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(
         assert (view.status, view.waiting) == (RolloutStatus.QUEUED, state.waiting[0])
         assert view.waiting is not None
         assert (view.waiting.waits_for, view.waiting.endpoint) == (WaitsFor.WORKER, None)
-        assert "has no tool 'launch'; it has add, " in view.waiting.message
+        assert "has no tool 'launch'; it has " in view.waiting.message
         # Another worker has it.
+        monkeypatch.setattr(deferral, "own_offer", lambda: ["tool:launch"])
         monkeypatch.setattr(TOOLS, "get", lambda _: add)
         assert await inside.take(uid) == "completed"
         assert (await inside.result(uid)).status is RolloutStatus.COMPLETED

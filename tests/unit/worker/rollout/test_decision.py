@@ -24,7 +24,7 @@ from rolloutpool_worker.graders import GraderBusy
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
-from rolloutpool_worker.rollout.deferral import ToolsMissing
+from rolloutpool_worker.rollout.deferral import NeedsMissing
 
 QUIET = AttemptState(certain=True, calling=False)
 CALLING = AttemptState(certain=True, calling=True)
@@ -155,7 +155,7 @@ def test_a_failure_is_final_where_the_session_is_lost_with_the_attempt() -> None
 
 
 @pytest.mark.parametrize(
-    "cause", [EnvironmentFull(), GraderBusy(), ToolsMissing()], ids=lambda cause: type(cause).__name__
+    "cause", [EnvironmentFull(), GraderBusy(), NeedsMissing()], ids=lambda cause: type(cause).__name__
 )
 def test_what_has_no_room_or_lacks_a_tool_puts_the_rollout_off_and_nothing_is_in_doubt(cause: Exception) -> None:
     assert decision_of(cause) == Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)

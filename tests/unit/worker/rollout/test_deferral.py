@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from tests.support.claims import claim_of
 
-from rolloutpool_common.protocol.environments import EnvironmentChoice
+from rolloutpool_common.protocol.environments import TOOL_SERVER, EnvironmentChoice
+from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
-from rolloutpool_worker.rollout.deferral import ToolsMissing, check_tools, note_deferral
+from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.run_gate import RunPaused, WeightsStale
 
 
@@ -20,15 +21,37 @@ def spec_of(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("tools", [None, [], ["add"], ["divide", "add"]])
 def test_a_worker_with_all_of_the_tools_takes_the_rollout(tools: list[str] | None) -> None:
-    check_tools(spec_of(tools=tools), "w1")
+    assert lacks(spec_of(tools=tools), "w1") is None
 
 
 def test_a_missing_tool_is_named_and_a_thousand_long_ones_are_cut() -> None:
-    with pytest.raises(ToolsMissing, match="worker w1 has no tool 'launch'; it has add, subtract, multiply, divide"):
-        check_tools(spec_of(tools=["add", "launch"]), "w1")
-    with pytest.raises(ToolsMissing) as caught:
-        check_tools(spec_of(tools=[f"{n}{'x' * 1000}" for n in range(1000)]), "w1")
-    assert len(caught.value.message) < 500
+    missing = lacks(spec_of(tools=["add", "launch"]), "w1")
+    assert isinstance(missing, NeedsMissing)
+    assert missing.message.startswith("worker w1 has no tool 'launch'; it has ")
+    many = lacks(spec_of(tools=[f"{n}{'x' * 1000}" for n in range(1000)]), "w1")
+    assert many is not None
+    assert len(many.message) < 1000
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ({"environment": EnvironmentChoice(name="maze")}, "environment 'maze'"),
+        ({"grader": GraderChoice(name="judge")}, "grader 'judge'"),
+        ({"agent": "planner"}, "agent 'planner'"),
+        ({"metadata": {"termination_strategy": "early"}}, "termination strategy 'early'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
+)
+def test_whatever_else_is_missing_is_named_with_its_kind(named: dict[str, Any], shown: str) -> None:
+    missing = lacks(spec_of(**named), "w1")
+    assert missing is not None
+    assert missing.message.startswith(f"worker w1 has no {shown}; it has ")
+
+
+def test_what_protocol_v1_ignores_or_calls_by_itself_is_not_missing() -> None:
+    v1 = {"v1": True, "metadata": {"termination_strategy": "early"}, "environment": EnvironmentChoice(name=TOOL_SERVER)}
+    assert lacks(spec_of(**v1), "w1") is None
 
 
 class Waits:
@@ -47,7 +70,7 @@ class Waits:
 async def test_each_cause_is_noted_as_what_it_is() -> None:
     claim = replace(claim_of(), deferrals=4, spec=spec_of(environment=EnvironmentChoice(name="game")))
     waits = Waits()
-    for cause in (TrainerDown("refused"), WeightsStale("old"), ToolsMissing("no tool"), EnvironmentFull("secret")):
+    for cause in (TrainerDown("refused"), WeightsStale("old"), NeedsMissing("no tool"), EnvironmentFull("secret")):
         await note_deferral(waits, cause, claim, 10.0)  # type: ignore[arg-type]
     assert waits.said == [
         (TrainerDown, 5, 10.0, True),

@@ -338,13 +338,15 @@ async def test_a_failing_close_changes_nothing(inside: InsideWorker, tokenizer: 
     assert len(inside.services.environments) == 0
 
 
-async def test_an_unknown_environment_is_the_requests_fault(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+async def test_an_environment_that_this_worker_lacks_waits_for_another_worker(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
     async with scripted_trainer(tokenizer, say()) as trainer:
-        result = await inside.run_one(server_url=trainer.url, **game("chess"))
+        (uid,) = await inside.submit({"server_url": trainer.url, **game("chess")})
+        assert await inside.take(uid) == "deferred"
         assert trainer.exchanges == []
-    assert result.failure is not None
-    assert result.failure.kind is FailureKind.REQUEST
-    assert "no environment 'chess' on this worker; it has [" in result.failure.message
+    (waiting, *_) = (await inside.status(uid)).waiting
+    assert "has no environment 'chess'; it has " in waiting.message
 
 
 async def played_with(trainer: ScriptedTrainer, inside: InsideWorker, **options: Any) -> list[Any]:

@@ -139,14 +139,14 @@ async def test_when_the_tries_are_over_the_result_says_so_and_has_no_reward(
         assert await counts(store, uid) == {"failed": 1}
 
 
-async def test_wrong_options_and_graders_that_no_worker_has(
+async def test_wrong_options_fail_and_a_grader_that_this_worker_lacks_waits_before_anything_is_sampled(
     inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         uids = await submit_graded(inside, trainer, graded("refuses"), graded("nobody", retries=0))
-        assert [await inside.take(uid) for uid in uids] == ["failed", "failed"]
+        assert [await inside.take(uid) for uid in uids] == ["failed", "deferred"]
+        assert len(trainer.exchanges) == 1
     assert failure_of(await inside.result(uids[0])) == (FailureKind.REQUEST, Category.VALIDATION_ERROR)
-    assert failure_of(await inside.result(uids[1])) == (FailureKind.INFRA, Category.GRADER_ERROR)
 
 
 async def test_a_grader_that_hangs_is_given_up_at_its_deadline(

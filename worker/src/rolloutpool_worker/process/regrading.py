@@ -49,6 +49,10 @@ async def regrade(services: Services, regrade_id: str) -> None:
     regrades = services.store.regrades
     try:
         job = await regrades.job(regrade_id)
+        if job is not None and GRADERS.get(job.grader.name) is None:
+            # Its message is older than this worker. Whoever asks how far the regrade is has another worker told.
+            log_event(_log, logging.WARNING, "no such grader here", grader=job.grader.name, batch_id=job.batch_id)
+            return
         done = None if job is None else await regrades.take(regrade_id, services.worker_id)
         if job is None or done is None:
             return

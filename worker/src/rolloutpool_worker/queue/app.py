@@ -40,6 +40,7 @@ from rolloutpool_worker.queue.pace import Pace
 from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.decision import TicketOutcome
+from rolloutpool_worker.rollout.own_offer import own_digest
 from rolloutpool_worker.rollout.services import WorkerIdentity
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
@@ -58,7 +59,7 @@ class CeleryWorker:
 
     def __init__(self, settings: WorkerSettings, identity: WorkerIdentity | None = None) -> None:
         """Loads plug-ins and tokenizers; raises `RolloutPoolError`. The worker is announced once it takes messages."""
-        # First, because the announcement lists the tools and agents.
+        # First, because the announcement lists the tools and agents, and names of queues follow from them.
         load_plugins(settings)
         self._stopped = self._draining = False
         self._settings = settings
@@ -73,7 +74,7 @@ class CeleryWorker:
         self._starting: Future[None] | None = None
 
     def _make_app(self, settings: WorkerSettings) -> Celery:
-        app = make_celery(settings.celery_url)
+        app = make_celery(settings.celery_url, own_digest())
 
         @app.task(name=TASK_NAME, ignore_result=True)
         def ticket(refs: list[list[Any]]) -> Future[list[str]]:

@@ -48,7 +48,7 @@ from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
-from rolloutpool_worker.rollout.deferral import check_tools, note_deferral
+from rolloutpool_worker.rollout.deferral import lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.grading import GradingStage
@@ -97,8 +97,8 @@ class Attempt:
             BaseException: A defect that the table does not name; `run_rollout` then abandons the claim.
         """
         services = self._services
-        ended: RolloutResult | BaseException | None = None
-        if not self._claim.grading:
+        ended: RolloutResult | BaseException | None = lacks(self._claim.spec, services.worker_id)
+        if ended is None and not self._claim.grading:
             ended = await self._run_to_ending()
             # Before the rollout can go on elsewhere.
             ended = await close_session(self._session, ended)
@@ -251,7 +251,6 @@ class Attempt:
         agent = AGENTS.get(spec.agent)
         if agent is None:
             raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
-        check_tools(spec, services.worker_id)
         tokenizer = None if spec.messages_only else await self._load_tokenizer()
         # A first attempt has no journal, so it saves the round trip.
         records = await self._read_journal() if claim.journal_length else []

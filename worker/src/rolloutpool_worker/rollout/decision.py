@@ -7,7 +7,7 @@
 | `TrainerDown`: the trainer's port refuses connections             | defer   | deferred              |
 | `EnvironmentFull`: its environment has no room for a session      | defer   | deferred              |
 | `GraderBusy`: its grader's processes are busy for long            | defer   | deferred              |
-| `ToolsMissing`: this worker lacks a tool of it                    | defer   | deferred              |
+| `NeedsMissing`: this worker lacks something that it names         | defer   | deferred              |
 | `GraderAgain`: its grader failed, and is asked again later        | defer   | retried               |
 | `HeldForGroup`: its grader needs the rest of its group            | drop    | grading               |
 | `Drained`: the process shuts down                                 | release | drained               |
@@ -36,7 +36,7 @@ from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.graders import GraderAgain, GraderBusy, HeldForGroup
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
-from rolloutpool_worker.rollout.deferral import ToolsMissing
+from rolloutpool_worker.rollout.deferral import NeedsMissing
 from rolloutpool_worker.rollout.run_gate import RunPaused, StaleRestart, WeightsStale
 
 __all__ = ["Action", "AttemptState", "Decision", "TicketOutcome", "counter_of", "decide"]
@@ -58,7 +58,7 @@ class TicketOutcome(StrEnum):
     """It went back to the queue after an infra failure, of its grader perhaps."""
     DEFERRED = "deferred"
     """It went back to the queue because its trainer's port is down, its environment is full, its grader is busy, this
-    worker lacks a tool of it, its run is paused, or its engine has old weights."""
+    worker lacks something that it names, its run is paused, or its engine has old weights."""
     RESTARTED = "restarted"
     """It went back to the queue without its journal, because the weights that sampled it were too old."""
     GRADING = "grading"
@@ -83,6 +83,8 @@ class TicketOutcome(StrEnum):
     """Never claimed: its run is paused. It is published again when the run is resumed."""
     TAKEN = "taken"
     """Never claimed: another worker has it, or it is a suspect and waits for an isolated worker."""
+    UNSUITED = "unsuited"
+    """Never claimed: this worker lacks something that it names. It waits for a worker that has it."""
     CONDEMNED = "condemned"
     """Never claimed: this worker was declared dead, and has not announced itself again yet. It is queued again."""
     DRAINING = "draining"
@@ -153,7 +155,7 @@ def decide(
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
             return Decision(Action.FINISH, TicketOutcome(ending.status.value))
-        case TrainerDown() | EnvironmentFull() | ToolsMissing() | GraderBusy() | WeightsStale():
+        case TrainerDown() | EnvironmentFull() | NeedsMissing() | GraderBusy() | WeightsStale():
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS)
         case RunPaused():
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean)

@@ -1,13 +1,16 @@
 """What a rollout lacks that goes back to the queue without a failure, and how its readers are told.
 
 1. An attempt ends with an exception that `decision` defers: the trainer's port is down, the engine's weights are old,
-   the environment is full, or this worker has not all tools of the rollout (`check_tools`).
+   the environment is full, or this worker lacks something that the rollout names (`lacks`).
 2. `note_deferral` says so in the states of rollout and batch, before the rollout is given back.
 
-For example, a plug-in is on one of two workers. Where the other one takes a rollout that names its tool, the rollout
-waits for ten seconds, says which tool that worker lacks, and is taken again.
+Usually a rollout goes to a suited worker at once, and the claim refuses every other one (`store/lanes.py`). But a
+batch that an earlier release has accepted says nothing of its needs. For example, a plug-in is on one of two workers.
+Where the other one takes a rollout that names its tool, the rollout waits for ten seconds, says what that worker lacks,
+and is taken again.
 """
 
+from rolloutpool_common.protocol.offers import needs_of, shown
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Claim
@@ -15,30 +18,41 @@ from rolloutpool_worker.drain import StoppedAtBorder
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.waits import RolloutWaits
+from rolloutpool_worker.rollout.own_offer import own_offer
 from rolloutpool_worker.rollout.run_gate import WeightsStale
-from rolloutpool_worker.tools import TOOLS
 
-__all__ = ["ToolsMissing", "check_tools", "note_deferral"]
-
-
-class ToolsMissing(StoppedAtBorder):
-    """This worker lacks a tool that the rollout names; another one may have it."""
+__all__ = ["NeedsMissing", "lacks", "note_deferral"]
 
 
-def check_tools(spec: RolloutSpec, worker_id: str) -> None:
-    """Makes sure that this worker has each tool that a rollout names; with fewer its task would be another one.
+class NeedsMissing(StoppedAtBorder):
+    """This worker lacks something that the rollout names; another one may have it."""
+
+
+def lacks(spec: RolloutSpec, worker_id: str) -> NeedsMissing | None:
+    """Looks whether this worker has all that a rollout names; with less its task would be another one.
 
     Args:
         spec: Of the rollout.
         worker_id: Of this worker, for people.
 
-    Raises:
-        ToolsMissing: It lacks some.
+    Returns:
+        What ends the attempt; None where nothing is missing.
     """
-    missing = [name for name in spec.tools or () if TOOLS.get(name) is None]
-    if missing:
-        shown = ", ".join(repr(name[:100]) for name in missing[:3])
-        raise ToolsMissing(f"worker {worker_id} has no tool {shown}; it has {', '.join(TOOLS.names()) or 'none'}")
+    needs = needs_of(
+        {
+            **{"tools": spec.tools, "agent": spec.agent, "metadata": spec.metadata, "v1": spec.v1},
+            "environment": None if spec.environment is None else {"name": spec.environment.name},
+            "grader": None if spec.grader is None else {"name": spec.grader.name},
+        }
+    )
+    if not needs:
+        return None
+    offer = own_offer()
+    missing = [name for name in needs if name not in offer]
+    if not missing:
+        return None
+    having = f"it has {shown(offer)}" if offer else "it has no plug-ins"
+    return NeedsMissing(f"worker {worker_id} has no {shown(missing)}; {having}")
 
 
 async def note_deferral(waits: RolloutWaits, cause: object, claim: Claim, wait_s: float) -> None:
@@ -55,7 +69,7 @@ async def note_deferral(waits: RolloutWaits, cause: object, claim: Claim, wait_s
             await waits.failed(cause, 1, wait_s)
         case TrainerDown():
             await waits.failed(cause, claim.deferrals + 1, wait_s, port=True)
-        case ToolsMissing():
+        case NeedsMissing():
             await waits.lacks(WaitsFor.WORKER, cause.message, wait_s)
         case EnvironmentFull():
             name = claim.spec.environment.name if claim.spec.environment else "?"

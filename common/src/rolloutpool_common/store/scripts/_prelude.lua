@@ -26,6 +26,8 @@ local function k_made_with(sha, owner)
 end
 local function k_polled(owner) return P .. 'polled:' .. owner end
 local function k_published(priority) return P .. 'published:' .. priority end
+-- Where the rollouts of a batch wait that belong to a lane: a priority class, or a part of one (_lanes.lua).
+local function k_outbox(batch, lane) return k_batch(batch, 'outbox' .. (string.match(lane, '~.*') or '')) end
 -- What is known of a run, by '{owner}/{name}'. A batch without a run has its own id there, and no such state.
 local function k_steering(run) return P .. 'steering:' .. run end
 
@@ -164,30 +166,21 @@ end
 -- them, and if it stops in the middle, the reconciler goes on with it.
 local function begin_cancel(batch, cause)
   redis.call('UNLINK', k_batch(batch, 'outbox'))
+  for _, lane in ipairs(redis.call('SMEMBERS', k_batch(batch, 'lanes'))) do redis.call('UNLINK', k_outbox(batch, lane)) end
   redis.call('HSET', k_batch(batch), 'cancelled_ms', str(now_ms()))
   if redis.call('HSETNX', k_batch(batch), 'cancel_cause', cause) == 1 then count('cancelled_for:' .. cause) end
   redis.call('SADD', P .. 'cancelling', batch)
 end
 
--- Queue a batch with a non-empty outbox among its run's batches, and the run among the runs of its priority class:
--- at the front of both, or at the end.
-local function enlist(batch, run, priority, front)
+-- Queue a batch with a non-empty outbox in a lane among its run's batches there, and the run among the lane's runs: at the
+-- front of both, or at the end.
+local function enlist(batch, run, lane, front)
   -- The batch may stand there already, and must not get two places. A list that has one element now was empty, so the run
   -- stood in no list. A paused run stands in none; it comes back when it is resumed (steer.lua).
-  redis.call('LREM', k_run(priority, run), 0, batch)
-  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(priority, run), batch) == 1 and not is_paused(run) then
-    redis.call('LREM', k_runs(priority), 0, run)
-    redis.call(front and 'LPUSH' or 'RPUSH', k_runs(priority), run)
-  end
-end
-
--- End the pause of a run, if it is paused: it takes its turns again, after the others.
-local function resume_run(run)
-  redis.call('ZREM', P .. 'paused', run)
-  if redis.call('HDEL', k_steering(run), 'paused_ms') == 0 then return end
-  for _, priority in ipairs({ 'high', 'default', 'low' }) do
-    redis.call('LREM', k_runs(priority), 0, run)
-    if redis.call('EXISTS', k_run(priority, run)) == 1 then redis.call('RPUSH', k_runs(priority), run) end
+  redis.call('LREM', k_run(lane, run), 0, batch)
+  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(lane, run), batch) == 1 and not is_paused(run) then
+    redis.call('LREM', k_runs(lane), 0, run)
+    redis.call(front and 'LPUSH' or 'RPUSH', k_runs(lane), run)
   end
 end
 
@@ -287,7 +280,7 @@ local function end_rollout(batch, index, status, result, row, counts)
   local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
   local found = redis.call(
     'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms',
-    'polled_name', 'owner', 'graded'
+    'polled_name', 'owner', 'graded', 'needs'
   )
   local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms, polled, owner, graded = unpack(found, 1, 12)
   local now = now_ms()
@@ -334,8 +327,13 @@ local function end_rollout(batch, index, status, result, row, counts)
   -- 5. With its last rollout the batch has ended, and the time begins after which it is deleted.
   if ended == tonumber(total) then
     redis.call('HSET', k_batch(batch), 'finished_ms', str(now))
-    redis.call('LREM', k_run(priority, run), 0, batch)
-    if redis.call('EXISTS', k_run(priority, run)) == 0 then redis.call('LREM', k_runs(priority), 0, run) end
+    local lanes = found[13] and redis.call('SMEMBERS', k_batch(batch, 'lanes')) or {}
+    lanes[#lanes + 1] = priority
+    for _, lane in ipairs(lanes) do
+      if lane ~= priority then redis.call('UNLINK', k_outbox(batch, lane)) end
+      redis.call('LREM', k_run(lane, run), 0, batch)
+      if redis.call('EXISTS', k_run(lane, run)) == 0 then redis.call('LREM', k_runs(lane), 0, run) end
+    end
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
     redis.call('SREM', P .. 'open_batches', batch)

@@ -9,10 +9,11 @@
 -- attachment_bytes (that it may attach).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
-local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled, attachment_bytes = unpack(redis.call(
+local about = redis.call(
   'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
-  'polled_name', 'attachment_bytes'
-))
+  'polled_name', 'attachment_bytes', 'needs', 'other_needs'
+)
+local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled, attachment_bytes = unpack(about, 1, 9)
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 if not priority or not overrides then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
@@ -28,7 +29,7 @@ if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) =
 local again = status == 'running' and holder_token == token
 -- The ticket has arrived, so it is not lost. If another worker has the rollout, this ticket was a second one; giving the
 -- rollout back makes a new one.
-redis.call('ZREM', k_published(priority), uid)
+local was_published = redis.call('ZREM', k_published(priority), uid) == 1
 if status == 'running' and not again then return { 'outcome', 'taken' } end
 -- It waits for its group, and needs no worker until it leads it.
 if held and not leads then return { 'outcome', 'taken' } end
@@ -42,7 +43,24 @@ local now = now_ms()
 local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
 -- What is only graded has the deadline of its grader, and its worker ends it.
 if not stage and deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
-if suspicion(crashes, strikes, deaths) >= 2 then
+local is_suspect = suspicion(crashes, strikes, deaths) >= 2
+-- This worker lacks something that the rollout names: it has started since the ticket was published, or an older release has
+-- published it. The rollout waits for a worker that is suited. One whose ticket was not published waits elsewhere already.
+local needs = needs_of(batch, index, about[10], about[11])
+if not again and not is_suited(worker, needs) then
+  if role ~= 'isolated' then
+    -- From now on reserve.lua knows that not every worker is suited, and does not choose this one again.
+    local offer = redis.call('HGET', k_worker(worker), 'offer')
+    redis.call('HSETNX', P .. 'offers', string.sub(offer, 1, 32), '1 1 ' .. offer)
+  end
+  if is_suspect then
+    to_suspects(uid)
+  elseif was_published then
+    to_lane(batch, index, priority, needs, attempts)
+  end
+  return { 'outcome', 'unsuited' }
+end
+if is_suspect then
   -- Its ticket is older than the suspicion, or its deferral is over. It waits among the suspects, and needs no ticket.
   if role ~= 'isolated' then
     to_suspects(uid)
@@ -85,7 +103,7 @@ return {
   'shared', shared,
   'overrides', overrides,
   'priority', priority,
-  'more_waiting', redis.call('EXISTS', k_runs(priority)),
+  'more_waiting', (redis.call('EXISTS', k_runs(priority)) == 1 or needs and redis.call('EXISTS', k_lanes(priority)) == 1) and 1 or 0,
   'run', run,
   'max_staleness', max_staleness or '',
   'on_stale', on_stale or '',

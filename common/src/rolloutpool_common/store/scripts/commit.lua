@@ -10,7 +10,7 @@ local batch, idempotency, digest, total, priority, run = ARGV[1], ARGV[2], ARGV[
 if redis.call('EXISTS', k_batch(batch)) == 1 then
   return { 'outcome', 'created', 'batch', batch, 'digest', digest, 'precancelled', {} }
 end
-local parts = { 'items', 'groups', 'deadlines', 'group_counts', 'trunk' }
+local parts = { 'items', 'groups', 'deadlines', 'group_counts', 'trunk', 'needs' }
 local staged_names = P .. 'stage:' .. batch .. ':names'
 local first_field = 9 + tonumber(ARGV[8])
 local is_staged = first_field == 9
@@ -57,7 +57,7 @@ else
     values[#values + 1] = ARGV[i + 1]
     values[#values + 1] = ARGV[i + 2]
   end
-  for _, part in ipairs({ 'items', 'groups', 'group_counts' }) do
+  for _, part in ipairs({ 'items', 'groups', 'group_counts', 'needs' }) do
     if came[part] then redis.call('HSET', k_batch(batch, part), unpack(came[part])) end
   end
   deadlines, names = came.deadlines, came.names

@@ -41,7 +41,7 @@ elseif what == 'pause' then
   -- A pause that is said again lasts longer, as of now.
   redis.call('ZADD', P .. 'paused', str(served_ms() + tonumber(limit_ms)), run)
   if redis.call('HSETNX', key, 'paused_ms', str(now_ms())) == 1 then
-    for _, priority in ipairs({ 'high', 'default', 'low' }) do redis.call('LREM', k_runs(priority), 0, run) end
+    for _, lane in ipairs(all_lanes()) do redis.call('LREM', k_runs(lane), 0, run) end
     count('pauses')
   end
 elseif what == 'resume' then

@@ -1,0 +1,148 @@
+"""A worker of another build hides no other one, fails no request, and gets nothing that it cannot run."""
+
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from redis.asyncio import Redis
+from tests.support.api_requests import batch
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker, calculator
+from tests.support.waiting import until
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.grading import GraderChoice
+from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
+from rolloutpool_common.store import Store, keys
+
+FIRST_RELEASE: dict[str, Any] = {
+    **{"host": "old", "pid": 7, "slots": 32, "agents": ["tool_calls"], "termination_strategies": ["task_completion"]},
+    **{"tools": [tool.model_dump() for tool in calculator()], "tokenizers": {}, "versions": {}, "started_at": 1.7e9},
+}
+"""What workers of dd99e53 announce: no role."""
+MAZE = {**batch(1)["defaults"], "environment": {"name": "maze"}}
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> Any:
+    client = Redis.from_url(redis_url)
+    yield client
+    await client.aclose()
+
+
+async def announce_raw(redis: Redis, worker: str, about: bytes) -> None:
+    seconds, _ = await redis.time()
+    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})  # type: ignore[misc]
+    await redis.zadd(keys.WORKERS, {worker: seconds * 1000})
+
+
+@pytest.mark.parametrize("about", [b"{", b"[]", b'{"wire": 99}', orjson.dumps({**FIRST_RELEASE, "slots": "many"})])
+async def test_one_that_cannot_be_read_is_listed_and_everything_answers(
+    client: httpx.AsyncClient, worker: ScriptedWorker, redis: Redis, about: bytes
+) -> None:
+    await announce_raw(redis, "strange", about)
+    answers = [
+        await client.get("/readyz"),
+        await client.get("/v1/workers"),
+        await client.get("/tools"),
+        await client.get("/metrics"),
+        await client.post("/v1/batches", json=batch(1)),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 202]
+    listed = answers[1].json()
+    assert [one["worker_id"] for one in listed["workers"]] == ["w1"]
+    ((worker_id, why),) = [(one["worker_id"], one["why"]) for one in listed["unreadable"]]
+    assert worker_id == "strange"
+    assert why
+    state = await client.get(f"/v1/batches/{answers[4].json()['batch_id']}")
+    assert state.status_code == 200
+
+
+async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx.AsyncClient, redis: Redis) -> None:
+    await announce_raw(redis, "strange", b'{"wire": 99}')
+    answer = await client.get("/readyz")
+    assert answer.status_code == 503
+    assert "worker strange cannot be read: it announces wire version 99" in answer.text
+    # Nobody knows what it has, so names are not checked.
+    assert (await client.post("/v1/batches", json=batch(1))).status_code == 202
+
+
+async def test_the_announcement_of_the_first_release_is_read(client: httpx.AsyncClient, redis: Redis) -> None:
+    await announce_raw(redis, "old", orjson.dumps(FIRST_RELEASE))
+    assert (await client.get("/readyz")).status_code == 200
+    (listed,) = (await client.get("/v1/workers")).json()["workers"]
+    assert (listed["worker_id"], listed["wire"], listed["role"], listed["environments"]) == ("old", 0, "shared", [])
+    refused = await client.post("/v1/batches", json=batch(1, defaults=MAZE))
+    assert refused.status_code == 422
+    assert "no live worker has the environment 'maze'" in refused.text
+
+
+async def queued_in(redis: Redis, offer: str = "") -> int:
+    return int(await redis.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))  # type: ignore[misc]
+
+
+async def test_what_one_worker_has_goes_to_its_own_queue_and_back_when_it_leaves(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis: Redis
+) -> None:
+    await ScriptedWorker(store, "maze").announce(environments=["maze"])
+
+    async def both() -> bool:
+        return await redis.hlen(keys.OFFERS) == 3  # type: ignore[misc, no-any-return]
+
+    await until(both)
+    accepted = await client.post("/v1/batches", json=batch(2, defaults=MAZE))
+    assert accepted.status_code == 202
+    plain = await client.post("/v1/batches", json=batch(3))
+
+    async def published() -> bool:
+        return len(await store.outbox.routes(Priority.DEFAULT)) == 1 and await queued_in(redis) == 3
+
+    await until(published)
+    (offer,) = await store.outbox.routes(Priority.DEFAULT)
+    assert await queued_in(redis, offer) == 2
+    await store.workers.leave("maze")
+
+    async def back() -> bool:
+        state = (await client.get(f"/v1/batches/{accepted.json()['batch_id']}")).json()
+        waits = [one["message"] for one in state["waiting"]]
+        return await queued_in(redis, offer) == 0 and waits == [
+            "no live worker has environment 'maze'; start one that does"
+        ]
+
+    await until(back)
+    depths = await store.outbox.queue_depths()
+    assert (depths[Priority.DEFAULT].outbox, depths[Priority.DEFAULT].published) == (2, 3)
+    # It has nothing to do with what others wait for.
+    assert (await client.get(f"/v1/batches/{plain.json()['batch_id']}")).json()["waiting"] == []
+    await ScriptedWorker(store, "another").announce(environments=["maze"])
+
+    async def there_again() -> bool:
+        return await queued_in(redis, offer) == 2
+
+    await until(there_again)
+
+
+async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, redis: Redis) -> None:
+    async with running_api(redis_url) as api, client_of(api) as client:
+        await ScriptedWorker(store).announce()
+        judge = ScriptedWorker(store, "judge")
+        await judge.announce(graders=["judge"])
+
+        async def both() -> bool:
+            return await redis.hlen(keys.OFFERS) == 3  # type: ignore[misc, no-any-return]
+
+        await until(both)
+        accepted = (await client.post("/v1/batches", json=batch(1, priority="high"))).json()
+        await judge.end(accepted["rollouts"][0])
+        choice = GraderChoice(name="judge").model_dump(mode="json")
+        asked = await client.post(
+            f"/v1/batches/{accepted['batch_id']}/regrades", json={"grader": choice, "annotation": "again"}
+        )
+        assert asked.status_code == 202
+        offer = next(
+            digest.decode()
+            for digest, text in (await redis.hgetall(keys.OFFERS)).items()  # type: ignore[misc]
+            if b"grader:judge" in text
+        )
+        assert (await queued_in(redis), await queued_in(redis, offer)) == (0, 1)

@@ -1,0 +1,122 @@
+"""What the live workers offer is noted, also of those of other builds, and names the queue for a request."""
+
+import orjson
+import pytest
+from fakeredis import FakeAsyncRedis, FakeServer
+from tests.support.batches import announce, submit
+
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.offers import digest_of, spell
+from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store import Store, keys
+
+MAZE_OFFER = digest_of(spell(["environment:maze"]))
+
+
+@pytest.fixture
+def redis(server: FakeServer) -> FakeAsyncRedis:
+    return FakeAsyncRedis(server=server)
+
+
+async def announce_as_before(redis: FakeAsyncRedis, worker: str, about: bytes) -> None:
+    """As a release did that said nothing of offers."""
+    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})
+    await redis.zadd(keys.WORKERS, {worker: 2_000_000_000_000})
+
+
+def earlier(**changes: object) -> bytes:
+    about = {"host": "h", "pid": 1, "slots": 1, "tools": [], "agents": ["tool_calls"], "termination_strategies": []}
+    return orjson.dumps({**about, **changes})
+
+
+async def noted(redis: FakeAsyncRedis) -> dict[str, str]:
+    found = await redis.hgetall(keys.OFFERS)
+    return {digest.decode(): text.decode() for digest, text in found.items() if digest != b"read"}
+
+
+async def test_workers_with_the_same_offer_are_counted_together(store: Store, redis: FakeAsyncRedis) -> None:
+    for worker in ("a", "b"):
+        await announce(store, worker, environments=["maze"])
+    await announce(store, "c")
+    assert (await store.offers.look()).changed
+    assert not (await store.offers.look()).changed
+    assert sorted((await noted(redis)).values()) == sorted(["2 1 " + spell(["environment:maze"]), "1 1 " + spell([])])
+
+
+async def test_those_that_take_no_work_do_not_count(store: Store, redis: FakeAsyncRedis) -> None:
+    await announce(store, "drains", environments=["maze"])
+    await store.workers.beat("drains", running=0, tokenizers={}, draining=True)
+    await announce(store, "isolated", role=WorkerRole.ISOLATED, environments=["maze"])
+    await announce(store, "dead", environments=["maze"])
+    assert await store.workers.condemn("dead")
+    await store.offers.look()
+    assert await noted(redis) == {}
+
+
+async def test_one_that_is_late_keeps_its_offer_and_has_no_share_of_the_window(
+    store: Store, redis: FakeAsyncRedis
+) -> None:
+    await announce(store, "late", environments=["maze"])
+    await redis.zadd(keys.WORKERS, {"late": 1})
+    await store.offers.look()
+    assert await noted(redis) == {MAZE_OFFER: "0 1 " + spell(["environment:maze"])}
+
+
+async def test_the_announcement_of_an_earlier_release_is_read_for_it(store: Store, redis: FakeAsyncRedis) -> None:
+    await announce_as_before(redis, "old", earlier(environments=["maze"]))
+    await announce_as_before(redis, "strange", b"{")
+    assert (await store.offers.look()).changed
+    assert sorted((await noted(redis)).values()) == sorted(["1 0 " + spell(["environment:maze"]), "1 0 " + spell([])])
+    assert not (await store.offers.look()).changed
+
+
+async def test_an_earlier_release_gets_what_every_worker_has_and_nothing_else(
+    store: Store, redis: FakeAsyncRedis
+) -> None:
+    await announce_as_before(redis, "old", earlier(environments=["maze"]))
+    await store.offers.look()
+    await submit(store, [{"environment": {"name": "maze"}}])
+    assert [ticket.offer for ticket in await store.outbox.reserve(Priority.DEFAULT, 9)] == [""]
+    # It reads no queue of its own, so nothing else can be sent to it alone.
+    await announce(store, "new")
+    await store.offers.look()
+    uids = await submit(store, [{"environment": {"name": "maze"}}])
+    assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
+    view = await store.rollouts.view(uids[0], None)
+    assert view is not None
+    assert view.waiting is not None
+    assert view.waiting.message.startswith("only workers of an earlier release have environment 'maze'")
+
+
+async def test_a_worker_that_goes_meanwhile_leaves_nothing(
+    store: Store, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await announce_as_before(redis, "old", earlier())
+    script = store._connection.script
+
+    async def leaving(name: str, *args: object) -> object:
+        if name == "offers" and len(args) > 1:
+            await store.workers.leave("old")
+        return await script(name, *args)
+
+    monkeypatch.setattr(store._connection, "script", leaving)
+    await store.offers.look()
+    assert await redis.exists(keys.worker("old")) == 0
+    assert await noted(redis) == {}
+
+
+async def test_a_request_gets_the_queue_of_those_that_can_carry_it_out(store: Store) -> None:
+    need = ["environment:maze"]
+    assert await store.offers.queue_for(need) == ""
+    await announce(store, "plain")
+    await store.offers.look()
+    assert await store.offers.queue_for(need) is None
+    assert await store.offers.queue_for([]) == ""
+    for worker in ("a", "b"):
+        await announce(store, worker, environments=["maze"])
+    await announce(store, "c", environments=["maze", "chess"])
+    await store.offers.look()
+    assert await store.offers.queue_for(need) == MAZE_OFFER
+    await store.workers.leave("plain")
+    await store.offers.look()
+    assert await store.offers.queue_for(need) == ""
