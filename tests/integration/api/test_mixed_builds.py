@@ -1,5 +1,6 @@
 """A worker of another build hides no other one, fails no request, and gets nothing that it cannot run."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -25,21 +26,21 @@ MAZE = {**batch(1)["defaults"], "environment": {"name": "maze"}}
 
 
 @pytest.fixture
-async def redis(redis_url: str) -> Any:
+async def redis(redis_url: str) -> AsyncIterator[Any]:
     client = Redis.from_url(redis_url)
     yield client
     await client.aclose()
 
 
-async def announce_raw(redis: Redis, worker: str, about: bytes) -> None:
+async def announce_raw(redis: Any, worker: str, about: bytes) -> None:
     seconds, _ = await redis.time()
-    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})  # type: ignore[misc]
+    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})
     await redis.zadd(keys.WORKERS, {worker: seconds * 1000})
 
 
 @pytest.mark.parametrize("about", [b"{", b"[]", b'{"wire": 99}', orjson.dumps({**FIRST_RELEASE, "slots": "many"})])
 async def test_one_that_cannot_be_read_is_listed_and_everything_answers(
-    client: httpx.AsyncClient, worker: ScriptedWorker, redis: Redis, about: bytes
+    client: httpx.AsyncClient, worker: ScriptedWorker, redis: Any, about: bytes
 ) -> None:
     await announce_raw(redis, "strange", about)
     answers = [
@@ -59,7 +60,7 @@ async def test_one_that_cannot_be_read_is_listed_and_everything_answers(
     assert state.status_code == 200
 
 
-async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx.AsyncClient, redis: Redis) -> None:
+async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx.AsyncClient, redis: Any) -> None:
     await announce_raw(redis, "strange", b'{"wire": 99}')
     answer = await client.get("/readyz")
     assert answer.status_code == 503
@@ -68,7 +69,7 @@ async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx
     assert (await client.post("/v1/batches", json=batch(1))).status_code == 202
 
 
-async def test_the_announcement_of_the_first_release_is_read(client: httpx.AsyncClient, redis: Redis) -> None:
+async def test_the_announcement_of_the_first_release_is_read(client: httpx.AsyncClient, redis: Any) -> None:
     await announce_raw(redis, "old", orjson.dumps(FIRST_RELEASE))
     assert (await client.get("/readyz")).status_code == 200
     (listed,) = (await client.get("/v1/workers")).json()["workers"]
@@ -78,17 +79,17 @@ async def test_the_announcement_of_the_first_release_is_read(client: httpx.Async
     assert "no live worker has the environment 'maze'" in refused.text
 
 
-async def queued_in(redis: Redis, offer: str = "") -> int:
-    return int(await redis.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))  # type: ignore[misc]
+async def queued_in(redis: Any, offer: str = "") -> int:
+    return int(await redis.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))
 
 
 async def test_what_one_worker_has_goes_to_its_own_queue_and_back_when_it_leaves(
-    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis: Redis
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis: Any
 ) -> None:
     await ScriptedWorker(store, "maze").announce(environments=["maze"])
 
     async def both() -> bool:
-        return await redis.hlen(keys.OFFERS) == 3  # type: ignore[misc, no-any-return]
+        return await redis.hlen(keys.OFFERS) == 3
 
     await until(both)
     accepted = await client.post("/v1/batches", json=batch(2, defaults=MAZE))
@@ -123,14 +124,14 @@ async def test_what_one_worker_has_goes_to_its_own_queue_and_back_when_it_leaves
     await until(there_again)
 
 
-async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, redis: Redis) -> None:
+async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, redis: Any) -> None:
     async with running_api(redis_url) as api, client_of(api) as client:
         await ScriptedWorker(store).announce()
         judge = ScriptedWorker(store, "judge")
         await judge.announce(graders=["judge"])
 
         async def both() -> bool:
-            return await redis.hlen(keys.OFFERS) == 3  # type: ignore[misc, no-any-return]
+            return await redis.hlen(keys.OFFERS) == 3
 
         await until(both)
         accepted = (await client.post("/v1/batches", json=batch(1, priority="high"))).json()
@@ -141,8 +142,6 @@ async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, stor
         )
         assert asked.status_code == 202
         offer = next(
-            digest.decode()
-            for digest, text in (await redis.hgetall(keys.OFFERS)).items()  # type: ignore[misc]
-            if b"grader:judge" in text
+            digest.decode() for digest, text in (await redis.hgetall(keys.OFFERS)).items() if b"grader:judge" in text
         )
         assert (await queued_in(redis), await queued_in(redis, offer)) == (0, 1)

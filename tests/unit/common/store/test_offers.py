@@ -1,5 +1,7 @@
 """What the live workers offer is noted, also of those of other builds, and names the queue for a request."""
 
+from typing import Any
+
 import orjson
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
@@ -30,7 +32,7 @@ def earlier(**changes: object) -> bytes:
 
 
 async def noted(redis: FakeAsyncRedis) -> dict[str, str]:
-    found = await redis.hgetall(keys.OFFERS)
+    found: dict[Any, Any] = await redis.hgetall(keys.OFFERS)
     return {digest.decode(): text.decode() for digest, text in found.items() if digest != b"read"}
 
 

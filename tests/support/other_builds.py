@@ -1,0 +1,40 @@
+"""Builds of other commits of this repository, run from their sources in the environment of this one."""
+
+import os
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+__all__ = ["listed_builds", "sources_of", "with_sources"]
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "tests" / "acceptance" / "builds.txt"
+PARTS = ("common", "api", "worker", "trainer", "rl")
+
+
+def listed_builds() -> list[str]:
+    """The commits in `builds.txt`."""
+    lines = (line.split("#")[0].split() for line in LIST.read_text().splitlines())
+    return [words[0] for words in lines if words]
+
+
+def sources_of(commit: str, directory: Path) -> Path:
+    """Lays out a commit's sources; skips the test where this clone does not have the commit."""
+    looked_up = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    if subprocess.run(looked_up, cwd=ROOT, capture_output=True, check=False).returncode:
+        pytest.skip(f"commit {commit[:9]} is not in this clone, which may be shallow; `git fetch --unshallow` gets it")
+    folders = [f"{part}/src" for part in PARTS]
+    archive = subprocess.run(["git", "archive", commit, *folders], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        files.extractall(directory, filter="data")
+    return directory
+
+
+def with_sources(sources: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment in which Python imports these sources, and not the installed ones."""
+    paths = [str(sources / part / "src") for part in PARTS]
+    return {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)}
