@@ -36,6 +36,7 @@ __all__ = [
     "MaskPlan",
     "ObservationRecord",
     "PlannedTurn",
+    "RecordUnknown",
     "TrainerKind",
     "TurnRecord",
     "encode_record",
@@ -47,6 +48,10 @@ __all__ = [
 
 class JournalUnreadable(RolloutPoolError):
     """The journal holds a record that this version of rolloutpool does not write."""
+
+
+class RecordUnknown(JournalUnreadable):
+    """The journal holds a kind of record, or a form of one, that another release has written."""
 
 
 class TrainerKind(StrEnum):
@@ -226,10 +231,20 @@ def _texts(message: dict[str, Any]) -> Iterator[str]:
 
 
 def parse_record(data: bytes) -> JournalRecord:
-    """The record that `encode_record` gave. Raises JournalUnreadable, which names the fields and none of the texts."""
+    """Reads a record that `encode_record` gave.
+
+    Raises:
+        RecordUnknown: A worker of another release wrote it, and one of that release can read it.
+        JournalUnreadable: It is no record; the error names the fields and none of the texts.
+    """
     try:
         return _RECORD.validate_json(data)
     except ValidationError as error:
+        for fault in error.errors(include_input=False):
+            if fault["type"] == "union_tag_invalid":
+                raise RecordUnknown(f"{RecordUnknown.__doc__} Its kind is {fault['ctx']['tag'][:64]!r}.") from None
+            if fault["type"] == "literal_error" and fault["loc"][-1:] == ("v",):
+                raise RecordUnknown(f"{RecordUnknown.__doc__} It is another form of {fault['loc'][0]!r}.") from None
         fields = sorted({".".join(map(str, fault["loc"])) for fault in error.errors(include_input=False)})
         raise JournalUnreadable(f"{JournalUnreadable.__doc__} See its {fields}.") from None
 

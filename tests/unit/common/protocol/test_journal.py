@@ -20,6 +20,7 @@ from rolloutpool_common.protocol.journal import (
     MaskPlan,
     ObservationRecord,
     PlannedTurn,
+    RecordUnknown,
     TrainerKind,
     TurnRecord,
     encode_record,
@@ -179,6 +180,17 @@ def test_what_is_no_record_is_refused_without_its_text(data: bytes) -> None:
     with pytest.raises(JournalUnreadable) as caught:
         parse_record(data)
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("changes", [{"kind": "snapshot"}, {"v": 2}], ids=["kind", "form"])
+def test_what_another_release_wrote_is_told_from_what_nobody_can_read(changes: dict[str, Any]) -> None:
+    known = orjson.loads(encode_record(TURN))
+    with pytest.raises(RecordUnknown) as caught:
+        parse_record(orjson.dumps({**known, **changes}))
+    assert repr(changes.get("kind", "turn")) in caught.value.message
+    with pytest.raises(JournalUnreadable) as unreadable:
+        parse_record(orjson.dumps({**known, "message": None}))
+    assert not isinstance(unreadable.value, RecordUnknown)
 
 
 @pytest.mark.parametrize("record", [TURN, OBSERVATION, EDIT], ids=lambda record: record.kind)

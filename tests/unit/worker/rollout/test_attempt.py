@@ -281,6 +281,21 @@ async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(
         assert (await inside.result(uid)).status is RolloutStatus.COMPLETED
 
 
+async def test_a_journal_of_another_release_waits_for_a_worker_that_can_read_it(
+    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say()) as trainer:
+        (uid,) = await inside.submit({"server_url": trainer.url})
+        await store.rollouts._redis.rpush(f"rp:rollout:{uid}:journal", b'{"kind": "snapshot", "v": 1}')
+        assert await inside.take(uid) == "deferred"
+        assert trainer.exchanges == []
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    assert view.waiting is not None
+    assert "cannot go on with it" in view.waiting.message
+    assert "'snapshot'" in view.waiting.message
+
+
 async def test_the_first_rollout_of_a_batch_says_that_its_prompt_shows_other_tools(
     inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
 ) -> None:

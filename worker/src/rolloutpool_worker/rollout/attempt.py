@@ -30,7 +30,7 @@ from rolloutpool_common.errors import (
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_common.protocol.journal import JournalRecord
+from rolloutpool_common.protocol.journal import JournalRecord, RecordUnknown
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
@@ -48,7 +48,7 @@ from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
-from rolloutpool_worker.rollout.deferral import lacks, note_deferral
+from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.grading import GradingStage
@@ -320,7 +320,11 @@ class Attempt:
         return kept.model_copy(update={"samples": [], "messages": [], "alignment": None, "attachments": None})
 
     async def _read_journal(self) -> list[JournalRecord]:
-        return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
+        try:
+            return await self._retry_store(lambda: self._services.store.rollouts.read_journal(self._claim.uid))
+        except RecordUnknown as error:
+            # A worker of the release that wrote it goes on from there.
+            raise NeedsMissing(f"worker {self._services.worker_id} cannot go on with it: {error.message}") from None
 
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turn
