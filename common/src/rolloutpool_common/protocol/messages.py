@@ -123,7 +123,7 @@ def message_fault(error: ValidationError) -> str:
     """
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-    return f"messages{at}: {first['msg']}"
+    return f"messages{at}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def text_of(message: Mapping[str, Any]) -> str:

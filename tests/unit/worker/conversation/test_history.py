@@ -46,6 +46,6 @@ def test_what_follows_a_turn_is_rendered_together_with_the_names_of_the_tools() 
 def test_an_agent_s_messages_are_put_into_normal_form() -> None:
     (message,) = normal_form([{"content": "x", "role": "user", "name": "n"}])
     assert list(message) == ["role", "content", "tool_calls", "tool_call_id", "name"]
-    with pytest.raises(AgentMisuse, match="1 faults") as caught:
+    with pytest.raises(AgentMisuse, match=r"not a message: messages\[0\].role: Invalid role") as caught:
         normal_form([{"role": "robot", "content": "secret"}])
     assert "secret" not in caught.value.message

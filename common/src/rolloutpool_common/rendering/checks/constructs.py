@@ -329,5 +329,7 @@ def _role(message: dict[str, Any]) -> str:
     if message.get("tool_calls"):
         return f"{len(message['tool_calls'])} past call{'s' * (len(message['tool_calls']) > 1)}"
     content = message["content"]
+    if isinstance(content, list):
+        return f"{message['role']} in {len(content)} part{'s' * (len(content) > 1)}"
     plain = isinstance(content, str) and content.isascii() and content.isalnum()
     return str(message["role"]) + ("" if plain else f" {content!r}")

@@ -32,4 +32,5 @@ def test_switch_words_are_tried_as_first_and_last_word() -> None:
 def test_a_case_is_one_line() -> None:
     labels = [case.label for construct in constructs([]) for case in construct.cases]
     assert "user > [2 calls, stop sampled] > tool > tool (tools shown)" in labels
+    assert "user in 2 parts > [answer, stop sampled] > user in 2 parts" in labels
     assert all("\n" not in label and len(label) < 140 for label in labels)
