@@ -52,6 +52,11 @@ class StoreFaults(StoreWorld):
         for one in gone:
             self.start_worker(one)
 
+    @rule(worker=st.sampled_from(list(WORKERS)), about=st.sampled_from(["{}", "nonsense", '{"role": 7}']))
+    def announce_badly(self, worker: str, about: str) -> None:
+        """A worker of another build announces what nobody can read."""
+        self.raw.hset(f"rp:worker:{self.ids[worker]}", "about", about)
+
     @rule(grades_late=st.booleans())
     def reconcile(self, grades_late: bool) -> None:
         """Time passes: what is delayed is due, and cancellations whose process died go on. So do graders' deadlines."""

@@ -89,7 +89,7 @@ async def test_what_one_worker_has_goes_to_its_own_queue_and_back_when_it_leaves
     await ScriptedWorker(store, "maze").announce(environments=["maze"])
 
     async def both() -> bool:
-        return await redis.hlen(keys.OFFERS) == 3
+        return bool(await redis.hlen(keys.OFFERS) == 3)
 
     await until(both)
     accepted = await client.post("/v1/batches", json=batch(2, defaults=MAZE))
@@ -131,7 +131,7 @@ async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, stor
         await judge.announce(graders=["judge"])
 
         async def both() -> bool:
-            return await redis.hlen(keys.OFFERS) == 3
+            return bool(await redis.hlen(keys.OFFERS) == 3)
 
         await until(both)
         accepted = (await client.post("/v1/batches", json=batch(1, priority="high"))).json()

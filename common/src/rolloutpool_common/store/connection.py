@@ -45,7 +45,16 @@ _FOLDER = files("rolloutpool_common.store").joinpath("scripts")
 _PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
 _LANES = _FOLDER.joinpath("_lanes.lua").read_text(encoding="utf-8")
 _WITH_LANES = frozenset(
-    {"claim.lua", "end_pause.lua", "offers.lua", "reserve.lua", "steer.lua", "trial.lua", "trial_place.lua"}
+    {
+        "claim.lua",
+        "end_pause.lua",
+        "offers.lua",
+        "reserve.lua",
+        "steer.lua",
+        "strays.lua",
+        "trial.lua",
+        "trial_place.lua",
+    }
 )
 """Every function costs each call of its script, so the others go without these."""
 _SOURCES = {

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.offers import digest_of
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
@@ -46,6 +47,14 @@ class Stray(NamedTuple):
     """Its index; -1 stands for the batch, whose outbox stood in no line."""
     status: str
     attempt: int
+
+
+class _Line(NamedTuple):
+    """Where a batch stands in line while its outbox of a lane has something."""
+
+    batch_id: str
+    lane: str
+    run: str
 
 
 class _Count(NamedTuple):
@@ -115,46 +124,77 @@ class Strays:
         """Counts each batch; leaves out those that have ended."""
         if not batch_ids:
             return {}
+        lines = await self._lines(batch_ids)
         queues = [*(keys.published(priority) for priority in Priority), keys.DELAYED, keys.SUSPECTS]
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
-            for batch_id in batch_ids:
-                pipe.llen(keys.batch(batch_id, "outbox"))
+            for line in lines:
+                pipe.llen(keys.outbox(line.batch_id, line.lane))
             for queue in queues:
                 pipe.zrange(queue, 0, -1)
             pipe.smembers(keys.PRECANCELLED)
             for batch_id in batch_ids:
-                pipe.hmget(keys.batch(batch_id), "running", "grading", "total", "ended", "run", "priority")
+                pipe.hmget(keys.batch(batch_id), "running", "grading", "total", "ended")
             answers = await pipe.execute()
-        outboxes, states = answers[: len(batch_ids)], answers[-len(batch_ids) :]
-        waiting = Counter(_batches_of(uid for uids in answers[len(batch_ids) : -len(batch_ids)] for uid in uids))
-        in_line = await self._in_line(
-            {b: (run, priority) for b, n, (*_, run, priority) in zip(batch_ids, outboxes, states, strict=True) if n}
-        )
+        outboxes = {line: n for line, n in zip(lines, answers, strict=False) if n}
+        states = answers[-len(batch_ids) :]
+        placed = Counter(_batches_of(uid for uids in answers[len(lines) : -len(batch_ids)] for uid in uids))
+        for line in await self._standing(list(outboxes)):
+            placed[line.batch_id] += outboxes[line]
         counts: dict[str, _Count] = {}
-        for batch_id, outbox, (running, grading, total, ended, _, _) in zip(batch_ids, outboxes, states, strict=True):
+        for batch_id, (running, grading, total, ended) in zip(batch_ids, states, strict=True):
             if total is None or int(ended or 0) >= int(total):
                 # It was deleted, or Redis has lost the removal with its last second.
                 await self._forget(batch_id)
                 continue
-            placed = (outbox if batch_id in in_line else 0) + waiting[batch_id] + int(running or 0) + int(grading or 0)
-            counts[batch_id] = _Count(int(total), int(total) - int(ended or 0), placed, int(grading or 0))
+            claimed, graded = int(running or 0), int(grading or 0)
+            still = int(total) - int(ended or 0)
+            counts[batch_id] = _Count(int(total), still, placed[batch_id] + claimed + graded, graded)
         return counts
 
-    async def _in_line(self, outboxes: dict[str, tuple[bytes, bytes]]) -> set[str]:
-        """Returns the batches that stand in their run's list, whose run stands in its class's or is paused."""
-        runs = sorted(set(outboxes.values()))
+    async def _lines(self, batch_ids: Sequence[str]) -> list[_Line]:
+        """Lists the lines in which something of these batches may wait: those of their classes, and of lanes."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            for batch_id in batch_ids:
+                pipe.hmget(keys.batch(batch_id), "run", "priority")
+                pipe.smembers(keys.batch(batch_id, "lanes"))
+            answers = await pipe.execute()
+        return [
+            _Line(batch_id, lane.decode(), run.decode())
+            for batch_id, (run, priority), lanes in zip(batch_ids, answers[::2], answers[1::2], strict=True)
+            if run is not None
+            for lane in (priority, *lanes)
+        ]
+
+    async def _standing(self, lines: Sequence[_Line]) -> list[_Line]:
+        """Returns the lines in which the batch stands in its run's list, and the run in that of a known lane."""
+        lanes = sorted({line.lane for line in lines})
+        runs = sorted({(line.lane, line.run) for line in lines})
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.zrange(keys.PAUSED, 0, -1)
             for priority in Priority:
-                pipe.lrange(keys.runs(priority), 0, -1)
-            for run, name in runs:
-                pipe.lrange(keys.run(Priority(name.decode()), run.decode()), 0, -1)
-            paused, *lists = await pipe.execute()
-        classes = {p.encode(): {*paused, *members} for p, members in zip(Priority, lists, strict=False)}
-        batches = dict(zip(runs, map(set, lists[len(Priority) :]), strict=True))
-        return {b for b, at in outboxes.items() if at[0] in classes[at[1]] and b.encode() in batches[at]}
+                pipe.lrange(keys.lanes(priority), 0, -1)
+            for lane in lanes:
+                pipe.lrange(keys.runs(lane), 0, -1)
+            for lane, run in runs:
+                pipe.lrange(keys.run(lane, run), 0, -1)
+            paused, *found = await pipe.execute()
+        known = {str(priority) for priority in Priority} | {
+            f"{priority}~{digest_of(needs.decode())}"
+            for priority, listed in zip(Priority, found, strict=False)
+            for needs in listed
+        }
+        of_lane = dict(zip(lanes, ({*paused, *names} for names in found[len(Priority) :]), strict=False))
+        of_run = dict(zip(runs, map(set, found[len(Priority) + len(lanes) :]), strict=True))
+        return [
+            line
+            for line in lines
+            if line.lane in known
+            and line.run.encode() in of_lane[line.lane]
+            and line.batch_id.encode() in of_run[line.lane, line.run]
+        ]
 
     async def _forget(self, batch_id: str) -> None:
         with store_errors():

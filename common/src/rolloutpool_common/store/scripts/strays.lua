@@ -23,17 +23,31 @@ local function contains(list, element)
   end
   return false
 end
--- An outbox is of use only while its batch stands in its run's list, and the run in the list of its class.
-if redis.call('EXISTS', k_batch(batch, 'outbox')) == 1 then
-  local in_line = contains(k_run(priority, run), batch) and (is_paused(run) or contains(k_runs(priority), run))
-  if not in_line then
-    redis.call('LREM', k_run(priority, run), 0, batch)
-    redis.call('RPUSH', k_run(priority, run), batch)
-    redis.call('LREM', k_runs(priority), 0, run)
-    if not is_paused(run) then redis.call('RPUSH', k_runs(priority), run) end
-    count('strays')
-    found[1] = { -1, 'queued', 0 }
+-- Put a batch, and its run, back in the line of a lane. An outbox is of use only while both stand there, and the lane is
+-- known.
+local function into_line(lane)
+  local needs
+  if lane ~= priority then
+    local needed, others = unpack(redis.call('HMGET', k_batch(batch), 'needs', 'other_needs'))
+    needs = needs_of(batch, redis.call('LINDEX', k_outbox(batch, lane), 0), needed, others)
   end
+  local waits = is_paused(run) or contains(k_runs(lane), run)
+  if waits and contains(k_run(lane, run), batch) and (not needs or contains(k_lanes(priority), needs)) then return end
+  if needs then
+    redis.call('LREM', k_lanes(priority), 0, needs)
+    redis.call('RPUSH', k_lanes(priority), needs)
+  end
+  redis.call('LREM', k_run(lane, run), 0, batch)
+  redis.call('RPUSH', k_run(lane, run), batch)
+  redis.call('LREM', k_runs(lane), 0, run)
+  if not is_paused(run) then redis.call('RPUSH', k_runs(lane), run) end
+  count('strays')
+  found[#found + 1] = { -1, 'queued', 0 }
+end
+local lanes = redis.call('SMEMBERS', k_batch(batch, 'lanes'))
+lanes[#lanes + 1] = priority
+for _, lane in ipairs(lanes) do
+  if redis.call('EXISTS', k_outbox(batch, lane)) == 1 then into_line(lane) end
 end
 
 local in_outbox
@@ -45,7 +59,9 @@ local function waits(uid, index)
   if (deadline and tonumber(deadline) <= now) or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return true end
   if not in_outbox then
     in_outbox = {}
-    for _, one in ipairs(redis.call('LRANGE', k_batch(batch, 'outbox'), 0, -1)) do in_outbox[one] = true end
+    for _, lane in ipairs(lanes) do
+      for _, one in ipairs(redis.call('LRANGE', k_outbox(batch, lane), 0, -1)) do in_outbox[one] = true end
+    end
   end
   return in_outbox[str(index)]
 end
