@@ -165,11 +165,13 @@ class MixedFleet(RuleBasedStateMachine):
 
     @invariant()
     def each_open_rollout_has_one_owner(self) -> None:
-        """By the table of places."""
+        """By the table of places, and the audit agrees: it finds nothing to put back."""
         for uid in self.needs:
             batch_id, index = split_uid(uid) or ("", 0)
             fault = fault_in(places_of(self.raw, batch_id, index))
             assert fault is None, f"{uid}: {fault}"
+        for batch_id in self.batches:
+            assert self.do(self.store.reconciliation.strays.scan(batch_id, len(self.needs) or 1)) == []
 
     def teardown(self) -> None:
         """Whatever happened: a worker with everything gets all that is left, and what is deleted leaves no key."""
