@@ -8,11 +8,12 @@ from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.rollout import own_offer as module
 from rolloutpool_worker.rollout.own_offer import own_digest, own_offer
-from rolloutpool_worker.tools import TOOLS, calculator
+from rolloutpool_worker.tools import TOOLS
+
+TOOLS.load_entry_points()
 
 
 def test_every_worker_has_what_counts_as_built_in() -> None:
-    assert calculator.__name__
     names = {"agent": AGENTS.names(), "strategy": TERMINATION.names(), "tool": TOOLS.names()}
     for one in BUILT_IN:
         kind, _, name = one.partition(":")
