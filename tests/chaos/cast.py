@@ -5,14 +5,15 @@ client ── API x2 ──┐            ┌── trainer x2, a port for each 
                                 └── environments
 each API process and each host reaches Redis by a link of its own, and the workers reach each port by one. A host is
 `rolloutpool worker --processes N`: a parent with N workers. Further hosts come and go (`scale_out`, `scale_in`). They
-have neither graders nor environments, so only a part of the work may go to them.
+have neither graders nor environments, so only a part of the work may go to them. One of them is of an earlier release,
+where the clone has its commit.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -23,21 +24,23 @@ from tests.chaos import sockets
 from tests.chaos.census import Census, Member
 from tests.chaos.clocks import Clock
 from tests.chaos.environments import write_file
+from tests.chaos.hosts import Host
 from tests.chaos.link import Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
+from tests.support.other_builds import CommitMissing, lay_out, listed_builds, python_path
 from tests.support.waiting import until
 
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Cast", "Host"]
+__all__ = ["Cast"]
 
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
 ELASTIC = 2
-"""Hosts that come and go."""
+"""Hosts that come and go; the last one is of the build of another commit."""
 SCALE_IN_SECONDS = 45.0
 """A host that is scaled in drains first."""
 START_SECONDS = 120.0
@@ -47,23 +50,14 @@ CLOSE_LOOKS = 30
 Failpoints = dict[str, float]
 
 
-@dataclass(frozen=True)
-class Host:
-    """One machine with workers, as far as the pool can tell."""
-
-    root: Process
-    """The parent of its workers."""
-    link: Link
-    """To Redis."""
-
-    @property
-    def name(self) -> str:
-        """Of its link and of its first process."""
-        return self.root.name
-
-    def pids(self) -> list[int]:
-        """Of all its processes that live."""
-        return [] if self.root.pid is None else sockets.family(self.root.pid)
+def _lay_out_build(folder: Path, record: Record) -> Path | None:
+    """Lays out the sources of the newest build of `builds.txt`; None where this clone does not have its commit."""
+    commit = listed_builds()[-1]
+    try:
+        return lay_out(commit, folder)
+    except CommitMissing as missing:
+        record.write("skipped", why=f"mixed builds: {missing}")
+        return None
 
 
 class Cast:
@@ -125,6 +119,7 @@ class Cast:
         self._children = hosts
         self._more_env = dict(env or {})
         self.hosts: list[Host] = []
+        self._other_build = _lay_out_build(folder / "build", record)
         self.gone: list[Process] = []
         """The processes of hosts that were scaled in."""
         self.census = Census(record, self.redis_port, self._pids_of_hosts)
@@ -204,10 +199,19 @@ class Cast:
         link = next((link for link in self.worker_links if link.name not in running), None)
         if link is None:
             return None
-        host = Host(self._worker_process(link, 1, whole=False), link)
+        other = self._other_build if link is self.worker_links[-1] else None
+        if other is not None and any(link.repeats is not None for link in self.links):
+            # It takes whatever comes for the reply to its request: that was its fault, and it would count as ours.
+            return None
+        host = Host(self._worker_process(link, 1, whole=False, sources=other), link)
         self.hosts.append(host)
         host.root.start()
         return host.name
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a host of another build is there."""
+        return self._other_build is not None and any(host.link is self.worker_links[-1] for host in self.hosts)
 
     async def scale_in(self) -> str | None:
         """Stops a further host in the ordinary way; returns its name when it has ended, None where there is none."""
@@ -219,8 +223,15 @@ class Cast:
         self.hosts.remove(host)
         return host.name
 
-    def _worker_process(self, link: Link, children: int, *, whole: bool = True) -> Process:
-        """Makes the process of a host. `whole`: with graders and environments, as every rollout may need them."""
+    def _worker_process(self, link: Link, children: int, *, whole: bool = True, sources: Path | None = None) -> Process:
+        """Makes the process of a host.
+
+        Args:
+            link: Its way to Redis.
+            children: How many workers it has.
+            whole: Whether it has graders and environments.
+            sources: Of another build; None runs this one.
+        """
         plugins = ["tests.chaos.gil", *(["tests.chaos.graders"] if whole else [])]
         return self._process(
             link.name,
@@ -240,7 +251,7 @@ class Cast:
                 **({"ROLLOUTPOOL_ENVIRONMENTS_FILE": str(self._environments_file)} if whole else {}),
                 "ROLLOUTPOOL_TOOL_TIMEOUT": "15",
                 "HTTP_CLIENT_TIMEOUT": "15",
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": os.pathsep.join([*([python_path(sources)] if sources else []), str(ROOT)]),
             },
         )
 

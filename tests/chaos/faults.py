@@ -221,6 +221,8 @@ class Faults:
 
     async def _mangle(self) -> None:
         """A proxy that repeats each answer a moment later: what comes is then taken for the next request's reply."""
+        if self._cast.mixed:
+            return
         ports = self._rng.choice(self._cast.trainer_links)
         link = self._rng.choice([link for manner, link in ports.items() if manner in MUST_COMPLETE])
         self._note("mangle", link.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["listed_builds", "sources_of", "with_sources"]
+__all__ = ["CommitMissing", "lay_out", "listed_builds", "python_path", "sources_of", "with_sources"]
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "acceptance" / "builds.txt"
@@ -22,11 +22,25 @@ def listed_builds() -> list[str]:
     return [words[0] for words in lines if words]
 
 
+class CommitMissing(LookupError):
+    """This clone does not have the commit."""
+
+
 def sources_of(commit: str, directory: Path) -> Path:
     """Lays out a commit's sources; skips the test where this clone does not have the commit."""
+    try:
+        return lay_out(commit, directory)
+    except CommitMissing as missing:
+        pytest.skip(str(missing))
+
+
+def lay_out(commit: str, directory: Path) -> Path:
+    """Lays out a commit's sources; raises `CommitMissing`."""
     looked_up = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
     if subprocess.run(looked_up, cwd=ROOT, capture_output=True, check=False).returncode:
-        pytest.skip(f"commit {commit[:9]} is not in this clone, which may be shallow; `git fetch --unshallow` gets it")
+        raise CommitMissing(
+            f"commit {commit[:9]} is not in this clone, which may be shallow; `git fetch --unshallow` gets it"
+        )
     folders = [f"{part}/src" for part in PARTS]
     archive = subprocess.run(["git", "archive", commit, *folders], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(archive)) as files:
@@ -36,5 +50,9 @@ def sources_of(commit: str, directory: Path) -> Path:
 
 def with_sources(sources: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which Python imports these sources, and not the installed ones."""
-    paths = [str(sources / part / "src") for part in PARTS]
-    return {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **(environment or {}), "PYTHONPATH": python_path(sources)}
+
+
+def python_path(sources: Path) -> str:
+    """What Python's search path begins with, so that it imports these sources."""
+    return os.pathsep.join(str(sources / part / "src") for part in PARTS)
