@@ -41,7 +41,7 @@ QUICK ?=
 BENCHMARKS := throughput crowd tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: help install generate demo test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -250,6 +250,9 @@ fuzz: $(TOKENIZERS) ## Check random conversations against an independent oracle 
 chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, IN_FLIGHT=200, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
 	  --load $(or $(LOAD),0) --in-flight $(or $(IN_FLIGHT),200) --seed $(or $(SEED),1) $(ARGS)
+
+release-tiers: $(STAMP) ## Run every heavy tier of a release (NAMES="viewer engines" for some), and write docs/releases
+	$(BIN)/python scripts/release_tiers.py $(NAMES) --write docs/releases/$$($(BIN)/python scripts/release_tiers.py --version).md
 
 soak: $(STAMP) ## Work steadily beside CPU hogs and pauses, and see whether memory, descriptors and keys grow (SECONDS=3600, LOAD=8)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos.soak --seconds $(or $(SECONDS),3600) --load $(or $(LOAD),8) \

@@ -9,12 +9,14 @@ goes to `build/release/NAME.json`, so that a tier can be run again alone. The ta
 
 import argparse
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,7 +87,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="of tiers; all if none is named")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     parser.add_argument("--no-run", action="store_true", help="only write the table of what ran before")
+    parser.add_argument("--version", action="store_true", help="only print the version that is released")
     options = parser.parse_args()
+    if options.version:
+        print(version())
+        return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     chosen = [tier for tier in TIERS if not options.names or tier.name in options.names]
     for tier in [] if options.no_run else chosen:
@@ -146,6 +152,11 @@ def commit() -> str:
     return described.stdout.strip()
 
 
+def version() -> str:
+    """Returns the version that all distributions have."""
+    return str(tomllib.loads((ROOT / "common" / "pyproject.toml").read_text())["project"]["version"])
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """Returns the page."""
     missing = [tier.name for tier in TIERS if tier.name not in {outcome.tier for outcome in outcomes}]
@@ -157,7 +168,11 @@ def table(outcomes: Sequence[Outcome]) -> str:
     where = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return "\n".join(
         [
-            f"Machine: {where}. `python scripts/release_tiers.py` runs all of them, or those that it is told.",
+            f"# What was run for {version()}",
+            "",
+            "Every heavy tier, each in an environment of its own, besides what CI runs for each change. "
+            f"Machine: {where}, {os.cpu_count()} cores.",
+            "`python scripts/release_tiers.py` runs all of them, or those that it is told, and writes this page.",
             "",
             "| tier | command | commit | | what it says | seconds | versions of what is not ours |",
             "|---|---|---|---|---|---|---|",
