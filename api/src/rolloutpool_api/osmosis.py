@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import structlog
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
@@ -26,7 +27,8 @@ from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnk
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import osmosis_key, plan_osmosis
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.osmosis.request import OsmosisCancel, OsmosisRequest, Wire
+from rolloutpool_common.protocol.offers import missing, needs_of, offer_names, shown
+from rolloutpool_common.protocol.osmosis.request import OPTIONS_KEY, OsmosisCancel, OsmosisRequest, Wire
 from rolloutpool_common.protocol.osmosis.response import (
     LEASE_SECONDS,
     WAIT_SECONDS,
@@ -39,7 +41,7 @@ from rolloutpool_common.protocol.osmosis.response import (
     to_osmosis,
 )
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
-from rolloutpool_common.store import LeaseOutcome, StoreError, StoreUnavailable, keys, new_lease
+from rolloutpool_common.store import LeaseOutcome, NewBatch, StoreError, StoreUnavailable, keys, new_lease
 from rolloutpool_common.store.polling_leases import LeaseLook
 
 __all__ = ["accept", "cancel", "health", "poll"]
@@ -111,6 +113,8 @@ async def accept(services: ApiServices, wire: Wire, document: Any, caller: Princ
         new = plan_osmosis(request, owner=caller.name, lease=lease)
     except TypeError:
         raise RequestValidationError([_fault("holds an integer beyond 64 bits; send it as a string", "body")]) from None
+    if lacking := await _lacking(services, new):
+        raise RequestValidationError([_fault(f"no live worker has {lacking}", "body", "metadata", OPTIONS_KEY)])
     services.raise_if_stopping()
     batch_id, _ = await services.submit(new)
     # A submit that the store had to repeat finds its own first try, which is no duplicate.
@@ -214,6 +218,25 @@ async def _next_look(services: ApiServices, owner: str, rollout_id: str, token: 
             if look.status is not before.status:
                 return look
     return before
+
+
+async def _lacking(services: ApiServices, new: NewBatch) -> str:
+    """Says what the rollout names and no live worker has; nothing while no worker is alive, as for batches."""
+    # A plain rollout names nothing, so most submits read no workers.
+    if not (needs := needs_of(orjson.loads(new.rollouts[0].overrides))):
+        return ""
+    live = [worker for worker in await services.store.workers.known() if worker.alive]
+    offers = [
+        offer_names(
+            tools=worker.tools,
+            agents=worker.agents,
+            termination_strategies=worker.termination_strategies,
+            environments=worker.environments,
+            graders=worker.graders,
+        )
+        for worker in live
+    ]
+    return shown(missing(needs, offers)) if live else ""
 
 
 def _fault(text: str, *at: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 from starlette.responses import Response
+from tests.support.batches import announce
 from tests.support.chat_server import ANSWER, ASK, KEY, ChatServer, chat_server
 from tests.support.games import RIGHT, SEED
 from tests.support.inside_api import client_of, running_api
@@ -36,8 +37,8 @@ class Wire:
     worker: InsideWorker
     controller: ChatServer
 
-    async def run(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Submits a rollout, has the worker run it, and polls its end."""
+    async def submit(self, name: str, **changes: Any) -> httpx.Response:
+        """Submits a rollout."""
         fields = {
             "rollout_id": name,
             "initial_messages": [ASK],
@@ -45,7 +46,11 @@ class Wire:
             "llm_api_key": KEY,
             "grade": False,
         }
-        accepted = await self.client.post("/rollout", json={**fields, **changes})
+        return await self.client.post("/rollout", json={**fields, **changes})
+
+    async def run(self, name: str, **changes: Any) -> dict[str, Any]:
+        """Submits a rollout, has the worker run it, and polls its end."""
+        accepted = await self.submit(name, **changes)
         assert accepted.status_code == 202, accepted.text
         await self.worker.take(await self.uid(name))
         headers = {LEASE_HEADER: accepted.json()["polling_lease_token"]}
@@ -174,16 +179,17 @@ async def test_a_controller_s_failure_is_named(wire: Wire, reply: Any, category:
     assert text in answer["err_message"]
 
 
-async def test_an_unknown_agent_or_environment_is_a_fault_of_the_request(wire: Wire) -> None:
+async def test_an_agent_or_environment_that_no_worker_has_is_refused(wire: Wire) -> None:
     wrong: dict[str, dict[str, Any]] = {
-        "agent": {"agent": "nobody"},
-        "environment": {"environment": {"name": "nowhere"}},
+        "agent 'nobody'": {"agent": "nobody"},
+        "environment 'nowhere'": {"environment": {"name": "nowhere"}},
     }
-    for name, chosen in wrong.items():
-        answer = await wire.run(name, metadata={"rolloutpool": chosen})
-        assert (answer["status"], answer["err_category"]) == ("failure", "validation_error")
-        assert "on this worker" in answer["err_message"]
-    assert not wire.controller.of("agent")
+    await announce(wire.worker.services.store, "alive")
+    for number, (lacking, chosen) in enumerate(wrong.items()):
+        answer = await wire.submit(f"wrong-{number}", metadata={"rolloutpool": chosen})
+        assert answer.status_code == 422
+        assert f"no live worker has {lacking}" in answer.text
+    assert not wire.controller.of("wrong-0")
 
 
 async def test_a_call_that_outlasts_the_deadline_is_a_timeout(wire: Wire) -> None:
