@@ -122,7 +122,9 @@ async def test_ids_cannot_forge_lines_in_a_workers_log(redis_url: str, tokenizer
             # In every place that a caller names something.
             fields = {"rollout_id": forged, "labels": {forged: forged}, "metadata": {"who": forged}}
             good, bad = await pool.run(
-                [fields, {**fields, "agent": forged}], shared={"server_url": trainer.url}, groups=[forged, forged]
+                [fields, {**fields, "tokenizer_name": forged}],
+                shared={"server_url": trainer.url},
+                groups=[forged, forged],
             )
             log = worker.log()
     assert [good.status, bad.status] == [RolloutStatus.COMPLETED, RolloutStatus.FAILED]

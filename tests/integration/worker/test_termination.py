@@ -36,7 +36,8 @@ TEN = say("adding", [call("add", {"a": 5, "b": 3})], tokens=10)
         ({"metadata": {"termination_strategy": "after_first_call"}}, [ADD], FinishReason.STRATEGY, "uA", "stop"),
         ({"metadata": {"termination_strategy": "task_completion"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
         ({"metadata": {"termination_strategy": "ask_again"}}, [say(), say()], FinishReason.STOP, "uauA", "stop"),
-        ({"metadata": {"termination_strategy": "unheard of"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
+        # Protocol v1 ignores what no worker has; a rollout of a batch waits for a worker that has it.
+        ({"v1": True, "metadata": {"termination_strategy": "?"}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
         ({"metadata": {"termination_strategy": ["x"]}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),
         # Hints that make no sense are no hints.
         ({"metadata": {"max_assistant_turns": 0}}, [ADD, say()], FinishReason.STOP, "uatA", "stop"),

@@ -77,9 +77,9 @@ def needs_of(fields: Mapping[str, Any]) -> list[str]:
     # Protocol v1's tool server is no plug-in: every worker can call it, where the operator allows that.
     if environment is not None and not (fields.get("v1") and environment["name"] == TOOL_SERVER):
         named.add(f"environment:{environment['name']}")
-    # Protocol v1 ignores a strategy that is unknown.
+    # Protocol v1 ignores a strategy that is unknown, and a hint that makes no sense is none.
     strategy = None if fields.get("v1") else (fields.get("metadata") or {}).get("termination_strategy")
-    if strategy is not None:
+    if isinstance(strategy, str):
         named.add(f"strategy:{strategy}")
     return sorted(named - BUILT_IN)
 
