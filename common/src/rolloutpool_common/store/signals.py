@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import StoreError, store_errors
 
 __all__ = ["Signals", "Watch"]
 
@@ -90,23 +91,26 @@ class Signals:
         try:
             while True:
                 try:
-                    if last == b"$":
-                        # First the place, then the waiters look: a signal in between makes them look twice.
-                        newest = await redis.xrevrange(keys.FINISHED, count=1)
-                        last = newest[0][0] if newest else b"0"
-                        self.wake_all()
-                    # Half a minute, so that a connection that broke silently is noticed.
-                    for _, entries in await redis.xread({keys.FINISHED: last}, count=PAGE, block=30_000) or []:
-                        last = entries[-1][0]
-                        # The reader is far behind, and the stream may have dropped signals that it has not read.
-                        if len(entries) == PAGE:
+                    with store_errors():
+                        if last == b"$":
+                            # First the place, then the waiters look: a signal in between makes them look twice.
+                            newest = await redis.xrevrange(keys.FINISHED, count=1)
+                            last = newest[0][0] if newest else b"0"
                             self.wake_all()
-                            continue
-                        for batch_id in {fields[b"batch"].decode() for _, fields in entries}:
-                            for watch in self._watches.get(batch_id, ()):
-                                watch.wake()
-                        await asyncio.sleep(REST_SECONDS)
-                except (RedisError, OSError) as error:
+                        # Half a minute, so that a connection that broke silently is noticed.
+                        for _, entries in await redis.xread({keys.FINISHED: last}, count=PAGE, block=30_000) or []:
+                            last = entries[-1][0]
+                            # The reader is far behind, and the stream may have dropped signals that it has not read.
+                            if len(entries) == PAGE:
+                                self.wake_all()
+                                continue
+                            for batch_id in {fields[b"batch"].decode() for _, fields in entries}:
+                                for watch in self._watches.get(batch_id, ()):
+                                    watch.wake()
+                            await asyncio.sleep(REST_SECONDS)
+                # `ForeignSchema` is one: this API may have been started while Redis was down, and then finds data of another
+                # version. Readers are then told so, and this task goes on.
+                except (StoreError, RedisError) as error:
                     _log.warning("signals: Redis does not answer (%s), trying again in 1 s", type(error).__name__)
                     last = b"$"
                     await asyncio.sleep(1)
