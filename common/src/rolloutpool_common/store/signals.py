@@ -108,8 +108,8 @@ class Signals:
                                 for watch in self._watches.get(batch_id, ()):
                                     watch.wake()
                             await asyncio.sleep(REST_SECONDS)
-                # `ForeignSchema` is one: this API may have been started while Redis was down, and then finds data of another
-                # version. Readers are then told so, and this task goes on.
+                # `ForeignSchema` is one: an API that was started while Redis was down finds data of another version
+                # later. Its readers are told so, and this task goes on.
                 except (StoreError, RedisError) as error:
                     _log.warning("signals: Redis does not answer (%s), trying again in 1 s", type(error).__name__)
                     last = b"$"
