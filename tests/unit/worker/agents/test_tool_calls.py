@@ -25,7 +25,7 @@ TEN = say("adding", [call("add", {"a": 5, "b": 3})], tokens=10)
         ({"metadata": {"budget_tokens": 1}}, [ADD], FinishReason.BUDGET_TOKENS, "ua"),
         # A hint that makes no sense is no hint.
         ({"metadata": {"max_assistant_turns": True}}, [ADD, say("8")], FinishReason.STOP, "uata"),
-        ({"metadata": {"termination_strategy": "unheard of"}}, [ADD, say("8")], FinishReason.STOP, "uata"),
+        ({"metadata": {"termination_strategy": ["no name"]}}, [ADD, say("8")], FinishReason.STOP, "uata"),
     ],
 )
 async def test_the_result_says_what_ended_it(

@@ -104,9 +104,9 @@ async def test_a_rollout_of_v1_has_the_servers_tools(
         assert [message.content for message in result.messages if message.role == "tool"] == ["answer 1"]
         assert [tool["function"]["name"] for tool in trainer.exchanges[0].document["tools"]] == ["guess"]
         # Only protocol v1's own field leads to it, because only that is checked when the rollout is submitted.
-        batch = await worker.run_one(server_url=trainer.url, **named)
-        assert batch.failure is not None
-        assert "no environment 'tool_server_url' on this worker" in batch.failure.message
+        (uid,) = await worker.submit({"server_url": trainer.url, **named})
+        assert await worker.take(uid) != "completed"
+        assert (await worker.status(uid)).counts[RolloutStatus.QUEUED] == 1
         refused = {"environment": {"name": TOOL_SERVER, "task": "http://10.0.0.1/"}}
         result = await worker.run_one(server_url=trainer.url, v1=True, **refused)
         assert result.failure is not None
