@@ -19,6 +19,7 @@ GRADED: dict[str, Any] = {"grade": True, "metadata": {"rolloutpool": {"grader": 
 async def test_a_grade_is_a_status_of_its_own_and_the_reward(
     client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
 ) -> None:
+    await worker.announce(graders=["judge"])
     token = await accepted(client, grader_timeout_sec=40, **GRADED)
     claim = await worker.claim(await uid_of(store))
     assert claim.spec.grader is not None
@@ -36,6 +37,7 @@ async def test_a_grade_is_a_status_of_its_own_and_the_reward(
 
 
 async def test_what_is_graded_can_be_cancelled(client: httpx.AsyncClient, worker: ScriptedWorker, store: Store) -> None:
+    await worker.announce(graders=["judge"])
     token = await accepted(client, **GRADED)
     claim = await worker.claim(await uid_of(store))
     await store.grading.begin(claim, plain_result(claim), seconds=40, group=None)
