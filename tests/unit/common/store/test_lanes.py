@@ -307,3 +307,9 @@ async def test_the_slots_of_those_that_are_not_suited_do_not_count(store: Store)
     assert view is not None
     assert view.waiting is not None
     assert view.waiting.message == "all 1 slots of 1 suited workers are taken"
+
+
+async def test_what_needs_nothing_goes_on_beside_what_does_where_no_worker_is_there_yet(store: Store) -> None:
+    await store.offers.look()
+    await submit(store, [{}, MAZE, {}])
+    assert [ticket.index for ticket in await reserve(store)] == [0, 2]

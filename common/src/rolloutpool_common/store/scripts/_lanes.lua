@@ -6,9 +6,11 @@
 local function k_lanes(priority) return P .. 'lanes:' .. priority end
 local function k_routed(priority, offer) return P .. 'routed:' .. priority .. ':' .. offer end
 
--- What a rollout needs of its worker; nil where every worker can run it. `needs` and `others` are the fields of its batch; with `others` its rollouts need different things.
+-- What a rollout needs of its worker; nil where every worker can run it, and where there is no worker yet as well. `needs`
+-- and `others` are the fields of its batch; with `others` its rollouts need different things, and some of them nothing.
 local function needs_of(batch, index, needs, others)
-  return needs and (others and redis.call('HGET', k_batch(batch, 'needs'), index) or needs) or nil
+  local own = needs and (others and redis.call('HGET', k_batch(batch, 'needs'), index) or needs)
+  return own and string.sub(own, 34) ~= '[]' and own or nil
 end
 
 -- Whether a spelled offer has all names of spelled needs.
