@@ -31,6 +31,7 @@ PARTS = {
     "common/rendering/vocabulary": "unit/common/rendering/test_codec",
     "common/rendering/written": "unit/common/rendering/test_delta",
     "common/protocol/fork": "unit/api/test_forks",
+    "common/security/certificates": "integration/test_redis_tls",
     "rl/arrays": "unit/rl/test_losses",
     "rl/openai_choices": "unit/rl/test_choice_conversation",
     "rl/formats": "unit/rl/test_export",

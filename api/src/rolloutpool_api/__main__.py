@@ -23,7 +23,8 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
-from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store
+from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker
+from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store, StoreUntrusted
 
 __all__ = ["ApiServer", "BindFailed", "main"]
 
@@ -94,8 +95,9 @@ def main() -> int:
         app = create_app(settings)
         # Before the port is bound: an API that must not touch this Redis must not take requests for it either.
         asyncio.run(refuse_foreign_schema(settings.redis_url.get_secret_value()))
+        check_broker(settings.celery_url)
         listener = listen(settings)
-    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, BindFailed) as error:
+    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, StoreUntrusted, BrokerUntrusted, BindFailed) as error:
         return refuse_start("api", error)
     settings.start_logging()
     allow_open_files()

@@ -1,16 +1,13 @@
 """A lifeline shows that its process exists: while it does, and no longer."""
 
 import asyncio
-import contextlib
 import multiprocessing
 import os
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,6 +17,7 @@ import redis
 import redis.asyncio
 from tests.support.certificates import certificate
 from tests.support.redis_server import SERVER, free_port, start_redis
+from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
 from rolloutpool_common.store.lifeline import Lifeline
@@ -122,38 +120,6 @@ def answers(client: "redis.Redis") -> bool:
         return bool(client.ping())
     except redis.exceptions.ConnectionError:
         return False
-
-
-@contextlib.contextmanager
-def tls_proxy(port: int, target: int, context: ssl.SSLContext) -> Iterator[None]:
-    """Passes on what comes over TLS, and the end of a connection, until the block ends."""
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far = await asyncio.open_connection("127.0.0.1", target)
-        ways = [asyncio.create_task(carry(reader, far)), asyncio.create_task(carry(far_reader, writer))]
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for end in (writer, far):
-            end.transport.abort()
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", port, ssl=context))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.1))
-        loop.close()
 
 
 def test_over_tls(tls_url: tuple[str, int]) -> None:

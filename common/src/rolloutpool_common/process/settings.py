@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import parse_qs, quote, urlsplit
 
 import structlog
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -53,16 +54,33 @@ class ProcessSettings(BaseSettings):
         env_file=None,
     )
 
+    redis_ca: Path | None = None
+    """The certificate of the authority that has signed Redis' own, in PEM; without one the system's are trusted."""
     redis_url: SecretStr = Field(examples=["redis://127.0.0.1:6379/0"])
     """Where the pool's Redis is."""
     broker_url: SecretStr | None = None
     """Celery's Redis, where it is another one. API, workers and Flower must agree."""
 
+    @field_validator("redis_ca")
+    @classmethod
+    def _can_be_read(cls, value: Path | None) -> Path | None:
+        # OpenSSL would only say later that there is no such file, and not which.
+        if value is not None and not os.access(value, os.R_OK):
+            raise ValueError("no file that can be read")
+        return value
+
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _is_redis(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(_SCHEMES):
+    def _is_redis(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        url, authority = value.get_secret_value(), info.data.get("redis_ca")
+        if not url.startswith(_SCHEMES):
             raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
+        query = urlsplit(url).query
+        # In the URL, because whatever connects to Redis is given that.
+        if authority is not None and url.startswith("rediss://") and "ssl_ca_certs" not in parse_qs(query):
+            return SecretStr(f"{url}{'&' if query else '?'}ssl_ca_certs={quote(str(authority))}")
         return value
 
     @property

@@ -3,22 +3,32 @@
 A ticket carries ids only: no prompt, no key, no secret. Results do not travel through Celery, because keys of our own
 are ten times cheaper. A worker that takes a ticket removes it from the broker at once: if the worker dies, its missing
 heartbeat shows it, and a ticket that was lost before its claim is published again (`publisher`).
+
+**TLS.** A `rediss://` URL means to the broker what it means to the store: the certificate is verified, unless the URL
+itself says otherwise. Left to itself, kombu verifies nothing, and gave the password to a stranger with a certificate of
+its own. Flower reads Celery's setting and not the URL, so the URL's `ssl_` options become that setting.
 """
 
+import contextlib
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from celery import Celery
 from kombu import Queue
 
+from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.security.certificates import find_distrust
 
 __all__ = [
     "KEY_PREFIX",
     "PREFLIGHT_NAME",
     "REGRADE_NAME",
     "TASK_NAME",
+    "BrokerUntrusted",
+    "broker_tls",
     "broker_url",
+    "check_broker",
     "make_celery",
     "offer_queue",
     "queue_name",
@@ -29,6 +39,10 @@ PREFLIGHT_NAME = "rolloutpool.preflight"
 REGRADE_NAME = "rolloutpool.regrade"
 KEY_PREFIX = "rollouts:"
 """All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
+
+
+class BrokerUntrusted(RolloutPoolError):
+    """The certificate of Celery's Redis is not trusted: name the file of its authority by ROLLOUTPOOL_REDIS_CA."""
 
 
 def queue_name(priority: Priority, offer: str = "") -> str:
@@ -42,14 +56,45 @@ def offer_queue(priority: Priority, offer: str) -> Queue:
 
 
 def broker_url(redis_url: str) -> str:
-    """Translates a Redis URL into kombu's spelling, which differs for unix sockets."""
+    """Translates a Redis URL into kombu's spelling, which differs for unix sockets; `broker_tls` has the rest."""
     parts = urlsplit(redis_url)
+    if parts.scheme == "rediss":
+        others = [(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("ssl_")]
+        return urlunsplit(parts._replace(query=urlencode(others)))
     if parts.scheme != "unix":
         return redis_url
     password = f":{parts.password}@" if parts.password else ""
     database = parse_qs(parts.query).get("db")
     chosen = f"?virtual_host={database[0]}" if database else ""
     return f"redis+socket://{password}{parts.path}{chosen}"
+
+
+def broker_tls(redis_url: str) -> dict[str, Any] | None:
+    """Returns what the connections of a `rediss://` URL are made with, in redis-py's words; None without TLS."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "rediss":
+        return None
+    said: dict[str, Any] = {name: value for name, value in parse_qsl(parts.query) if name.startswith("ssl_")}
+    if (checked := said.get("ssl_check_hostname")) is not None:
+        said["ssl_check_hostname"] = checked.lower() not in ("false", "no", "0", "")
+    return {"ssl_cert_reqs": "required", **said}
+
+
+def check_broker(redis_url: str) -> None:
+    """Connects once over TLS. A broker that does not answer, or needs no TLS, is no fault: it is asked again later.
+
+    Raises:
+        BrokerUntrusted: Its certificate is not trusted. Celery itself would try again for ever.
+    """
+    if broker_tls(redis_url) is None:
+        return
+    with contextlib.closing(make_celery(redis_url)) as app, app.connection_for_write() as connection:
+        try:
+            connection.connect()
+        # Celery's own list of what may be wrong is not typed, and whatever else it is is not for us to judge.
+        except Exception as error:
+            if cause := find_distrust(error):
+                raise BrokerUntrusted(f"{BrokerUntrusted.__doc__} ({cause})") from None
 
 
 def make_celery(redis_url: str, offer: str = "") -> Celery:
@@ -61,7 +106,7 @@ def make_celery(redis_url: str, offer: str = "") -> Celery:
             beyond what every build has.
     """
     app = Celery("rolloutpool", broker=broker_url(redis_url), set_as_current=False)
-    app.conf.update(_settings())
+    app.conf.update(_settings(), broker_use_ssl=broker_tls(redis_url) or False)
     if offer:
         app.conf.task_queues = [*app.conf.task_queues, *(offer_queue(priority, offer) for priority in Priority)]
     return app

@@ -16,7 +16,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.annotations import Annotations
@@ -34,6 +33,7 @@ from rolloutpool_common.store.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    StoreUntrusted,
     TooManyOpen,
     store_errors,
 )
@@ -97,6 +97,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "StoreUntrusted",
     "Submitted",
     "Ticket",
     "TooManyOpen",
@@ -185,13 +186,20 @@ class Store:
         return await find_warnings(self._connection.redis)
 
     async def check_schema(self) -> None:
-        """Opens a connection if Redis answers within `SCHEMA_SECONDS`; raises `ForeignSchema` at a foreign version.
+        """Opens a connection if Redis answers within `SCHEMA_SECONDS`.
 
         Each later connection checks it again, so a process may go on without an answer.
+
+        Raises:
+            ForeignSchema: Redis holds the data of another version.
+            StoreUntrusted: Its certificate is not trusted.
         """
-        with suppress(StoreUnavailable, TimeoutError):
+        try:
             async with asyncio.timeout(SCHEMA_SECONDS):
                 await self.ping()
+        except (StoreUnavailable, TimeoutError) as error:
+            if isinstance(error, StoreUntrusted):
+                raise
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -3,6 +3,7 @@
 RolloutPoolError
 └── StoreError
     ├── StoreUnavailable      no answer, or a refusal that can pass; try again
+    │   └── StoreUntrusted    its certificate is not trusted; it stays so until somebody acts
     ├── StoreFull             Redis is out of memory
     ├── TooManyOpen           the queue limit is reached
     ├── IdempotencyKeyReused  same key, other content
@@ -26,6 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.security.certificates import find_distrust
 from rolloutpool_common.store.redis_compat import HANDLER_CLOSED
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "StoreUntrusted",
     "TooManyOpen",
     "store_errors",
 ]
@@ -47,6 +50,10 @@ class StoreError(RolloutPoolError):
 
 class StoreUnavailable(StoreError):
     """Redis does not answer; check ROLLOUTPOOL_REDIS_URL and the server, then try again."""
+
+
+class StoreUntrusted(StoreUnavailable):
+    """Redis' certificate is not trusted: name the file of its authority by ROLLOUTPOOL_REDIS_CA."""
 
 
 class StoreFull(StoreError):
@@ -104,6 +111,8 @@ def store_errors() -> Iterator[None]:
     try:
         yield
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        if cause := find_distrust(error):
+            raise StoreUntrusted(f"{StoreUntrusted.__doc__} ({cause})") from None
         # Every command was tried again by now. A Redis that is down refuses the new connection, so it is not this.
         if any(word in str(error) for word in _CLOSED_IN_MID_SENDING):
             raise StoreUnavailable(

@@ -9,7 +9,7 @@ import sys
 from pydantic import Field, SecretStr
 
 from rolloutpool_common.process.settings import ProcessSettings, SettingsInvalid, refuse_start
-from rolloutpool_common.queue.celery_app import make_celery
+from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker, make_celery
 
 __all__ = ["FlowerSettings", "main"]
 
@@ -27,7 +27,8 @@ def main() -> None:
     """Run Flower until SIGTERM."""
     try:
         settings = FlowerSettings.from_environment()
-    except SettingsInvalid as error:
+        check_broker(settings.celery_url)
+    except (SettingsInvalid, BrokerUntrusted) as error:
         sys.exit(refuse_start("flower", error))
     os.environ["FLOWER_BASIC_AUTH"] = settings.flower_auth.get_secret_value()
     # Flower is imported only now, so that wrong settings are reported at once.

@@ -1,0 +1,125 @@
+"""Redis over TLS: each actor verifies who it speaks to, by the store's way and by Celery's."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.certificates import certificate
+from tests.support.redis_server import free_port
+from tests.support.secrets import secrets_file
+from tests.support.tls_proxy import tls_proxy
+from tests.support.waiting import eventually
+
+ACTORS = {
+    "api": ["-m", "rolloutpool_api"],
+    "worker": ["-m", "rolloutpool_worker", "--worker-id", "w.tls"],
+    "parent": ["-m", "rolloutpool_worker"],
+    "flower": ["-m", "rolloutpool_worker.queue.flower"],
+}
+LONG = 60.0
+
+
+@dataclass
+class Secured:
+    """A Redis behind TLS."""
+
+    url: str
+    plain: str
+    """The same Redis without TLS."""
+    authority: Path
+    heard: list[bytes]
+    """What its clients have said."""
+
+
+@pytest.fixture
+def secured(redis_url: str, tmp_path: Path) -> Iterator[Secured]:
+    """A Redis whose certificate only `authority` vouches for."""
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    port, target = free_port(), int(redis_url.rpartition(":")[2].partition("/")[0])
+    with tls_proxy(port, target, context) as heard:
+        yield Secured(f"rediss://127.0.0.1:{port}/0", redis_url, file, heard)
+
+
+def start(actor: str, **env: str) -> "subprocess.Popen[str]":
+    """Starts an actor as its image does."""
+    return subprocess.Popen(
+        [sys.executable, *ACTORS[actor]],
+        env={
+            **os.environ,
+            "ROLLOUT_SERVER_PORT": "0",
+            "ROLLOUTPOOL_FLOWER_AUTH": "user:word",
+            "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
+            "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
+            **env,
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("actor", "setting"),
+    [
+        *((actor, "ROLLOUTPOOL_REDIS_URL") for actor in ("api", "parent", "flower")),
+        *((actor, "ROLLOUTPOOL_BROKER_URL") for actor in ("api", "worker")),
+    ],
+)
+def test_a_certificate_that_nobody_vouches_for_gets_no_word(actor: str, setting: str, secured: Secured) -> None:
+    url = secured.url.replace("//", "//:password@")
+    with start(actor, **{"ROLLOUTPOOL_REDIS_URL": secured.plain, setting: url}) as process:
+        _, said = process.communicate(timeout=LONG)
+    assert process.returncode == 2, said
+    assert "certificate verify failed: self-signed certificate" in said
+    assert "ROLLOUTPOOL_REDIS_CA" in said
+    assert secured.heard == []
+
+
+@pytest.mark.parametrize("actor", ["api", "worker", "flower"])
+def test_an_authority_that_is_named_is_trusted(actor: str, secured: Secured) -> None:
+    port = free_port()
+    env = {
+        "ROLLOUTPOOL_REDIS_URL": secured.url,
+        "ROLLOUTPOOL_REDIS_CA": str(secured.authority),
+        "ROLLOUT_SERVER_PORT": str(port),
+        "ROLLOUTPOOL_FLOWER_PORT": str(port),
+    }
+
+    def asked(path: str) -> bool:
+        assert process.poll() is None
+        try:
+            # Of the two only Flower wants the password.
+            url = f"http://127.0.0.1:{port}{path}"
+            return httpx.get(url, timeout=10, trust_env=False, auth=("user", "word")).is_success
+        except httpx.TransportError:
+            return False
+
+    def announced() -> bool:
+        assert process.poll() is None
+        return any(b"rollouts.default" in said and b"BRPOP" in said for said in secured.heard)
+
+    ready = {
+        "api": lambda: asked("/health"),
+        # It takes messages.
+        "worker": announced,
+        # The page of the broker's queues has a connection of Flower's own.
+        "flower": lambda: asked("/broker"),
+    }
+    with start(actor, **env) as process:
+        try:
+            eventually(ready[actor], seconds=LONG)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=LONG)
+    assert "certificate" not in said
+
+
+def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
+    with start("flower", ROLLOUTPOOL_REDIS_URL=secured.url, ROLLOUTPOOL_REDIS_CA="/nowhere.pem") as process:
+        _, said = process.communicate(timeout=LONG)
+    assert (process.returncode, said) == (2, "rolloutpool flower: ROLLOUTPOOL_REDIS_CA: no file that can be read\n")
