@@ -1,7 +1,10 @@
 """Compose file and images as documents, because no engine runs here; tests/acceptance/test_images.py runs them."""
 
+import importlib.util
 import json
 import re
+import shutil
+import subprocess
 from importlib.metadata import distributions, requires, version
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +28,7 @@ from rolloutpool_worker.settings import WorkerSettings
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 IMAGES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 SETTINGS: dict[str, type[BaseSettings]] = {"api": ApiSettings, "worker": WorkerSettings, "flower": FlowerSettings}
 # The others are pinned for other platforms.
@@ -208,6 +212,11 @@ def test_workers_scale_and_have_time_to_drain() -> None:
 def test_redis_keeps_what_was_accepted() -> None:
     command = SERVICES["redis"]["command"]
     options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--requirepass"] == SERVICES["redis"]["environment"]["REDISCLI_AUTH"]
+    assert options["--requirepass"].startswith("${ROLLOUTPOOL_REDIS_PASSWORD:?")
+    assert all(
+        "${ROLLOUTPOOL_REDIS_PASSWORD}@" in SERVICES[s]["environment"]["ROLLOUTPOOL_REDIS_URL"] for s in SETTINGS
+    )
     assert options["--appendonly"] == "yes"
     assert options["--appendfsync"] == "always"
     assert options["--maxmemory-policy"] == "noeviction"
@@ -227,6 +236,27 @@ def test_nothing_is_published_beyond_this_machine() -> None:
 
 def test_flower_is_not_started_without_a_password() -> None:
     assert SERVICES["flower"]["environment"]["ROLLOUTPOOL_FLOWER_AUTH"].startswith("${ROLLOUTPOOL_FLOWER_AUTH:?")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+class TestUnit:
+    def test_is_exposed_to_little(self, unit: Path) -> None:
+        program = shutil.which("systemd-analyze")
+        if program is None:
+            pytest.skip("no systemd-analyze on PATH")
+        said = subprocess.run(
+            [program, "security", "--offline=true", "--no-pager", str(unit)], capture_output=True, text=True, check=True
+        ).stdout
+        (exposure,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", said)
+        assert float(exposure) <= 3
+
+    def test_runs_an_actor_and_stops_it_in_its_own_time(self, unit: Path) -> None:
+        lines = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line and line[0] != "#")
+        module = lines["ExecStart"].partition(" -m ")[2].split()[0]
+        assert importlib.util.find_spec(module) is not None
+        if unit.stem == "rolloutpool-worker":
+            assert lines["KillMode"] == "mixed"
+            assert int(lines["TimeoutStopSec"]) >= WorkerSettings.model_fields["drain_seconds"].default + 30
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.stem)
