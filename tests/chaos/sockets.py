@@ -38,17 +38,14 @@ def family(pid: int) -> list[int]:
 def owner(port: int, pids: Iterable[int]) -> int | None:
     """The process of these whose socket has this local port on 127.0.0.1; None where it is none of them."""
     local = f"0100007F:{port:04X}"
-    inode = None
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1] == local:
-            inode = fields[9]
-    wanted = f"socket:[{inode}]"
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    # An earlier connection from the same port may still be listed, as one that nobody owns.
+    wanted = {f"socket:[{fields[9]}]" for fields in lines if fields[1] == local and fields[9] != "0"}
     for pid in pids:
         with suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
+                    if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
                         return pid
     return None
 
