@@ -14,6 +14,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample,
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.reconciliation import Removal
+from rolloutpool_common.store.records import DuePush
 
 __all__ = [
     "NOWHERE",
@@ -22,6 +23,7 @@ __all__ = [
     "announce",
     "claim",
     "declare_dead",
+    "due_push",
     "new_batch",
     "result_of",
     "submit",
@@ -158,3 +160,8 @@ async def declare_dead(store: Store, worker: str, end: ProcessEnd | None = None)
         return await watch.removed()
     finally:
         await watch.close()
+
+
+def due_push(uid: str, url: str = "http://127.0.0.1:9/", *, attempt: int = 1) -> DuePush:
+    """A push of `OWNER`'s, as a worker leases it."""
+    return DuePush(uid, attempt, f"{OWNER} {url}", 0)

@@ -2,12 +2,11 @@
 
 import asyncio
 
-from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.batches import OWNER, claim, due_push, result_of, submit
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.records import DuePush
 
 TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 
@@ -53,17 +52,17 @@ async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store,
 
 async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
     (uid,) = await finished(store, 1)
-    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 1, "127.0.0.1:9")]
-    assert await store.pushes.take(1, lease_s=0) == [DuePush(uid, 2, "127.0.0.1:9")]
+    assert await store.pushes.take(1, lease_s=0) == [due_push(uid, attempt=1)]
+    assert await store.pushes.take(1, lease_s=0) == [due_push(uid, attempt=2)]
 
 
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
     (uid,) = await finished(store, 1)
     await store.pushes.take(1, lease_s=60)
-    await store.pushes.settle(uid, "retry", retry_in_s=60)
+    await store.pushes.settle(due_push(uid), "retry", retry_in_s=60)
     assert await store.pushes.take(1, lease_s=60) == []
-    await store.pushes.settle(uid, "retry", retry_in_s=0)
-    assert await store.pushes.take(1, lease_s=60) == [DuePush(uid, 2, "127.0.0.1:9")]
+    await store.pushes.settle(due_push(uid), "retry", retry_in_s=0)
+    assert await store.pushes.take(1, lease_s=60) == [due_push(uid, attempt=2)]
     assert await delivery_counts(store, uid) == {"pending": 1}
 
 
@@ -71,9 +70,9 @@ async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> No
     delivered, dead = await finished(store, 2)
     await store.pushes.take(2, lease_s=0)
     for _ in range(2):
-        await store.pushes.settle(delivered, "delivered")
-        await store.pushes.settle(dead, "dead")
-    await store.pushes.settle(delivered, "retry")
+        await store.pushes.settle(due_push(delivered), "delivered")
+        await store.pushes.settle(due_push(dead), "dead")
+    await store.pushes.settle(due_push(delivered), "retry")
     assert await store.pushes.take(2, lease_s=0) == []
     assert await delivery_counts(store, dead) == {"delivered": 1, "dead": 1}
     assert await store.pushes.dead() == [dead]
@@ -83,7 +82,7 @@ async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> No
 
 async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: Store) -> None:
     first, leased, delivered = await finished(store, 1), await finished(store, 1), await finished(store, 1)
-    await store.pushes.settle(delivered[0], "delivered")
+    await store.pushes.settle(due_push(delivered[0]), "delivered")
     assert len(await store.pushes.take(10, lease_s=60)) == 2
     for (uid,) in (first, leased, delivered):
         # The outcome stands, and a second cancel changes nothing.
@@ -94,8 +93,8 @@ async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: S
         {"delivered": 1},
     ]
     # What its worker says afterwards is of no interest any more.
-    await store.pushes.settle(first[0], "retry", retry_in_s=0)
-    await store.pushes.settle(leased[0], "delivered")
+    await store.pushes.settle(due_push(first[0]), "retry", retry_in_s=0)
+    await store.pushes.settle(due_push(leased[0]), "delivered")
     assert await delivery_counts(store, leased[0]) == {"stopped": 1}
     assert (await store.totals.read()).totals["push:stopped"] == 2
     assert (await store.totals.read()).pushes_pending == 0

@@ -9,7 +9,7 @@ from tests.support.journals import turn_record
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import ClaimLost, ClaimRefused, Store
 from rolloutpool_common.store.reconciliation import MAX_CRASHES, Removal
@@ -235,6 +235,26 @@ async def test_ended_batches_are_deleted_when_their_time_is_over(store: Store, r
     assert await store.rollouts.view(old, OWNER) is None
     assert await store.rollouts.view(young, OWNER) is not None
     assert await store.rollouts.view(running, OWNER) is not None
+
+
+async def test_a_batch_whose_pushes_wait_is_kept_for_a_day_more_and_no_longer(
+    store: Store, raw: redis.asyncio.Redis
+) -> None:
+    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+    waits, taken = [(await submit(store, delivery=to))[0] for _ in range(2)]
+    for uid in (waits, taken):
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+        await raw.zadd("rp:ended", {uid.rpartition("-")[0]: 1})
+    assert (await store.reconciliation.run_once()).deleted == 0
+    # One is delivered, and goes. The other one has had its day.
+    (push,) = [push for push in await store.pushes.take(9, lease_s=60) if push.uid == taken]
+    await store.pushes.settle(push, "delivered")
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await store.rollouts.view(waits, OWNER) is not None
+    await raw.zadd("rp:ended", {waits.rpartition("-")[0]: 1})
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await raw.exists("rp:push:due") == 0
 
 
 async def test_a_death_with_a_known_cause_from_outside_makes_no_suspect(store: Store, raw: redis.asyncio.Redis) -> None:

@@ -2,7 +2,7 @@
 
 import redis.asyncio
 from cryptography.fernet import Fernet
-from tests.support.batches import OWNER, announce, claim, declare_dead, new_batch, result_of, submit
+from tests.support.batches import OWNER, announce, claim, declare_dead, due_push, new_batch, result_of, submit
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
@@ -121,10 +121,10 @@ async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> N
     for uid in uids:
         await store.rollouts.cancel(uid)
     await store.pushes.take(3, lease_s=60)
-    await store.pushes.settle(uids[0], "delivered")
+    await store.pushes.settle(due_push(uids[0]), "delivered")
     for _ in range(2):
-        await store.pushes.settle(uids[1], "dead")
-    await store.pushes.settle(uids[2], "retry", retry_in_s=60)
+        await store.pushes.settle(due_push(uids[1]), "dead")
+    await store.pushes.settle(due_push(uids[2]), "retry", retry_in_s=60)
     standing = await store.totals.read()
     assert standing.pushes_pending == 1
     assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}

@@ -14,7 +14,6 @@ from tests.support.waiting import until
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.push import PushEvent, SignatureInvalid, verify
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_worker.process.webhooks import ATTEMPTS
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
 
@@ -94,14 +93,19 @@ async def test_a_receiver_that_is_away_gets_it_later(pool: Pool, tokenizer: Chat
         assert len(receiver.exchanges) == 2
 
 
-async def test_the_last_attempt_is_the_last(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(500)) as receiver:
-        (uid,) = await end(pool, receiver.url, attempts=ATTEMPTS - 1)
-        assert await settled(pool, uid) == {"dead": 1}
-        assert len(receiver.exchanges) == 1
-    assert uid in await pool.store.pushes.dead()
-    # Polling still works.
-    assert await pool.store.rollouts.result(uid) is not None
+async def test_a_push_that_failed_for_long_is_made_again(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    """It used to be given up after the eighth attempt, two minutes after the first one."""
+    async with scripted_trainer(tokenizer, status(400), status(503), status(200)) as receiver:
+        (uid,) = await end(pool, receiver.url, attempts=40)
+        batch_id = uid.rpartition("-")[0]
+
+        async def taken() -> bool:
+            await pool.store.pushes.retry(batch_id, 1)
+            return len(receiver.exchanges) >= 3
+
+        await until(taken)
+        assert await settled(pool, uid) == {"delivered": 1}
+        assert {request.header("webhook-id") for request in receiver.exchanges} == {uid}
 
 
 async def test_gone_is_taken_at_its_word(pool: Pool, tokenizer: ChatTokenizer) -> None:
@@ -114,7 +118,9 @@ async def test_gone_is_taken_at_its_word(pool: Pool, tokenizer: ChatTokenizer) -
 async def test_an_impossible_address_hurts_no_other_push(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, status(200)) as receiver:
         for url in ("http://127.0.0.1:99999", "http://" + "a" * 300, "http://[::1"):
-            (bad,) = await end(pool, url, attempts=ATTEMPTS - 1)
+            (bad,) = await end(pool, url)
             (good,) = await end(pool, receiver.url)
             assert await settled(pool, good) == {"delivered": 1}
-            assert await settled(pool, bad) == {"dead": 1}
+            state = await pool.store.batches.status(bad.rpartition("-")[0], OWNER)
+            assert state is not None
+            assert state.delivery["pending"] == 1

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.result import RolloutResult
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "HEADER_SIGNATURE",
     "HEADER_TIMESTAMP",
     "PushEvent",
+    "PushesRetried",
     "SignatureInvalid",
     "sign",
     "verify",
@@ -33,6 +35,14 @@ HEADER_TIMESTAMP = "webhook-timestamp"
 HEADER_SIGNATURE = "webhook-signature"
 
 TOLERANCE_SECONDS = 300
+
+
+class PushesRetried(Answer):
+    """`POST /v1/batches/{id}/pushes/retry`."""
+
+    batch_id: str
+    due: int
+    """Results of the batch that are pushed now: those that waited, and those that had been given up."""
 
 
 class PushEvent(BaseModel):

@@ -291,20 +291,25 @@ class Batches:
 
         Returns:
             The rollouts with the next cursor, and whether nothing can follow them.
+
+        Raises:
+            BatchDeleted: The batch is being deleted. The rest would pass for all of it.
         """
         known, _, after = cursor.rpartition(".")
         with store_errors():
             while True:
                 pipe = self._redis.pipeline(transaction=False)
                 pipe.hget(keys.EPOCH, "number")
-                pipe.hmget(keys.batch(batch_id), "total", "ended")
+                pipe.hmget(keys.batch(batch_id), "total", "ended", "deleting")
                 pipe.xrange(keys.batch(batch_id, "done"), "-" if after == "0" else f"({after}", "+", count=limit)
-                n, (total, ended), entries = await pipe.execute()
+                n, (total, ended, deleting), entries = await pipe.execute()
                 epoch = "0" if n is None else n.decode()
                 # At most two rounds: the second one reads from the start.
                 if after == "0" or known == epoch:
                     break
                 cursor = after = "0"
+        if deleting is not None:
+            raise BatchDeleted(f"batch {batch_id}: {BatchDeleted.__doc__}")
         items = [
             EndedRollout(f"{epoch}.{at.decode()}", int(entry[b"index"]), RolloutStatus(entry[b"status"].decode()))
             for at, entry in entries

@@ -1,8 +1,9 @@
 """Deleting an ended batch, with everything that Redis holds of it.
 
-1. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
-2. Then what its rollouts noted of their tokenizers (`pieces.py`).
-3. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
+1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
+2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
+3. Then what its rollouts noted of their tokenizers (`pieces.py`).
+4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
 
@@ -36,6 +37,7 @@ BATCH_PARTS = (
     "needs",
     "lanes",
     "done",
+    "undelivered",
 )
 
 
@@ -59,6 +61,7 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
             return
         if finished is None:
             raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
+        await redis.hset(keys.batch(batch_id), "deleting", 1)
         for start in range(0, int(total), CHUNK):
             await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
         await Pieces(connection).forget_batch(batch_id, owner.decode())

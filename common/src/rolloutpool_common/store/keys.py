@@ -96,6 +96,7 @@ Pushes to webhooks (`pushes.py`):
 rp:push:due                zset    uid -> ms of the next attempt
 rp:push:attempts           hash    uid -> attempts made
 rp:push:dead               list    uids whose push was given up, newest first; at most 10,000
+rp:push:down:{receiver}    hash    of a receiver that is down: failures, next_ms; expires by itself
 
 The pool:
 rp:schema                  string  version of all this data (`schema.py`); absent in version 1

@@ -42,6 +42,7 @@ from rolloutpool_common.store.grading import Grading
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.polling_leases import PollingLeases
+from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
@@ -115,6 +116,7 @@ class Reconciliation:
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
         self._polling_leases = PollingLeases(connection, rollouts)
+        self._pushes = Pushes(connection)
         self.strays = Strays(connection)
         """The audit of what is open and nowhere."""
         self.process_id = uuid.uuid4().hex
@@ -275,6 +277,9 @@ class Reconciliation:
         with store_errors():
             now = await now_ms(self._redis)
             due = await self._redis.zrangebyscore(keys.ENDED, "-inf", f"{now:.0f}", start=0, num=100)
+        deleted = 0
         for batch_id in due:
-            await self._batches.delete(batch_id.decode())
-        return len(due)
+            if not await self._pushes.hold(batch_id.decode()):
+                await self._batches.delete(batch_id.decode())
+                deleted += 1
+        return deleted

@@ -195,7 +195,9 @@ class DuePush(NamedTuple):
     attempt: int
     """From 1."""
     receiver: str
-    """`host:port` of its webhook, in small letters; empty where the batch has none any more."""
+    """Owner, blank, and the webhook without its query; the second is empty where the batch has none any more."""
+    failures: int
+    """How often in a row its receiver was down."""
 
 
 def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> dict[str, Any]:

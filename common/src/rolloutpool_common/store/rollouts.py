@@ -230,7 +230,7 @@ class Rollouts:
         """
         answer = await self.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
         if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
-            await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", 0)
+            await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", "", 0, 0)
         return answer
 
     async def precancel(self, rollout_id: str, owner: str) -> str | None:

@@ -1,6 +1,6 @@
 """Leases: a batch that nobody reads is cancelled, and no gap in anybody's view counts as silence."""
 
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import OWNER, claim, due_push, new_batch, result_of, submit, uids_of
 from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.protocol.batch import CancelCause, Delivery
@@ -61,9 +61,9 @@ async def test_an_accepted_push_is_a_read(store: Store) -> None:
     await store.rollouts.finish(held, result_of(held))
     await reconciler.seconds(20)
     await store.pushes.take(10, lease_s=5.0)
-    await store.pushes.settle(held.uid, "retry")
+    await store.pushes.settle(due_push(held.uid), "retry")
     assert await left_s(store, batch) < 11
-    await store.pushes.settle(held.uid, "delivered")
+    await store.pushes.settle(due_push(held.uid), "delivered")
     assert await left_s(store, batch) == LEASE
 
 

@@ -1,13 +1,21 @@
 """A result of a batch with delivery is due until it is delivered or dead, and leased to one pusher at a time."""
 
+from typing import Any
+
 import pytest
 from tests.support.batches import OWNER, claim, result_of, submit
 
 from rolloutpool_common.protocol.batch import Delivery
-from rolloutpool_common.store import Store, pushes
+from rolloutpool_common.store import BatchDeleted, Store, pushes
 from rolloutpool_common.store.records import DuePush
 
 TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+
+
+@pytest.fixture
+def raw(store: Store) -> Any:
+    """The server itself."""
+    return store.pushes._redis
 
 
 @pytest.fixture
@@ -20,18 +28,18 @@ async def uid(store: Store) -> str:
 
 
 async def test_a_leased_push_is_not_given_to_another(store: Store, other: Store, uid: str) -> None:
-    assert await store.pushes.take(9, lease_s=60) == [DuePush(uid, 1, "127.0.0.1:9")]
+    assert await store.pushes.take(9, lease_s=60) == [DuePush(uid, 1, f"{OWNER} {TO.callback_url}", 0)]
     assert await other.pushes.take(9, lease_s=60) == []
 
 
 async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Store, uid: str) -> None:
     await store.pushes.take(9, lease_s=0)
-    assert await other.pushes.take(9, lease_s=0) == [DuePush(uid, 2, "127.0.0.1:9")]
+    assert await other.pushes.take(9, lease_s=0) == [DuePush(uid, 2, f"{OWNER} {TO.callback_url}", 0)]
 
 
 async def test_a_delivered_push_is_counted_and_never_due_again(store: Store, uid: str) -> None:
-    await store.pushes.take(9, lease_s=60)
-    await store.pushes.settle(uid, "delivered")
+    (push,) = await store.pushes.take(9, lease_s=60)
+    await store.pushes.settle(push, "delivered")
     assert await store.pushes.take(9, lease_s=0) == []
     status = await store.batches.status(uid.rpartition("-")[0], OWNER)
     assert status is not None
@@ -39,14 +47,14 @@ async def test_a_delivered_push_is_counted_and_never_due_again(store: Store, uid
 
 
 async def test_a_dead_push_is_listed(store: Store, uid: str) -> None:
-    await store.pushes.take(9, lease_s=60)
-    await store.pushes.settle(uid, "dead")
+    (push,) = await store.pushes.take(9, lease_s=60)
+    await store.pushes.settle(push, "dead")
     assert uid in await store.pushes.dead()
 
 
-async def due(store: Store, url: str, count: int) -> list[str]:
+async def due(store: Store, url: str, count: int, owner: str = OWNER) -> list[str]:
     """The uids of a batch with this webhook, whose rollouts have all ended."""
-    uids = await submit(store, count, delivery=Delivery(callback_url=url, secret="long enough"))
+    uids = await submit(store, count, delivery=Delivery(callback_url=url, secret="long enough"), owner=owner)
     for uid in uids:
         claimed = await claim(store, uid)
         await store.rollouts.finish(claimed, result_of(claimed))
@@ -54,22 +62,94 @@ async def due(store: Store, url: str, count: int) -> list[str]:
 
 
 async def test_no_receiver_gets_more_than_its_share(store: Store) -> None:
-    many = await due(store, "https://Hangs.example:8443/a?b=c", 6)
+    many = await due(store, "https://Hangs.example:8443/A?b=c", 6)
     few = await due(store, "http://good.example", 2)
-    taken = await store.pushes.take(9, lease_s=60, share=4, busy={"hangs.example:8443": 1})
-    assert [push.receiver for push in taken] == ["hangs.example:8443"] * 3 + ["good.example"] * 2
+    hangs, good = f"{OWNER} https://hangs.example:8443/A", f"{OWNER} http://good.example"
+    taken = await store.pushes.take(9, lease_s=60, share=4, busy={hangs: 1})
+    assert [push.receiver for push in taken] == [hangs] * 3 + [good] * 2
     assert {push.uid for push in taken} <= {*many, *few}
-    assert await store.pushes.take(9, lease_s=60, share=4, busy={"hangs.example:8443": 4}) == []
+    assert await store.pushes.take(9, lease_s=60, share=4, busy={hangs: 4}) == []
     assert len(await store.pushes.take(9, lease_s=60)) == 3
+
+
+async def test_another_path_and_another_owner_of_a_host_have_shares_of_their_own(store: Store) -> None:
+    await due(store, "http://one.example/hangs", 4)
+    path = await due(store, "http://one.example/good", 1)
+    owner = await due(store, "http://one.example/hangs", 1, owner="other")
+    taken = await store.pushes.take(9, lease_s=60, share=2, busy={f"{OWNER} http://one.example/hangs": 2})
+    assert [push.uid for push in taken] == [*path, *owner]
+
+
+async def test_an_owner_with_many_receivers_leaves_room_for_others(store: Store) -> None:
+    for path in range(4):
+        await due(store, f"http://one.example/{path}", 2)
+    other = await due(store, "http://two.example/", 2, owner="other")
+    taken = await store.pushes.take(99, lease_s=60, share=2, owner_share=3)
+    assert [push.uid for push in taken][3:] == other
+    assert len(taken) == 5
 
 
 async def test_a_long_row_of_pushes_for_one_receiver_hides_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pushes, "LOOK_AT", 3)
-    busy = {"hangs.example": 1}
+    busy = {f"{OWNER} http://hangs.example/": 1}
     hidden = await due(store, "http://hangs.example/", 7)
     (good,) = await due(store, "http://good.example/", 1)
     looks = [await store.pushes.take(9, lease_s=60, share=1, busy=busy) for _ in range(4)]
     assert [push.uid for look in looks for push in look] == [good]
     assert {push.uid for push in await store.pushes.take(2, lease_s=60)} <= {*hidden}
+
+
+async def test_a_receiver_that_is_down_is_left_alone_then_tried_by_one_push_and_then_gets_all(
+    store: Store, raw: Any
+) -> None:
+    uids = await due(store, "http://down.example/", 5)
+    other = await due(store, "http://up.example/", 1)
+    first = await store.pushes.take(3, lease_s=60)
+    for push in first:
+        await store.pushes.settle(push, "down", retry_in_s=600)
+    # What was not under way waits with the others.
+    assert [push.uid for push in await store.pushes.take(9, lease_s=60)] == other
+
+    async def later() -> None:
+        (down,) = await raw.keys("rp:push:down:*")
+        assert await raw.hget(down, "failures") == b"1", "three that failed together are one failure"
+        await raw.hset(down, "next_ms", 1)
+        for uid in uids:
+            await raw.zadd("rp:push:due", {uid: 1})
+
+    await later()
+    (probe,) = await store.pushes.take(9, lease_s=60, share=8)
+    assert (probe.failures, probe.receiver) == (1, first[0].receiver)
+    assert await store.pushes.take(9, lease_s=60, share=8, busy={probe.receiver: 1}) == []
+    await store.pushes.settle(probe, "delivered")
+    assert len(await store.pushes.take(9, lease_s=60, share=8)) == 4
+
+
+async def test_all_pushes_of_a_batch_can_be_made_due_again(store: Store) -> None:
+    uids = await due(store, "http://down.example/", 4)
+    one, two, three, _ = await store.pushes.take(4, lease_s=60)
+    await store.pushes.settle(one, "delivered")
+    await store.pushes.settle(two, "dead")
+    await store.pushes.settle(three, "down", retry_in_s=600)
+    batch_id = uids[0].rpartition("-")[0]
+    assert two.uid in await store.pushes.dead()
+    assert await store.pushes.retry(batch_id, 4) == 3
+    assert await store.pushes.retry(batch_id, 4) == 3
+    assert two.uid not in await store.pushes.dead()
+    status = await store.batches.status(batch_id, OWNER)
+    assert status is not None
+    assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1, "pending": 3}
+    assert {push.uid for push in await store.pushes.take(9, lease_s=60)} == {*uids} - {one.uid}
+
+
+async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(store: Store, raw: Any) -> None:
+    uids = await due(store, "http://up.example/", 3)
+    batch_id = uids[0].rpartition("-")[0]
+    last = (await store.batches.results(batch_id, "0", 2)).next_cursor
+    # Its deletion has begun, and has not come to the last rollout yet.
+    await raw.hset(f"rp:batch:{batch_id}", "deleting", 1)
+    for cursor in ("0", last):
+        with pytest.raises(BatchDeleted):
+            await store.batches.results(batch_id, cursor, 2)

@@ -28,6 +28,7 @@ from rolloutpool_common.protocol.groups import Group, GroupPolicy, Groups
 from rolloutpool_common.protocol.health import Health, Ready
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck, Preflight
 from rolloutpool_common.protocol.options import RolloutOptions
+from rolloutpool_common.protocol.push import PushesRetried
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
@@ -240,6 +241,15 @@ def purge(batch_id: str) -> Call[BatchPurged]:
     """`DELETE /v1/batches/{id}?purge=true`; the batch must have ended, and the key must have the scope `admin`."""
     return Call(
         method="DELETE", path=resource("batches", batch_id), params={"purge": "true"}, read=read_model(BatchPurged)
+    )
+
+
+def retry_pushes(batch_id: str) -> Call[int]:
+    """`POST /v1/batches/{id}/pushes/retry`; the answer says how many results are due at the webhook."""
+    return Call(
+        method="POST",
+        path=f"{resource('batches', batch_id)}/pushes/retry",
+        read=lambda response: PushesRetried.model_validate_json(response.content).due,
     )
 
 

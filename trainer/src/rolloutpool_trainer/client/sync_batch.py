@@ -264,6 +264,14 @@ class Batch:
         """Deletes all that is kept of the batch, which must have ended; takes the scope `admin`."""
         return self._client.ask(calls.purge(self.batch_id))
 
+    def retry_pushes(self) -> int:
+        """Has the pool push now what the batch's webhook has not taken, also what was given up.
+
+        Returns:
+            How many results are due.
+        """
+        return self._client.ask(calls.retry_pushes(self.batch_id))
+
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Waits until all rollouts have ended.
 

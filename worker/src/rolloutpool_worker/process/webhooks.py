@@ -1,14 +1,18 @@
 """WebhookSender: pushes finished results to the trainer's webhook, at least once each.
 
 What is due is kept in Redis (`store.pushes`), so a push outlives the worker that was about to make it. A push that
-fails is tried again later, by any worker. The trainer drops repeats by their `webhook-id`. Results can be read from the
-API all the same, also when a push is given up.
+fails is tried again later, by any worker, as long as its batch is kept. The trainer drops repeats by their
+`webhook-id`. Results can be read from the API all the same, also when a push is given up.
+
+A push may fail for itself, as with a 400, or because its receiver is down: no connection, no answer, 429 or 5xx. Then
+all pushes for this receiver wait, for a time that doubles up to ten minutes, and one of them tries it again.
 
 The answer to each beat says whether any results are to be pushed. Only then does the sender look for due ones, so a
 pool without webhooks pays nothing for them.
 
-Each push is a task of its own, and no push waits for another. A receiver (host and port) has at most `SHARE` of a
-worker's `AT_ONCE` pushes, so one that hangs holds its share for `TIMEOUT`, and the rest goes on to the others.
+Each push is a task of its own, and no push waits for another. A receiver (a webhook of one owner, without its query)
+has at most `SHARE` of a worker's `AT_ONCE` pushes, and an owner `OWNER_SHARE`. So one that hangs holds its share for
+`TIMEOUT`, and the rest goes on to the others.
 """
 
 import asyncio
@@ -30,17 +34,18 @@ from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.records import DuePush
 from rolloutpool_worker.policy import AiohttpTransport
 
-__all__ = ["ATTEMPTS", "WebhookSender"]
+__all__ = ["WebhookSender"]
 
 _log = logging.getLogger(__name__)
 
-ATTEMPTS = 8
-BACKOFF = Backoff(first_s=1.0)
-"""1 + 2 + 4 + … + 64 s and jitter: eight attempts take one to two minutes."""
+BACKOFF = Backoff(first_s=1.0, longest_s=600.0)
+"""Ten minutes after a receiver is back at the latest, it gets what it missed."""
 AT_ONCE = 32
 """Pushes that one worker makes at the same time."""
 SHARE = 8
 """How many of them may go to one receiver."""
+OWNER_SHARE = 16
+"""How many of them may be one owner's."""
 LOOK_EVERY = 0.25
 """Seconds until the next look for due pushes, where no push ends before."""
 LOOK_PAUSE = 0.05
@@ -50,8 +55,11 @@ TIMEOUT = 30.0
 LEASE_SLACK = 10.0
 """Seconds that a lease outlives `TIMEOUT`, so that no other worker takes a push that may still succeed."""
 REFUSED = "TargetRefused"
+UNREADABLE = "SecretUnreadable"
 GIVEN_UP_AT_ONCE = frozenset({"410", REFUSED})
 """The receiver says that it is gone for good, or no worker may call it."""
+BUSY = frozenset({"408", "425", "429"})
+"""Statuses below 500 that say nothing of the push, and that its receiver has no time."""
 
 
 class WebhookSender:
@@ -105,7 +113,9 @@ class WebhookSender:
         free = AT_ONCE - self._busy.total()
         if not free:
             return
-        for push in await self._store.pushes.take(free, lease_s=TIMEOUT + LEASE_SLACK, share=SHARE, busy=self._busy):
+        lease_s = TIMEOUT + LEASE_SLACK
+        shares = {"share": SHARE, "owner_share": OWNER_SHARE}
+        for push in await self._store.pushes.take(free, lease_s=lease_s, busy=self._busy, **shares):
             # Counted before the task runs, so that the next look has the right number of free places.
             self._busy[push.receiver] += 1
             pushing.create_task(self._push_and_free(push))
@@ -131,7 +141,7 @@ class WebhookSender:
             target = await self._store.batches.delivery(batch_id)
             # The batch was deleted, or it has no webhook: no later attempt can succeed.
             if target is None or result is None:
-                await self._store.pushes.settle(push.uid, "dead")
+                await self._store.pushes.settle(push, "dead")
                 return
             stamp = datetime.now(UTC).isoformat()
             # The stored result is JSON already, so it is not parsed only to be written again.
@@ -139,18 +149,20 @@ class WebhookSender:
             fault = await self._post(target.callback_url, target.secret, push.uid, body)
         except (TargetRefused, SecretUnreadable) as error:
             # Another worker may have the key that this one lacks. The host is refused by all of them.
-            fault = REFUSED if isinstance(error, TargetRefused) else "SecretUnreadable"
+            fault = REFUSED if isinstance(error, TargetRefused) else UNREADABLE
             log_event(_log, logging.ERROR, "push refused", rollout_uid=push.uid, why=error.message)
         if fault is None:
             failpoints.hit("delivery.pushed_before_mark")
-            await self._store.pushes.settle(push.uid, "delivered")
-        elif push.attempt >= ATTEMPTS or fault in GIVEN_UP_AT_ONCE:
+            await self._store.pushes.settle(push, "delivered")
+        elif fault in GIVEN_UP_AT_ONCE:
             log_event(_log, logging.ERROR, "push given up", rollout_uid=push.uid, attempts=push.attempt, why=fault)
-            await self._store.pushes.settle(push.uid, "dead")
+            await self._store.pushes.settle(push, "dead")
         else:
-            wait = BACKOFF.delay_s(push.attempt)
+            # A redirect or a 4xx is about this push, and the key is this worker's. Else all others would fail alike.
+            down = fault in BUSY or not (fault.startswith(("3", "4")) or fault == UNREADABLE)
+            wait = BACKOFF.delay_s(push.failures + 1 if down else push.attempt)
             log_event(_log, logging.INFO, "push failed", rollout_uid=push.uid, why=fault, again_in_s=round(wait, 1))
-            await self._store.pushes.settle(push.uid, "retry", retry_in_s=wait)
+            await self._store.pushes.settle(push, "down" if down else "retry", retry_in_s=wait)
 
     async def _post(self, url: str, secret: str, uid: str, body: bytes) -> str | None:
         """Makes one push; returns None when the receiver took it, else what was wrong."""

@@ -364,8 +364,12 @@ local function end_push(batch, uid, outcome)
   count('push:' .. outcome)
   redis.call('HDEL', P .. 'push:attempts', uid)
   if redis.call('EXISTS', k_batch(batch)) == 1 then
-    redis.call('HINCRBY', k_batch(batch), 'push:pending', -1)
+    local pending = redis.call('HINCRBY', k_batch(batch), 'push:pending', -1)
     redis.call('HINCRBY', k_batch(batch), 'push:' .. outcome, 1)
+    -- It was kept for this (hold_pushes.lua).
+    if pending <= 0 and redis.call('HEXISTS', k_batch(batch), 'held_for_pushes') == 1 then
+      redis.call('ZADD', P .. 'ended', 'XX', str(now_ms()), batch)
+    end
   end
   return 1
 end
