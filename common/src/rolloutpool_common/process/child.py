@@ -104,6 +104,7 @@ class Child:
     """
 
     def __init__(self, spec: ChildSpec, report: Callable[[str], None], *, ready: bool = False) -> None:
+        """Starts nothing yet; `start` does."""
         self.spec = spec
         self._report = report
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
@@ -120,8 +121,10 @@ class Child:
         # This thread also starts the process: for the kernel the thread that forks is the parent, with which the child
         # dies (see `launch.py`), and it has to live as long as the child.
         self._thread = threading.Thread(target=self._watch, name=f"watch {spec.name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the process, unless it was stopped before; returns when it runs or has failed."""
         self._thread.start()
-        # From here on there is a pid, or a failure that says why there is none.
         self._spawned.wait()
 
     @property
@@ -206,6 +209,8 @@ class Child:
     def _run_once(self) -> str:
         """Starts the process and waits for its end; returns how it ended."""
         try:
+            if self._stopping.is_set():
+                return "stopped before its start"
             self._process = self._spawn()
         except OSError as error:
             self._end = f"cannot start: {error}"
@@ -235,6 +240,9 @@ class Child:
         if self.spec.fork_server is not None:
             with contextlib.suppress(OSError):
                 return self.spec.fork_server.start(identity)
+            # The request may have failed because of the stop, and may have taken a minute.
+            if self._stopping.is_set():
+                raise OSError("stopped meanwhile")
         return self._run_command(identity)
 
     def _run_command(self, arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -100,6 +100,7 @@ class ForkServer:
         self._server: Child | None = None
         self._socket: socket.socket | None = None
         self._asking = threading.Lock()
+        self._stopped = False
 
     def start(self, arguments: Sequence[str]) -> ForkedProcess:
         """Forks a worker.
@@ -119,18 +120,27 @@ class ForkServer:
             try:
                 return ForkedProcess(self._ask(arguments))
             except OSError as error:
-                self._report(f"the fork server failed ({error}); the worker is started without it")
+                if not self._stopped:
+                    self._report(f"the fork server failed ({error}); the worker is started without it")
                 self._end()
                 raise
 
     def stop(self) -> None:
-        """Ends the server; its workers live on."""
+        """Ends the server; its workers live on, and it makes no further ones. A request that waits fails at once."""
+        self._stopped = True
+        if (server := self._socket) is not None:
+            # A worker that was forked just now can't say so any more, and ends.
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
         with self._asking:
             self._end()
 
     def _ask(self, arguments: Sequence[str]) -> int:
-        if self._socket is None:
+        if self._socket is None and not self._stopped:
             self._socket = self._serve()
+        # Again: a stop that came meanwhile knew of no socket.
+        if self._socket is None or self._stopped:
+            raise OSError("it was stopped")
         self._socket.send(json.dumps(list(arguments)).encode())
         answer = self._socket.recv(LONGEST_MESSAGE)
         if not answer:
@@ -151,6 +161,7 @@ class ForkServer:
             )
             # It is not started again when it ends: a new one needs a new socket.
             self._server = Child(spec, self._report)
+            self._server.start()
         return ours
 
     def _end(self) -> None:
@@ -187,7 +198,11 @@ def serve_forks(inherited: int, parent: int) -> list[str]:
             if os.fork():
                 os._exit(0)
             _become_child_of(parent)
-            requests.send(str(os.getpid()).encode())
+            try:
+                requests.send(str(os.getpid()).encode())
+            except OSError:
+                # The parent has stopped, and would not know of this worker.
+                os._exit(0)
             return [str(argument) for argument in json.loads(message)]
     # The parent has closed its end.
     sys.exit(0)

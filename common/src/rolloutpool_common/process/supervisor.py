@@ -6,10 +6,13 @@ does that.
 """
 
 import logging
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.child import Child, ChildSpec, Role
@@ -17,6 +20,8 @@ from rolloutpool_common.process.child import Child, ChildSpec, Role
 __all__ = ["ChildNotReady", "Supervisor"]
 
 POLL_SECONDS = 0.05
+PROGRESS = 0.05
+"""The share of a core above which a starting child gets on. One that only waits, and looks around, uses a fiftieth."""
 KILLED_SECONDS = 5.0
 """How long a child may take to end after it was killed."""
 
@@ -40,7 +45,7 @@ class Supervisor:
         self._report = report or logging.getLogger("rolloutpool").warning
         self._error = error
         self._children: list[Child] = []
-        self._hurried = False
+        self._hurried = self._stopped = False
 
     def start(self, spec: ChildSpec, *, ready: bool = False) -> Child:
         """Starts a process; it need not be ready yet when this returns.
@@ -48,33 +53,46 @@ class Supervisor:
         Args:
             spec: The process.
             ready: Whether it counts as ready at once, so that it is started again however early it ends.
+
+        Returns:
+            The child. After `stop` it is one that has ended without a process.
         """
         child = Child(spec, self._report, ready=ready)
+        # Before its process: a signal may interrupt the start, and `stop` must know of it then. One that was forgotten
+        # here came up 44 s later, and took work.
         self._children.append(child)
+        if self._stopped:
+            child.stop()
+        child.start()
         return child
 
     def wait_ready(self, children: Iterable[Child], ready: Callable[[], bool], timeout: float) -> None:
-        """Waits until children are ready.
+        """Waits until children are ready, as long as they get on.
 
         Args:
             children: Their starting phase ends with this call.
             ready: Says whether they are. It is called every 50 ms and must not block for long.
-            timeout: Seconds.
+            timeout: Seconds without progress. A child gets on while it uses more than `PROGRESS` of a core, up to this
+                many seconds of CPU in all: on a starved machine a start takes minutes, and is none the worse for it.
 
         Raises:
-            ChildNotReady: One of the children ended, or they are not ready after `timeout` seconds. (Or the error that
-                this supervisor was made with.)
+            ChildNotReady: One of the children ended, or they do not get on. (Or the error that this supervisor was made
+                with.)
         """
         children = list(children)
-        deadline = time.monotonic() + timeout
+        deadline, used = time.monotonic() + timeout, _cpu_seconds(children)
         pause = threading.Event()
         while not ready():
             for child in children:
                 if child.ended:
                     raise self._error(child.failure())
             if time.monotonic() > deadline:
+                before, used = used, _cpu_seconds(children)
+                if used - before > PROGRESS * timeout and used < timeout * len(children):
+                    deadline = time.monotonic() + timeout
+                    continue
                 tails = "\n".join(f"{child.spec.name}:\n{child.log_tail()}" for child in children)
-                raise self._error(f"not ready after {timeout:g} s; the logs end with\n{tails}")
+                raise self._error(f"not ready, and no progress for {timeout:g} s; the logs end with\n{tails}")
             pause.wait(POLL_SECONDS)
         for child in children:
             child.now_ready()
@@ -89,7 +107,8 @@ class Supervisor:
         self._await_end([child])
 
     def stop(self) -> None:
-        """Stops all children in the order of their roles: workers first, Redis last."""
+        """Stops all children in the order of their roles: workers first, Redis last. Nothing is started any more."""
+        self._stopped = True
         for role in Role:
             children = self.children(role)
             for child in children:
@@ -135,3 +154,14 @@ class Supervisor:
                 self._report(f"{child.spec.name} did not stop in time and was killed")
                 child.stop(signal.SIGKILL)
                 child.join(KILLED_SECONDS)
+
+
+def _cpu_seconds(children: Iterable[Child]) -> float:
+    """CPU time that their processes have used; 0 where the system does not say."""
+    used = 0.0
+    for child in children:
+        with suppress(OSError):
+            # After the name, which may hold spaces: fields 14 and 15 of proc(5), in ticks.
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used

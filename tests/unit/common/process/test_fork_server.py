@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -127,6 +128,31 @@ def test_a_server_that_ends_at_once_is_an_error(reports: list[str]) -> None:
     (report,) = reports
     assert "is started without it" in report
     server.stop()
+
+
+def test_a_server_that_is_stopped_while_it_imports_makes_no_worker(tmp_path: Path, reports: list[str]) -> None:
+    """Its worker came up 44 s later, and took work."""
+    slow = f"import os, sys, time\nopen({str(tmp_path / 'imports')!r}, 'w').close()\ntime.sleep(1)\n" + SERVER
+    server = ForkServer([sys.executable, "-c", slow, str(tmp_path)], reports.append)
+    failed: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            server.start(["sleep"])
+        except OSError as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait((tmp_path / "imports").exists)
+    server.stop()
+    asking.join(0.9)
+    assert not asking.is_alive()
+    assert failed
+    assert reports == []
+    with pytest.raises(OSError, match="stopped"):
+        server.start(["sleep"])
+    assert [path for path in tmp_path.iterdir() if path.name.isdigit()] == []
 
 
 def test_a_system_without_adoption_is_an_error(monkeypatch: pytest.MonkeyPatch, reports: list[str]) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -106,8 +107,55 @@ def test_a_program_that_is_not_there_is_an_error(supervisor: Supervisor, spec: C
 
 def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
     child = supervisor.start(spec())
-    with pytest.raises(ChildNotReady, match="not ready after 0 s"):
+    with pytest.raises(ChildNotReady, match="not ready, and no progress for 0 s"):
         supervisor.wait_ready([child], lambda: False, 0)
+
+
+def test_a_child_that_gets_on_has_time(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+    """It used to be ended by the clock, however little of the machine it had got."""
+    # It takes four seconds, and a quarter of one of the CPU in each.
+    busy = """
+import pathlib, sys, time
+for round in range(1, 21):
+    while time.process_time() < 0.05 * round: pass
+    time.sleep(0.15)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+    done = tmp_path / "done"
+    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", busy, str(done)]))
+    supervisor.wait_ready([child], done.exists, timeout=1.5)
+    # One that is ready for nothing, and keeps a core busy, is given up all the same.
+    spins = supervisor.start(spec("spins", [sys.executable, "-S", "-c", "while True: pass"]))
+    with pytest.raises(ChildNotReady):
+        supervisor.wait_ready([spins], lambda: False, timeout=0.4)
+
+
+def test_who_stops_starts_nothing(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Slow:
+        """A fork server whose imports take long."""
+
+        def start(self, arguments: object) -> None:
+            asked.set()
+            answer.wait(60)
+            raise OSError("it was stopped")
+
+    made = tmp_path / "made"
+    slow = replace(spec(command=["touch", str(made)]), fork_server=cast(Any, Slow()))
+    starting = threading.Thread(target=supervisor.start, args=(slow,), kwargs={"ready": True})
+    starting.start()
+    assert asked.wait(20)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    answer.set()
+    for thread in (stopping, starting):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert supervisor.start(spec("later", ["touch", str(made)]), ready=True).pid is None
+    supervisor.stop()
+    assert not made.exists()
 
 
 def test_a_crashed_child_is_started_again(

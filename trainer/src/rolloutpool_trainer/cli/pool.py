@@ -48,7 +48,8 @@ def up(
     )
     stopping = "stopping: workers finish or give back what they run; once more ends everything at once"
     with stop_on_signals(pool.kill, lambda: console.note(stopping)), pool:
-        pool.wait_flower()
+        if not pool.wait_flower():
+            console.note(f"Flower does not answer yet, and the pool works without it; see {pool.state.logs}/flower.log")
         if as_json:
             console.document(_document(pool, own_redis=not redis))
             pool.join()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalPool"]
 
 READY_SECONDS = 120.0
-"""Workers load their tokenizers before they are ready. A large one takes a minute on a busy machine."""
+"""How long a process may take to be ready without getting on."""
 
 
 class LocalPool:
@@ -60,6 +60,7 @@ class LocalPool:
         redis_url: str | None = None,
         tokenizers: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        ready_seconds: float = READY_SECONDS,
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Describes the pool; `start`, or entering the context, starts it.
@@ -74,6 +75,8 @@ class LocalPool:
             redis_url: A Redis to use; None starts one.
             tokenizers: Names that each worker loads before it is ready; if empty, ROLLOUTPOOL_TOKENIZERS.
             env: Settings for all processes, e.g. `{"CALCULATOR_DELAY_MS": "10-100"}`.
+            ready_seconds: How long a process may start without getting on. While it uses the CPU it gets on, so that a
+                start on a busy machine, or with large tokenizers, may take longer.
             report: Called with a line for people when a process has crashed; logged as a warning where None.
 
         Raises:
@@ -89,6 +92,7 @@ class LocalPool:
         self._given_redis_url = redis_url
         self._redis_url = redis_url
         self._env = dict(env or {})
+        self._ready_seconds = ready_seconds
         self._api_key: str | None = None
         if tokenizers:
             self._env["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizers)
@@ -169,7 +173,7 @@ class LocalPool:
             self._start_obituaries()
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
             started = [self._start_worker() for _ in range(self._workers)]
-            self._supervisor.wait_ready([api], self._api_answers, READY_SECONDS)
+            self._supervisor.wait_ready([api], self._api_answers, self._ready_seconds)
             self._await_workers(started)
             if self._flower:
                 self._start_flower()
@@ -194,10 +198,19 @@ class LocalPool:
         """Drains a worker and ends it; other workers get what it cannot finish in time."""
         self._supervisor.stop_child(self._started_workers[index])
 
-    def wait_flower(self) -> None:
-        """Waits until Flower answers; nothing else waits for it."""
-        if self._flower_child is not None:
-            self._supervisor.wait_ready([self._flower_child], self._flower_answers, READY_SECONDS)
+    def wait_flower(self) -> bool:
+        """Waits until Flower answers, while it gets on; nothing else waits for it, and the pool works without it.
+
+        Returns:
+            Whether it answers, or this pool has none.
+        """
+        if self._flower_child is None:
+            return True
+        try:
+            self._supervisor.wait_ready([self._flower_child], self._flower_answers, self._ready_seconds)
+        except ChildFailed:
+            return False
+        return True
 
     def join(self) -> None:
         """Waits until the pool has been stopped, by another thread or by a signal handler that raises."""
@@ -253,7 +266,7 @@ class LocalPool:
         else:
             self._flower_port = free_port(self._host)
 
-    def _start(self, name: str, role: Role, module: str, env: Mapping[str, str]) -> Child:
+    def _start(self, name: str, role: Role, module: str, env: Mapping[str, str], *, ready: bool = False) -> Child:
         spec = ChildSpec(
             name=name,
             role=role,
@@ -269,7 +282,7 @@ class LocalPool:
             niceness=10 if role is Role.FLOWER else 0,
             obituaries=self._obituaries if role is Role.WORKER else None,
         )
-        return self._supervisor.start(spec)
+        return self._supervisor.start(spec, ready=ready)
 
     def _start_obituaries(self) -> None:
         from rolloutpool_common.process.obituaries import Obituaries
@@ -288,7 +301,7 @@ class LocalPool:
             "ROLLOUTPOOL_FLOWER_PORT": str(self._flower_port),
             "ROLLOUTPOOL_FLOWER_AUTH": self.flower_auth,
         }
-        self._flower_child = self._start("flower", Role.FLOWER, "rolloutpool_worker.queue.flower", env)
+        self._flower_child = self._start("flower", Role.FLOWER, "rolloutpool_worker.queue.flower", env, ready=True)
 
     def _api_env(self) -> dict[str, str]:
         return {"ROLLOUTPOOL_API_HOST": self._host, "ROLLOUT_SERVER_PORT": str(self._port)}
@@ -306,7 +319,7 @@ class LocalPool:
                     return False
                 return all((socket.gethostname(), worker.pid) in alive for worker in workers)
 
-            self._supervisor.wait_ready(workers, announced, READY_SECONDS)
+            self._supervisor.wait_ready(workers, announced, self._ready_seconds)
 
     def _api_answers(self) -> bool:
         return _answers(self.url, "/livez")

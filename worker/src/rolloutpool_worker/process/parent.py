@@ -65,8 +65,9 @@ def run_parent(settings: WorkerSettings, processes: int) -> int:
                 children.append(supervisor.start(spec, ready=True))
             supervisor.wait_first()
         finally:
-            supervisor.stop()
+            # First: a worker that is being forked would hold up the stop until it is there.
             fork_server.stop()
+            supervisor.stop()
             obituaries.stop()
     return _exit_code(children)
 
