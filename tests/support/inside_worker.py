@@ -68,7 +68,7 @@ class InsideWorker:
 
     async def take(self, uid: str) -> str:
         """Runs a rollout as a ticket would; what became of the ticket."""
-        return await run_rollout(self.services, uid)
+        return (await run_rollout(self.services, uid)).outcome
 
     async def result(self, uid: str) -> RolloutResult:
         """The result of a rollout that has ended."""

@@ -41,6 +41,7 @@ from rolloutpool_common.queue.celery_app import (
 )
 from rolloutpool_common.queue.kombu_compat import batched, oldest_headers, purge
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
+from rolloutpool_common.store.keys import uid_of
 
 __all__ = ["Publisher", "most_per_message"]
 
@@ -242,6 +243,9 @@ class Publisher:
         self._celery.send_task(
             TASK_NAME,
             args=(refs,),
+            # A ticket that is published again, because it was lost or its rollout goes on, is the same one to Flower.
+            # Under a new id the old one would be pending there for ever.
+            task_id=uid_of(tickets[0].batch_id, tickets[0].index),
             queue=_queue(priority, tickets[0].offer),
             producer=producer,
             argsrepr=" ".join(map(_shown, _by_batch(tickets))),

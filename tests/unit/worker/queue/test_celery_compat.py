@@ -17,7 +17,14 @@ from celery.worker.request import Request
 from kombu import Message
 from kombu.serialization import dumps
 
-from rolloutpool_worker.queue.celery_compat import LoopConsumer, PoolTask, log_signals, report_failure, report_success
+from rolloutpool_worker.queue.celery_compat import (
+    LoopConsumer,
+    PoolTask,
+    log_signals,
+    report_failure,
+    report_retry,
+    report_success,
+)
 
 celery_worker: Any = celery_apps_worker
 """Without types."""
@@ -75,6 +82,20 @@ def test_celery_understands_the_reports_of_a_tasks_end(request_of_celery: Any) -
     assert (failed, seconds) == (True, 2.5)
     assert isinstance(info, ExceptionInfo)
     assert "KeyError" in str(info.traceback)
+
+
+def test_celery_takes_a_ticket_that_goes_on_for_a_retried_task(
+    request_of_celery: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(request_of_celery, "send_event", lambda kind, **fields: sent.append((kind, fields)))
+    try:
+        raise KeyError("deferred")
+    except KeyError as error:
+        report_retry(request_of_celery.on_success, error, 2.5)
+    ((kind, fields),) = sent
+    assert kind == "task-retried"
+    assert "deferred" in fields["exception"]
 
 
 def test_a_consumer_sends_its_events_together() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import Retry
 
-from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
+from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed, RolloutsGoOn
 from rolloutpool_worker.queue.slots import Slots
 
 
@@ -130,6 +131,17 @@ def test_a_ticket_whose_rollouts_failed_is_a_failed_task_and_no_error_of_ours(
     ((failed, info, _),) = celeries.heard
     assert failed
     assert "1 of 2 rollouts failed" in repr(info.exception)
+    assert caplog.messages == []
+
+
+def test_a_ticket_whose_rollouts_go_on_is_a_retried_task(celeries: Celeries, caplog: pytest.LogCaptureFixture) -> None:
+    celeries.apply(body(1))
+    celeries.futures[0].set_exception(RolloutsGoOn("completed, deferred"))
+    celeries.hub.turn()
+    ((failed, info, _),) = celeries.heard
+    assert failed
+    assert isinstance(info.exception, Retry)
+    assert "completed, deferred" in repr(info.exception.exc)
     assert caplog.messages == []
 
 

@@ -37,12 +37,12 @@ from rolloutpool_worker.process.regrading import regrade
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals
 from rolloutpool_worker.queue.pace import Pace
-from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed
+from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed, RolloutsGoOn
 from rolloutpool_worker.queue.slots import Slots
 from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.own_offer import own_digest
 from rolloutpool_worker.rollout.services import WorkerIdentity
-from rolloutpool_worker.rollout.ticket import run_rollout
+from rolloutpool_worker.rollout.ticket import TicketEnd, run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
@@ -105,20 +105,26 @@ class CeleryWorker:
 
         Raises:
             RolloutsFailed: Some of them failed.
+            RolloutsGoOn: None failed, and some wait for another ticket.
         """
         # A task for each, because each can be cancelled alone.
-        outcomes = await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
-        shown = [outcome.value for outcome in outcomes]
+        ends = await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
+        outcomes = [end.outcome for end in ends]
         if TicketOutcome.FAILED in outcomes:
+            # Only kind and category: a message could quote what a trainer or a model has said.
+            pairs = zip(uids, (end.failure for end in ends), strict=True)
+            why = [f"{uid} {failure.kind} {failure.category}" for uid, failure in pairs if failure is not None]
             failed = outcomes.count(TicketOutcome.FAILED)
-            raise RolloutsFailed(f"{failed} of {len(shown)} rollouts failed: {', '.join(shown)}")
-        return shown
+            raise RolloutsFailed(f"{failed} of {len(ends)} rollouts failed: {', '.join(why)}")
+        if any(outcome.goes_on for outcome in outcomes):
+            raise RolloutsGoOn(", ".join(outcomes))
+        return [outcome.value for outcome in outcomes]
 
-    async def _run_one(self, uid: str) -> TicketOutcome:
+    async def _run_one(self, uid: str) -> TicketEnd:
         try:
             async with self._places:
                 if self._services.drain.begun:
-                    return TicketOutcome.DRAINING
+                    return TicketEnd(TicketOutcome.DRAINING)
                 return await run_rollout(self._services, uid)
         finally:
             # Also for a rollout that was refused or has failed, else this worker would take fewer and fewer.

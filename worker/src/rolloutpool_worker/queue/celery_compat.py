@@ -20,13 +20,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 from billiard.einfo import ExceptionInfo
 from celery.apps import worker as celery_worker
+from celery.exceptions import Retry
 from celery.worker.consumer import Consumer
 from kombu.serialization import loads
 
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.queue.kombu_compat import reserve_only_while
 
-__all__ = ["LoopConsumer", "PoolTask", "TaskCallback", "log_signals", "report_failure", "report_success"]
+__all__ = [
+    "LoopConsumer",
+    "PoolTask",
+    "TaskCallback",
+    "log_signals",
+    "report_failure",
+    "report_retry",
+    "report_success",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +83,19 @@ def report_failure(callback: TaskCallback, seconds: float) -> None:
     info = ExceptionInfo()
     # As billiard wraps it, Flower would show `ExceptionWithTraceback()` for every failure.
     info.exception = sys.exception()
+    callback((True, info, seconds))
+
+
+def report_retry(callback: TaskCallback, why: Exception, seconds: float) -> None:
+    """Tells Celery that a task's work goes on by another message.
+
+    Args:
+        callback: As Celery gave it to the pool with the task.
+        why: It is being handled, and says it.
+        seconds: From the task's start to its end.
+    """
+    info = ExceptionInfo()
+    info.exception = Retry(exc=why)
     callback((True, info, seconds))
 
 

@@ -27,16 +27,20 @@ from typing import Any
 from celery.concurrency.thread import TaskPool
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_worker.queue.celery_compat import PoolTask, TaskCallback, report_failure, report_success
+from rolloutpool_worker.queue.celery_compat import PoolTask, TaskCallback, report_failure, report_retry, report_success
 from rolloutpool_worker.queue.slots import Slots
 
-__all__ = ["LoopPool", "RolloutsFailed"]
+__all__ = ["LoopPool", "RolloutsFailed", "RolloutsGoOn"]
 
 _log = logging.getLogger(__name__)
 
 
 class RolloutsFailed(RolloutPoolError):
     """Rollouts of a ticket failed, which have their results; it makes the ticket a failed task for Celery."""
+
+
+class RolloutsGoOn(RolloutPoolError):
+    """Rollouts of a ticket went back to the queue, to get another one. To Celery it is a retried task."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class _Ended:
         except RolloutsFailed:
             # No defect: each of them has its line in the log.
             report_failure(self.callback, self.seconds)
+        except RolloutsGoOn as error:
+            report_retry(self.callback, error, self.seconds)
         except Exception as error:
             # Only the type: the error's text could quote what a message carried.
             _log.error("a task failed with %s", type(error).__name__)

@@ -27,7 +27,7 @@ from rolloutpool_common.errors import (
     TrainerUnreachable,
     WorkerFault,
 )
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord, RecordUnknown
@@ -77,6 +77,8 @@ class Attempt:
         self._conversation: Conversation | None = None
         self._session: SessionLife | None = None
         self._fingerprint: dict[str, str] = {}
+        self.failure: Failure | None = None
+        """Why the rollout failed, once it has."""
         self._vocab_size = 0
         self._tokenizer_ms = 0.0
         self._start = time.perf_counter()
@@ -150,6 +152,7 @@ class Attempt:
                 await self._retry_store(lambda: rollouts.finish(claim, result, attachments=attachments))
                 failpoints.hit("worker.finish_before_ack")
                 versions = [turn.policy_version for turn in result.turns]
+                self.failure = result.failure
                 self.trace.rollout(result)
                 log_end(result, self._services.versions.lag(claim.spec.server_url, versions))
             case Action.REQUEUE, RolloutResult() as result:

@@ -90,6 +90,20 @@ class TicketOutcome(StrEnum):
     DRAINING = "draining"
     """Never claimed: this process shuts down. The ticket is published again."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the rollout waits for another ticket."""
+        return self in _GOING_ON
+
+
+_GOING_ON = frozenset(
+    {
+        *(TicketOutcome.RETRIED, TicketOutcome.DEFERRED, TicketOutcome.RESTARTED, TicketOutcome.GRADING),
+        *(TicketOutcome.DRAINED, TicketOutcome.CLEARED, TicketOutcome.STORE, TicketOutcome.PAUSED),
+        *(TicketOutcome.UNSUITED, TicketOutcome.CONDEMNED, TicketOutcome.DRAINING),
+    }
+)
+
 
 class Action(StrEnum):
     """What is written to the store at the end of an attempt."""

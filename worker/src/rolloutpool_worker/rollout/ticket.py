@@ -10,7 +10,9 @@
 """
 
 import logging
+from typing import NamedTuple
 
+from rolloutpool_common.outcomes import Failure
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import ClaimRefused, StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
@@ -19,7 +21,7 @@ from rolloutpool_worker.rollout.attempt_log import log_start
 from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.services import Services
 
-__all__ = ["run_rollout"]
+__all__ = ["TicketEnd", "run_rollout"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +31,15 @@ _UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
 """Outcomes after which nothing was written. If this worker still has the claim then, nothing runs it."""
 
 
-async def run_rollout(services: Services, uid: str, *, token: str | None = None) -> TicketOutcome:
+class TicketEnd(NamedTuple):
+    """What became of one rollout of a ticket."""
+
+    outcome: TicketOutcome
+    failure: Failure | None = None
+    """Why the rollout failed for good."""
+
+
+async def run_rollout(services: Services, uid: str, *, token: str | None = None) -> TicketEnd:
     """Runs one rollout if this worker gets the claim.
 
     Args:
@@ -47,7 +57,7 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
     if token is None:
         await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
         if services.drain.begun:
-            return TicketOutcome.DRAINING
+            return TicketEnd(TicketOutcome.DRAINING)
     # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
     # on its way, and give it back as one that nothing here runs.
     with services.claims.claiming(token) as held:
@@ -62,7 +72,7 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
             )
             if isinstance(claim, ClaimRefused):
                 settled = True
-                return TicketOutcome(claim.value)
+                return TicketEnd(TicketOutcome(claim.value))
             services.more_waiting(claim)
             log_start(claim)
             attempt = Attempt(services, claim)
@@ -72,7 +82,7 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
                 attempt.gate.close()
             attempt.trace.attempt(outcome)
             settled = outcome not in _UNSETTLED
-            return outcome
+            return TicketEnd(outcome, attempt.failure)
         finally:
             if not settled:
                 # The claim may have arrived although its answer did not. Without that answer nothing is known about
