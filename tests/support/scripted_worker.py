@@ -39,6 +39,7 @@ class ScriptedWorker:
             "agents": ["tool_calls"],
             "termination_strategies": ["task_completion"],
             "tokenizers": {},
+            "own_tokenizers": ["tiny"],
             "versions": {},
         }
         await self.store.workers.announce(self.worker_id, **{**about, **changes})

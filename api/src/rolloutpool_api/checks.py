@@ -87,6 +87,8 @@ class Catalog:
     termination_strategies: frozenset[str]
     environments: frozenset[str] = frozenset()
     graders: frozenset[str] = frozenset()
+    own_tokenizers: frozenset[str] | None = None
+    """Those that workers were started with, by name or `name@revision`; None where one does not say."""
 
     @classmethod
     def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
@@ -98,7 +100,11 @@ class Catalog:
         live = [worker for worker in workers if worker.alive]
         if not live:
             return None
+        started_with = [worker.own_tokenizers for worker in live]
         return cls(
+            own_tokenizers=None
+            if None in started_with
+            else frozenset(name for names in started_with for name in names or ()),
             tools=frozenset(name for worker in live for name in worker.tools),
             agents=frozenset(name for worker in live for name in worker.agents),
             termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),

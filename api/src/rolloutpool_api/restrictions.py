@@ -6,16 +6,18 @@ where in the document the fault is.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
-from rolloutpool_api.checks import Check, Place, as_object
+from rolloutpool_api.checks import Catalog, Check, Place, as_object
 from rolloutpool_api.fault_list import path
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
 from rolloutpool_common.protocol.v1.request import RolloutRequest
-from rolloutpool_common.security.targets import Targets
+from rolloutpool_common.security.targets import Targets, is_loopback
 from rolloutpool_common.store import SecretsUnkept
 
 __all__ = ["Restrictions"]
@@ -35,6 +37,15 @@ class Restrictions:
     """Messages that a rollout may begin with."""
     tool_servers: bool = False
     """Whether protocol v1's `tool_server_url` is called."""
+    tokenizers: tuple[str, ...] = ()
+    """Patterns of the tokenizers that rollouts may name."""
+    any_tokenizer: bool = True
+    """Whether rollouts may name all others too, as on loopback without a list."""
+
+    @property
+    def asks_workers(self) -> bool:
+        """Whether what a rollout may name depends on the workers."""
+        return not (self.any_tokenizer or self.tokenizers)
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Restrictions":
@@ -44,19 +55,24 @@ class Restrictions:
             keeps_secrets=settings.secrets_file is not None,
             max_messages=settings.max_messages,
             tool_servers=settings.v1_tool_servers,
+            tokenizers=settings.allowed_tokenizers,
+            any_tokenizer=not settings.allowed_tokenizers and is_loopback(settings.api_host),
         )
 
-    def checks(self, trainer: TrainerUrls | TrainerPorts | None) -> list[Check]:
+    def checks(self, trainer: TrainerUrls | TrainerPorts | None, catalog: Catalog | None = None) -> list[Check]:
         """Makes the checks for the document of one `POST /v1/batches`.
 
         Args:
+            catalog: What live workers have; None while there is none.
             trainer: The document's trainer; None if there is none, or if it is invalid.
         """
         secrets: list[Check] = [] if self.keeps_secrets else [_SecretCheck()]
-        return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self)]
+        return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self), _TokenizerCheck(self, catalog)]
 
-    def check_v1(self, request: RolloutRequest) -> Iterator[tuple[str, str]]:
+    def check_v1(self, request: RolloutRequest, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
         """Yields field and fault of what a `POST /rollout` breaks."""
+        if fault := self.refuse_tokenizer(request.tokenizer_name, catalog):
+            yield "tokenizer_name", fault
         if verdict := self.targets.refuse_url(request.server_url):
             yield "server_url", verdict
         # Where it is not called, it may be anything.
@@ -78,6 +94,27 @@ class Restrictions:
             yield "llm_api_key", _UNKEPT
         if fault := self.refuse_messages(request.initial_messages):
             yield "initial_messages", fault
+
+    def refuse_tokenizer(self, name: Any, catalog: Catalog | None) -> str | None:
+        """Says why rollouts may not name this tokenizer; None if they may.
+
+        Each name that nobody knows costs a worker a load, which others wait for. So beyond loopback only those are
+        taken that the operator has named, to the API or, without such a list, to the workers.
+        """
+        if self.any_tokenizer or not isinstance(name, str):
+            return None
+        if self.tokenizers:
+            allowed = any(fnmatchcase(name, pattern) for pattern in self.tokenizers)
+            return None if allowed else "is not allowed here: ROLLOUTPOOL_ALLOWED_TOKENIZERS does not list it"
+        # None alive, or one of an earlier release: nobody knows what workers were started with.
+        if catalog is None or catalog.own_tokenizers is None:
+            return None
+        if name in catalog.own_tokenizers or name in {own.partition("@")[0] for own in catalog.own_tokenizers}:
+            return None
+        return (
+            "is not allowed here: no live worker was started with it (ROLLOUTPOOL_TOKENIZERS); to allow others, list "
+            "them in ROLLOUTPOOL_ALLOWED_TOKENIZERS (* allows all)"
+        )
 
     def refuse_messages(self, messages: Any) -> str | None:
         """Says why a rollout may not begin with these messages; None if it may."""
@@ -139,6 +176,25 @@ class _SecretCheck(Check):
         for name in ("callback_api_key", "secret"):
             if isinstance(part.get(name), str) and part[name]:
                 self.faults.add(path(*at, name), _UNKEPT)
+
+
+class _TokenizerCheck(Check):
+    """Every tokenizer is one that rollouts may name. Each name is looked up once."""
+
+    def __init__(self, restrictions: Restrictions, catalog: Catalog | None) -> None:
+        super().__init__()
+        self._verdict = lru_cache(maxsize=None)(lambda name: restrictions.refuse_tokenizer(name, catalog))
+
+    def see_document(self, document: dict[str, Any]) -> None:
+        self._check(as_object(document.get("defaults")), ("defaults",))
+
+    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
+        self._check(as_object(raw), ("rollouts", index))
+
+    def _check(self, part: dict[str, Any], at: Place) -> None:
+        name = part.get("tokenizer_name")
+        if isinstance(name, str) and (fault := self._verdict(name)):
+            self.faults.add(path(*at, "tokenizer_name"), fault)
 
 
 class _SizeCheck(Check):

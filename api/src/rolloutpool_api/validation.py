@@ -99,7 +99,7 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         checks.append(StalenessCheck(batch))
     if batch is not None:
         checks.append(AttachmentCheck(batch))
-    checks += [GraderCheck(), CompleteCheck(), *restrictions.checks(trainer)]
+    checks += [GraderCheck(), CompleteCheck(), *restrictions.checks(trainer, catalog)]
     for check in checks:
         check.see_document(document)
     for index, value in enumerate(raw):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Rejected
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import check_batch
@@ -132,3 +133,41 @@ def test_a_tool_server_that_is_called_is_a_target_too(url: str | None, fault: st
     found = dict(replace(RULES, tool_servers=True).check_v1(request))
     assert (fault in found["tool_server_url"]) if fault else found == {}
     assert dict(RULES.check_v1(request)) == {}
+
+
+def _workers(*own: str) -> Catalog:
+    none: frozenset[str] = frozenset()
+    return Catalog(tools=none, agents=none, termination_strategies=none, own_tokenizers=frozenset(own))
+
+
+@pytest.mark.parametrize(
+    ("rules", "catalog", "refused"),
+    [
+        (RULES, _workers("other"), False),
+        (replace(RULES, any_tokenizer=False, tokenizers=("q/*", "t")), None, False),
+        (replace(RULES, any_tokenizer=False, tokenizers=("q/*",)), _workers("t"), True),
+        (replace(RULES, any_tokenizer=False), _workers("t@main", "u"), False),
+        (replace(RULES, any_tokenizer=False), _workers("u"), True),
+        (replace(RULES, any_tokenizer=False), _workers(), True),
+        # Nobody knows what they were started with.
+        (replace(RULES, any_tokenizer=False), replace(_workers(), own_tokenizers=None), False),
+        (replace(RULES, any_tokenizer=False), None, False),
+    ],
+)
+def test_a_tokenizer_must_be_one_that_the_operator_has_named(
+    rules: Restrictions, catalog: Catalog | None, refused: bool
+) -> None:
+    value = document({}, {"tokenizer_name": "t"})
+    fields = {"rollout_id": "r", "server_url": "http://good", "messages": [MESSAGE], "sampling_params": {}}
+    v1 = RolloutRequest.model_validate({**fields, "tokenizer_name": "t"})
+    if not refused:
+        check_batch(value, catalog, rules)
+        assert list(rules.check_v1(v1, catalog)) == []
+        return
+    with pytest.raises(Rejected) as raised:
+        check_batch(value, catalog, rules)
+    paths = [fault.path for fault in raised.value.faults]
+    assert paths == ["defaults.tokenizer_name", "rollouts[1].tokenizer_name"]
+    ((field, fault),) = rules.check_v1(v1, catalog)
+    assert field == "tokenizer_name"
+    assert "ROLLOUTPOOL_ALLOWED_TOKENIZERS" in fault

@@ -7,13 +7,10 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
-from rolloutpool_common.process.settings import ActorSettings
+from rolloutpool_common.process.settings import ActorSettings, Names, split_names
 from rolloutpool_common.security.targets import Targets
 
 __all__ = ["WorkerSettings"]
-
-Names = Annotated[tuple[str, ...], NoDecode]
-"""A comma-separated list."""
 
 
 class WorkerSettings(ActorSettings):
@@ -25,8 +22,6 @@ class WorkerSettings(ActorSettings):
     """How long model calls in flight are awaited after SIGTERM."""
     tokenizers: Names = ()
     """Tokenizers to load at start (name or name@revision)."""
-    allowed_tokenizers: Names = ()
-    """Names or directories that rollouts may ask for; empty allows any."""
     trust_remote_code_for: Names = ()
     """Tokenizer names whose own Python code may run; needs TOKENIZER_TRUST_REMOTE_CODE too."""
     warm_up_seconds: float = Field(default=30.0, ge=0)
@@ -79,10 +74,10 @@ class WorkerSettings(ActorSettings):
     otel_sample: float = Field(default=1.0, ge=0, le=1)
     """The share of groups whose rollouts are traced."""
 
-    @field_validator("tokenizers", "allowed_tokenizers", "trust_remote_code_for", "plugins", mode="before")
+    @field_validator("tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod
-    def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    def _are_lists(cls, value: object) -> object:
+        return split_names(value)
 
     @field_validator("otel_endpoint")
     @classmethod

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 
 from rolloutpool_api.access import Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
+from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
 from rolloutpool_api.routes.osmosis import RouteByWire
@@ -58,7 +59,10 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
     The same `rollout_id` posted again with the same body joins the running rollout and gets the same result, until
     10 minutes after its end. A caller that went away finds the result under `/v1/rollouts/{rollout_id}`.
     """
-    if faults := list(services.restrictions.check_v1(request)):
+    catalog = None
+    if services.restrictions.asks_workers:
+        catalog = Catalog.of(await services.store.workers.known())
+    if faults := list(services.restrictions.check_v1(request, catalog)):
         raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
     try:
         # `synchronous.run`, or its first half in the process that reads large bodies.

@@ -13,18 +13,27 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
 import structlog
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.logs import LogFormat, configure_logs
 from rolloutpool_common.security.targets import Targets
 
-__all__ = ["OLD_NAMES", "REFUSED", "ActorSettings", "ProcessSettings", "SettingsInvalid", "refuse_start"]
+__all__ = [
+    "OLD_NAMES",
+    "REFUSED",
+    "ActorSettings",
+    "Names",
+    "ProcessSettings",
+    "SettingsInvalid",
+    "refuse_start",
+    "split_names",
+]
 
 PREFIX = "ROLLOUTPOOL_"
 REFUSED = 2
@@ -36,6 +45,15 @@ OLD_NAMES = {
 """Variables of 0.1 that have better names now, with the field that reads them."""
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+Names = Annotated[tuple[str, ...], NoDecode]
+"""A list, separated by commas in the environment; its field needs a validator with `split_names`."""
+
+
+def split_names(value: object) -> object:
+    """Returns the names of a comma-separated text; anything else as it is."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class SettingsInvalid(RolloutPoolError):
@@ -130,6 +148,9 @@ class ActorSettings(ProcessSettings):
     """Keys that encrypt callers' secrets in Redis; API and workers need the same."""
     v1_tool_servers: bool = False
     """Whether protocol v1's `tool_server_url` is called, as an MCP server; API and workers need the same."""
+    allowed_tokenizers: Names = ()
+    """Patterns of the tokenizers that rollouts may ask for; API and workers need the same. What an empty list allows
+    depends on who asks: each actor says so."""
     token_pieces_mb: int = Field(default=16, ge=0, le=4096)
     """Memory in Redis for the vocabularies by which people read tokens; API and workers need the same. 0 keeps none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -141,6 +162,11 @@ class ActorSettings(ProcessSettings):
     def _are_targets(cls, value: str) -> str:
         Targets.parse(value)
         return value
+
+    @field_validator("allowed_tokenizers", mode="before")
+    @classmethod
+    def _are_names(cls, value: object) -> object:
+        return split_names(value)
 
     @field_validator("secrets_file", mode="before")
     @classmethod

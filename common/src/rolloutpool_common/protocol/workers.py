@@ -64,8 +64,12 @@ class Worker(Answer):
     """Names of its graders."""
     tokenizers: dict[str, dict[str, str]]
     """Tokenizers that it has loaded: name to fingerprint."""
+    own_tokenizers: list[str] | None = None
+    """Those that it was started with (`ROLLOUTPOOL_TOKENIZERS`); a worker of an earlier release does not say."""
     loading: list[str] = Field(default_factory=list)
     """Tokenizers that it is loading; rollouts that need one of them wait before their claim."""
+    unloaded: list[str] = Field(default_factory=list)
+    """Tokenizers that wait for a place to be loaded: it loads a few at once, and owners take turns."""
     draining: bool = False
     """Whether it shuts down: it takes no more rollouts, and ends or gives back those that it has."""
     versions: dict[str, str]

@@ -1,8 +1,8 @@
 """Keeps a few tokenizers loaded. Loading takes seconds, so it never runs on an event loop.
 
-If many rollouts ask for one name at once, one of them loads it and the others wait. A failure is remembered for ten
-seconds, so that ten thousand rollouts with a wrong name cost one load. It is not remembered longer, because the
-directory may still be on its way to the worker.
+If many rollouts ask for one name at once, one of them loads it and the others wait. A failure is remembered for a
+minute, so that ten thousand rollouts with a wrong name cost one load, and names that no hub knows cost their neighbours
+little. It is not remembered longer, because the directory may still be on its way to the worker.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["TokenizerCache"]
 
 _Key = tuple[str, str | None]
 
-_FAILURE_LIFE_S = 10.0
+_FAILURE_LIFE_S = 60.0
 _FAILURES = 1024
 """Failed names remembered at once; a client that asks for ever new names must not fill the memory."""
 

@@ -48,6 +48,7 @@ class Announcement(BaseModel):
     environments: list[str] = Field(default_factory=list)
     graders: list[str] = Field(default_factory=list)
     tokenizers: dict[str, dict[str, str]] = Field(default_factory=dict)
+    own_tokenizers: list[str] | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     started_at: float = Field(default_factory=time.time)
 
@@ -101,6 +102,7 @@ def _worker(
         tool_definitions=about.tools,
         tokenizers=warm,
         loading=orjson.loads(fields.get(b"loading", b"[]")),
+        unloaded=orjson.loads(fields.get(b"unloaded", b"[]")),
         draining=fields.get(b"draining") == b"1",
         started_at=datetime.fromtimestamp(about.started_at, UTC),
         last_beat_age_s=age_s,

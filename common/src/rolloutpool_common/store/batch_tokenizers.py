@@ -18,7 +18,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.lanes import lanes_of
 from rolloutpool_common.store.records import NewBatch
 
-__all__ = ["BatchTokenizers", "TokenizerRef", "tokenizers_field"]
+__all__ = ["BatchTokenizers", "NeededTokenizer", "TokenizerRef", "tokenizers_field"]
 
 BATCHES = 1024
 """How many batches' tokenizers are remembered, and how many batches a starting worker looks at."""
@@ -32,6 +32,14 @@ class TokenizerRef(NamedTuple):
 
     name: str
     revision: str | None = None
+
+
+class NeededTokenizer(NamedTuple):
+    """What a rollout needs."""
+
+    ref: TokenizerRef
+    owner: str
+    """Whose rollout it is."""
 
 
 def tokenizers_field(new: NewBatch) -> bytes:
@@ -57,27 +65,29 @@ class BatchTokenizers:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
-        self._known: OrderedDict[str, tuple[TokenizerRef, ...]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[tuple[TokenizerRef, ...], str]] = OrderedDict()
 
-    async def of_rollout(self, uid: str) -> TokenizerRef | None:
+    async def of_rollout(self, uid: str) -> NeededTokenizer | None:
         """Returns the tokenizer that a rollout needs; None where its batch is unknown, or names none."""
         split = keys.split_uid(uid)
         if split is None:
             return None
         batch_id, index = split
-        refs = self._known.get(batch_id)
-        if refs is None:
+        known = self._known.get(batch_id)
+        if known is None:
             # A script, because the scripts of rollouts that begin together travel together.
-            refs = _parse(await self._connection.script("batch_tokenizers", batch_id))
-            self._known[batch_id] = refs
+            stored, owned_by = await self._connection.script("batch_tokenizers", batch_id)
+            known = self._known[batch_id] = _parse(stored), owned_by.decode()
             while len(self._known) > BATCHES:
                 self._known.popitem(last=False)
+        refs, owner = known
         if len(refs) <= 1:
-            return refs[0] if refs else None
+            return NeededTokenizer(refs[0], owner) if refs else None
         with store_errors():
             shared = await self._redis.hget(keys.batch(batch_id), "shared")
             own = await self._redis.hget(keys.batch(batch_id, "items"), str(index))
-        return None if shared is None or own is None else _ref(orjson.loads(shared), orjson.loads(own))
+        ref = None if shared is None or own is None else _ref(orjson.loads(shared), orjson.loads(own))
+        return None if ref is None else NeededTokenizer(ref, owner)
 
     async def of_live_batches(self, limit: int) -> list[TokenizerRef]:
         """Returns the tokenizers that queued and running rollouts need, the queued ones' first; at most `limit`."""

@@ -52,6 +52,11 @@ class PoolState:
             n = sum(any(name in tokenizers for name in worker.loading) for worker in taking)
             names = ", ".join(wanted[:_NAMED])[:500]
             found.append(_entry(WaitsFor.TOKENIZER, f"{n} of {len(taking)} workers load {names}", queued))
+        else:
+            waiting = sorted({name for worker in taking for name in worker.unloaded if name in tokenizers})
+            if waiting:
+                text = f"{', '.join(waiting[:_NAMED])[:500]} waits for a place to be loaded: others are loaded before"
+                found.append(_entry(WaitsFor.TOKENIZER, text, queued))
         lacking = [text for text in dict.fromkeys(map(self._lacking, needs)) if text]
         found += [_entry(WaitsFor.WORKER, text, queued) for text in lacking[:_NAMED]]
         suited = [worker for worker in taking if not needs or any(self._has(worker, needed) for needed in needs)]

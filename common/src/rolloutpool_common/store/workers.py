@@ -85,6 +85,7 @@ def beat_arguments(
     running: int,
     tokenizers: dict[str, dict[str, str]],
     loading: Sequence[str] = (),
+    unloaded: Sequence[str] = (),
     draining: bool = False,
     lifeline: bool = False,
     progress: Progress = NO_PAUSE,
@@ -96,12 +97,14 @@ def beat_arguments(
         running: How many rollouts it runs.
         tokenizers: The tokenizers that it has loaded: name to fingerprint.
         loading: The tokenizers that it is loading.
+        unloaded: Those that wait for a place to be loaded.
         draining: Whether it shuts down, and takes no more rollouts.
         lifeline: Whether its own lifeline is seen by now.
         progress: How long ago it last got on.
     """
     return (
         *(worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers), "loading", orjson.dumps(loading)),
+        *("unloaded", orjson.dumps(unloaded)),
         *("draining", int(draining), "life", int(lifeline), "turned_ms", int(progress.turned_s * 1000)),
         *("took_ms", int(progress.took_s * 1000), "wrote_ms", int(progress.wrote_s * 1000)),
     )
@@ -139,6 +142,7 @@ class Workers:
         environments: Sequence[str] = (),
         graders: Sequence[str] = (),
         tokenizers: dict[str, dict[str, str]],
+        own_tokenizers: Sequence[str] = (),
         versions: dict[str, str],
     ) -> None:
         """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`, and two.
@@ -158,6 +162,7 @@ class Workers:
             "environments": list(environments),
             "graders": list(graders),
             "tokenizers": tokenizers,
+            "own_tokenizers": list(own_tokenizers),
             "versions": versions,
             "wire": WIRE_VERSION,
             "started_at": time.time(),

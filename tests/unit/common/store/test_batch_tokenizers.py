@@ -1,10 +1,10 @@
 """Which tokenizers the rollouts of a batch need, and which ones the live batches do."""
 
-from tests.support.batches import claim, new_batch, submit, uids_of
+from tests.support.batches import OWNER, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.batch_tokenizers import TokenizerRef
+from rolloutpool_common.store.batch_tokenizers import NeededTokenizer, TokenizerRef
 
 
 async def test_a_rollout_has_its_batch_s_tokenizer_or_its_own(store: Store) -> None:
@@ -14,14 +14,15 @@ async def test_a_rollout_has_its_batch_s_tokenizer_or_its_own(store: Store) -> N
     )
     await store.batches.submit(batch)
     found = [await store.batch_tokenizers.of_rollout(uid) for uid in uids_of(batch)]
-    assert found == [TokenizerRef("a"), TokenizerRef("b", "v2"), TokenizerRef("a", "v3")]
+    wanted = [TokenizerRef("a"), TokenizerRef("b", "v2"), TokenizerRef("a", "v3")]
+    assert found == [NeededTokenizer(ref, OWNER) for ref in wanted]
 
 
 async def test_a_batch_is_read_once(store: Store) -> None:
     uids = await submit(store, 2, shared={"tokenizer_name": "a"})
-    assert await store.batch_tokenizers.of_rollout(uids[0]) == TokenizerRef("a")
+    assert await store.batch_tokenizers.of_rollout(uids[0]) == NeededTokenizer(TokenizerRef("a"), OWNER)
     await store._connection.redis.delete(f"rp:batch:{uids[0].rpartition('-')[0]}")
-    assert await store.batch_tokenizers.of_rollout(uids[1]) == TokenizerRef("a")
+    assert await store.batch_tokenizers.of_rollout(uids[1]) == NeededTokenizer(TokenizerRef("a"), OWNER)
 
 
 async def test_what_is_no_rollout_needs_nothing(store: Store) -> None:

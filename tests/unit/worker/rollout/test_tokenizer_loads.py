@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.batches import OWNER
+from tests.support.batches import submit as submit_batch
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say
@@ -16,9 +17,10 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY, ChatTokenizer, TokenizerCache, TokenizerLoadError, cache, load_tokenizer
 from rolloutpool_common.store import Store
-from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
+from rolloutpool_worker.rollout.tokenizer_loads import PLACES_OF_ONE, TokenizerLoads
 
 SLOW, BROKEN, DEFECT = "tests/slow", "tests/broken", "tests/defect"
+UNKNOWN = "tests/unknown-"
 
 
 class Loader:
@@ -33,7 +35,7 @@ class Loader:
         self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, render_seconds: float = 1.0
     ) -> ChatTokenizer:
         self.loaded.append(name)
-        if name == SLOW:
+        if name == SLOW or name.startswith(UNKNOWN):
             self.go_on.wait(30)
         if name == BROKEN:
             raise TokenizerLoadError(name, "it is broken.")
@@ -137,3 +139,27 @@ async def test_a_start_has_a_time_limit(
         assert "took longer than" in caplog.text
         await loads.warm_up(0, 20)
         loader.go_on.set()
+
+
+async def test_names_that_take_long_do_not_keep_a_neighbours_tokenizer_waiting(
+    fake_redis: str, store: Store, loader: Loader, tokenizer: ChatTokenizer
+) -> None:
+    """32 of one owner took all threads for minutes, and the neighbour's had not begun."""
+
+    async def of(owner: str, name: str, url: str) -> str:
+        (uid,) = await submit_batch(store, owner=owner, shared={"tokenizer_name": name, "server_url": url})
+        return uid
+
+    async with inside_worker(fake_redis, TokenizerCache(50)) as worker, scripted_trainer(tokenizer, say()) as trainer:
+        many = [await of("greedy", f"{UNKNOWN}{n}", trainer.url) for n in range(32)]
+        tickets = [asyncio.create_task(worker.take(uid)) for uid in many]
+
+        async def all_wait() -> bool:
+            return len(worker.services.tokenizer_loads.waiting()) == 30
+
+        await until(all_wait)
+        assert await worker.take(await of("neighbour", "tests/good", trainer.url)) == "completed"
+        assert len([name for name in loader.loaded if name.startswith(UNKNOWN)]) == PLACES_OF_ONE
+        loader.go_on.set()
+        await asyncio.gather(*tickets)
+        assert worker.services.tokenizer_loads.waiting() == []

@@ -214,6 +214,7 @@ class WorkerProcess:
             environments=ENVIRONMENTS.names(),
             graders=GRADERS.names(),
             tokenizers=self._warm_tokenizers(),
+            own_tokenizers=self._settings.tokenizers,
             versions={
                 "commit": commit(),
                 "python": platform.python_version(),
@@ -248,6 +249,7 @@ class WorkerProcess:
                 tokenizers=self._warm_tokenizers(),
                 lifeline=self._note_lifeline(),
                 loading=self.services.tokenizers.loading(),
+                unloaded=self.services.tokenizer_loads.waiting(),
                 draining=self.services.drain.begun,
             )
             with suppress(TimeoutError):

@@ -7,7 +7,9 @@ should hold no claim, so that no rollout loses anything. So:
    What is refused or broken is skipped with one line in the log: the rollouts that need it fail one by one, later.
 2. A ticket's rollout waits here until its tokenizer is loaded, and only then is claimed. Rollouts with another one go
    on meanwhile. The worker's beats name what is being loaded.
-3. After its claim a rollout can still find that others have pushed its tokenizer out of the cache. Only then is it
+3. Few tokenizers are loaded at once, and places are fair: owners take turns, and none has all of them. 32 names that
+   no hub knows kept a neighbour's tokenizer waiting for minutes.
+4. After its claim a rollout can still find that others have pushed its tokenizer out of the cache. Only then is it
    loaded under a claim. No call was noted by then (`store.model_calls`), so nothing becomes ambiguous.
 
 One task loads a tokenizer, and all rollouts that need it wait for that task. A thread for each waiting rollout would
@@ -17,15 +19,22 @@ take the threads that other rollouts need for long texts.
 import asyncio
 import logging
 import time
+from collections import Counter
 
 from rolloutpool_common.rendering import TokenizerCache, TokenizerLoadError
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.batch_tokenizers import TokenizerRef
 from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.rollout.fair_places import FairPlaces
 
 __all__ = ["TokenizerLoads"]
 
 _log = logging.getLogger(__name__)
+
+PLACES = 3
+"""Tokenizers that a worker loads at once. Most of a load holds Python's lock, so more would not be faster."""
+PLACES_OF_ONE = 2
+"""Of these, most that one owner has."""
 
 
 class TokenizerLoads:
@@ -36,6 +45,12 @@ class TokenizerLoads:
         self._store = store
         self._drain = drain
         self._tasks: dict[TokenizerRef, asyncio.Task[None]] = {}
+        self._places = FairPlaces(PLACES, PLACES_OF_ONE)
+        self._waiting: Counter[str] = Counter()
+
+    def waiting(self) -> list[str]:
+        """Returns the names of the tokenizers that wait for a place to be loaded."""
+        return list(self._waiting)
 
     async def before_claim(self, uid: str) -> None:
         """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down.
@@ -43,13 +58,13 @@ class TokenizerLoads:
         Raises:
             StoreError: Redis does not answer.
         """
-        ref = await self._store.batch_tokenizers.of_rollout(uid)
-        if ref is None or self._cache.is_loaded(*ref):
+        needed = await self._store.batch_tokenizers.of_rollout(uid)
+        if needed is None or self._cache.is_loaded(*needed.ref):
             return
         # Not the task itself: a rollout that is cancelled while it waits must not end the load for the others.
         drained = asyncio.ensure_future(self._drain.wait())
         try:
-            await asyncio.wait({self._load(ref), drained}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._load(*needed), drained}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             drained.cancel()
 
@@ -64,18 +79,30 @@ class TokenizerLoads:
             async with asyncio.timeout(seconds):
                 for ref in await self._store.batch_tokenizers.of_live_batches(room):
                     if not self._cache.is_loaded(*ref):
-                        await asyncio.shield(self._load(ref))
+                        # Nobody's in particular; its own list is loaded one by one.
+                        await asyncio.shield(self._load(ref, ""))
         except TimeoutError:
             _log.warning("loading tokenizers took longer than %.0f s: this worker takes work without the rest", seconds)
         except StoreError as error:
             _log.warning("this worker does not know which tokenizers are needed: %s", error.message)
 
-    def _load(self, ref: TokenizerRef) -> asyncio.Task[None]:
+    def _load(self, ref: TokenizerRef, owner: str) -> asyncio.Task[None]:
         task = self._tasks.get(ref)
         if task is None:
-            task = self._tasks[ref] = asyncio.create_task(self._loaded(ref))
+            task = self._tasks[ref] = asyncio.create_task(self._in_turn(ref, owner))
             task.add_done_callback(lambda _: self._tasks.pop(ref))
         return task
+
+    async def _in_turn(self, ref: TokenizerRef, owner: str) -> None:
+        self._waiting[ref.name] += 1
+        try:
+            await self._places.take(owner)
+        finally:
+            self._waiting -= Counter([ref.name])
+        try:
+            await self._loaded(ref)
+        finally:
+            self._places.give(owner)
 
     async def _loaded(self, ref: TokenizerRef) -> None:
         name = ref.name if ref.revision is None else f"{ref.name}@{ref.revision}"

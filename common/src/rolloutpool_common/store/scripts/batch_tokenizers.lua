@@ -1,4 +1,5 @@
--- Read which tokenizers the rollouts of a batch need.
+-- Read which tokenizers the rollouts of a batch need, and whose it is.
 -- ARGV: batch.
--- Answer: JSON, a list of [name, revision]; '' where the batch is unknown or does not say it.
-return redis.call('HGET', k_batch(ARGV[1]), 'tokenizers') or ''
+-- Answer: {JSON, a list of [name, revision]; owner}, each '' where the batch is unknown or does not say it.
+local tokenizers, owner = unpack(redis.call('HMGET', k_batch(ARGV[1]), 'tokenizers', 'owner'))
+return { tokenizers or '', owner or '' }
