@@ -2,7 +2,8 @@
 
 `AuthMiddleware` decides before the body is read, in this order:
 
-1. A request with a known key becomes a `Principal` with that key's name and permissions. An unknown key is a 401.
+1. A request with a known key becomes a `Principal` with that key's name and permissions. An unknown or expired key is a
+   401. A key that ends while a read waits with it gets 401 there too; an event stream looks by itself (`events.py`).
 2. `OPEN_PATHS` need no key. Every other path is closed, so a new route can't be open by oversight.
 3. If the API has no keys, it listens on loopback only (see `settings`), and every local caller may do everything.
 4. `V1_CALLS` need no key from loopback or from ROLLOUTPOOL_V1_NETWORKS, because protocol v1's trainers have none.
@@ -25,16 +26,17 @@ from urllib.parse import urlsplit
 import structlog
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
+from rolloutpool_api.key_ring import KeyRing
 from rolloutpool_api.routes.docs import DOCS_PATHS
 from rolloutpool_api.routes.ui import UI_PATHS
 from rolloutpool_api.settings import ApiSettings
-from rolloutpool_common.security.api_keys import GUEST, KeyScope, find_key
+from rolloutpool_common.security.api_keys import GUEST, ApiKey, KeyScope
 from rolloutpool_common.security.targets import as_address, is_loopback
 
-__all__ = ["Admin", "Anybody", "AuthMiddleware", "Principal", "Reader", "Submitter"]
+__all__ = ["Admin", "Anybody", "AuthMiddleware", "MetricsReader", "Principal", "Reader", "Submitter"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -52,6 +54,8 @@ class Principal:
     """Owner of the data: batches, rollouts, idempotency keys and rollout ids of different names are kept apart."""
     scopes: frozenset[KeyScope]
     """What they may do."""
+    key: ApiKey | None = None
+    """The key that they came with."""
 
     def may(self, scope: KeyScope) -> bool:
         """Tells whether they have this permission, or `admin`, which has all."""
@@ -72,6 +76,7 @@ class Principal:
         return None if KeyScope.ADMIN in self.scopes else self.name
 
 
+_UNKNOWN_KEY = "this key is unknown, or was revoked: send a key of this pool as `Authorization: Bearer KEY`"
 _EVERYTHING = Principal(GUEST, frozenset(KeyScope))
 _V1_GUEST = Principal(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 
@@ -79,9 +84,9 @@ _V1_GUEST = Principal(GUEST, frozenset({KeyScope.SUBMIT, KeyScope.READ}))
 class AuthMiddleware:
     """Refuses every request without a valid caller, with 401 or 403."""
 
-    def __init__(self, app: ASGIApp, *, settings: ApiSettings) -> None:
+    def __init__(self, app: ASGIApp, *, settings: ApiSettings, keys: KeyRing) -> None:
         self._app = app
-        self._keys = settings.api_keys
+        self._keys = keys
         self._at_home = is_loopback(settings.api_host)
         self._networks = settings.v1_networks
 
@@ -96,6 +101,8 @@ class AuthMiddleware:
                 await answer_error(connection["path"], error)(connection, receive, send)
                 return
             connection.setdefault("state", {})["caller"] = caller
+            if caller is not None and caller.key is not None and connection.get("method") == "GET":
+                send = self._unless_revoked(caller.key, connection, receive, send)
         await self._app(connection, receive, send)
 
     def _caller(self, connection: Scope) -> Principal | None:
@@ -103,25 +110,42 @@ class AuthMiddleware:
         headers = Headers(scope=connection)
         at = connection["path"]
         authorization = headers.get("authorization")
-        if self._keys and authorization is not None:
+        required = self._keys.required
+        if required and authorization is not None:
             kind, _, key = authorization.partition(" ")
-            found = find_key(self._keys, key.strip()) if kind.lower() == "bearer" else None
-            if found is not None:
-                return Principal(found.name, found.scopes)
+            found = self._keys.find(key.strip()) if kind.lower() == "bearer" else None
+            if found is not None and not found.is_expired():
+                return Principal(found.name, found.scopes, found)
             # An open path needs no key, so a wrong one is ignored there: a probe with an outdated key gets its answer.
             if at not in OPEN_PATHS:
-                raise KeyRequired("this key is unknown: send a key of this pool as `Authorization: Bearer KEY`")
+                raise KeyRequired(_UNKNOWN_KEY if found is None else _expiry_of(found))
         if at in OPEN_PATHS:
             return None
         v1 = (connection.get("method"), at) in V1_CALLS
-        if not self._keys or (v1 and self._at_home):
+        if not required or (v1 and self._at_home):
             _check_site(headers)
-            return _V1_GUEST if self._keys else _EVERYTHING
+            return _V1_GUEST if required else _EVERYTHING
         # The Host is not checked here: callers on other machines use a name of this one that we do not know.
         if v1 and self._is_in_networks(connection):
             _check_origin(headers)
             return _V1_GUEST
         raise KeyRequired
+
+    def _unless_revoked(self, key: ApiKey, connection: Scope, receive: Receive, send: Send) -> Send:
+        """Makes a `send` that answers 401 in the place of what was read for a key that has ended meanwhile."""
+        ended = False
+
+        async def checked(message: Message) -> None:
+            nonlocal ended
+            if message["type"] == "http.response.start" and not self._keys.holds(key):
+                ended = True
+                _log.info("key ended during a request", key=key.name, path=connection["path"])
+                error = KeyRequired(_expiry_of(key) if key.is_expired() else _UNKNOWN_KEY)
+                await answer_error(connection["path"], error)(connection, receive, send)
+            elif not ended:
+                await send(message)
+
+        return checked
 
     def _is_in_networks(self, connection: Scope) -> bool:
         peer = as_address((connection.get("client") or ("", 0))[0])
@@ -129,6 +153,11 @@ class AuthMiddleware:
         if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
             peer = peer.ipv4_mapped
         return peer is not None and any(peer in network for network in self._networks)
+
+
+def _expiry_of(key: ApiKey) -> str:
+    ended = f"{key.expires:%Y-%m-%d %H:%M:%S} UTC"
+    return f"this key of {key.name!r} has expired, at {ended}: ask your operator for a new one"
 
 
 def _check_site(headers: Headers) -> None:
@@ -168,4 +197,5 @@ Anybody = Annotated[Principal, Depends(_who_may(None))]
 """Any caller, whatever their permissions."""
 Submitter = Annotated[Principal, Depends(_who_may(KeyScope.SUBMIT))]
 Reader = Annotated[Principal, Depends(_who_may(KeyScope.READ))]
+MetricsReader = Annotated[Principal, Depends(_who_may(KeyScope.METRICS))]
 Admin = Annotated[Principal, Depends(_who_may(KeyScope.ADMIN))]

@@ -97,7 +97,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
     app.add_middleware(BodyLimit, max_bytes=max_bytes, min_rate=settings.min_upload_kb * 1000)
     # The middleware that is added last is the first that a request meets.
-    app.add_middleware(AuthMiddleware, settings=settings)
+    app.add_middleware(AuthMiddleware, settings=settings, keys=services.keys)
     app.add_middleware(RequestMetrics)
     return app
 

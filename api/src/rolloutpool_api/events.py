@@ -4,8 +4,9 @@
    It names the rollout; with `view=summary` it has the rollout's row too. No result is read.
 2. When nothing is left to read, it waits: for a signal that a rollout has ended, or until `progress` is due.
 3. After the last result it sends `progress` and `complete`, and ends.
-4. It ends without `complete` when this process stops or Redis does not answer. The reader then reconnects with
-   `Last-Event-ID` and goes on after the last result: it misses nothing and gets nothing twice.
+4. It ends without `complete` when this process stops, Redis does not answer, or its reader's key was revoked. The
+   reader then reconnects with `Last-Event-ID` and goes on after the last result: it misses nothing and gets nothing
+   twice.
 """
 
 import time
@@ -16,6 +17,7 @@ import orjson
 import structlog
 from fastapi.sse import ServerSentEvent
 
+from rolloutpool_api.access import Principal
 from rolloutpool_api.errors import ShuttingDown
 from rolloutpool_api.results import CHUNK, View, read_summaries
 from rolloutpool_api.services import ApiServices
@@ -36,7 +38,7 @@ RECONNECT_MS = 2000
 
 
 async def stream(
-    services: ApiServices, batch_id: str, cursor: str, sees: str | None, view: View
+    services: ApiServices, batch_id: str, cursor: str, caller: Principal, view: View
 ) -> AsyncIterator[ServerSentEvent]:
     """Yields all events of a batch after a cursor.
 
@@ -44,12 +46,12 @@ async def stream(
         services: Of this process.
         batch_id: The batch.
         cursor: Of the last result that the reader has; "0" begins at the start.
-        sees: Whose batch it must be; None allows any.
+        caller: Who reads; it must be theirs, or they an admin.
         view: Whether each `result` has the rollout's row.
     """
     try:
         with EVENT_STREAMS:
-            async for event in _events(services, batch_id, cursor, sees, view):
+            async for event in _events(services, batch_id, cursor, caller, view):
                 yield event
     except ShuttingDown:
         return
@@ -58,13 +60,13 @@ async def stream(
 
 
 async def _events(
-    services: ApiServices, batch_id: str, cursor: str, sees: str | None, view: View
+    services: ApiServices, batch_id: str, cursor: str, caller: Principal, view: View
 ) -> AsyncIterator[ServerSentEvent]:
     # `told` is when the last `progress` was sent, `dirty` whether the counts may have changed since. A new reader gets
     # its first `progress` at once.
     told, dirty = -PROGRESS_SECONDS, True
     async with services.store.signals.watch(batch_id) as watch:
-        while True:
+        while services.keys.holds(caller.key):
             piece = await services.store.batches.ended(batch_id, cursor, CHUNK)
             rows = (
                 [None] * len(piece.items) if view == "full" else await read_summaries(services, batch_id, piece.items)
@@ -74,7 +76,7 @@ async def _events(
             cursor, dirty = piece.next_cursor, dirty or bool(piece.items)
             due = told + PROGRESS_SECONDS - time.monotonic()
             if piece.complete or (dirty and due <= 0):
-                status = await services.store.batches.status(batch_id, sees)
+                status = await services.store.batches.status(batch_id, caller.sees)
                 # The batch has been deleted, so nothing follows.
                 if status is None:
                     return

@@ -89,7 +89,7 @@ async def accept(services: ApiServices, wire: Wire, document: Any, caller: Princ
     """
     # Protocol v1's trainers need no key from near by, because they have none. This wire's controllers can have one, and
     # without it nobody could tell apart who may poll and cancel.
-    if caller.name == GUEST and services.settings.api_keys:
+    if caller.name == GUEST and services.keys.required:
         raise KeyRequired
     caller.must(KeyScope.SUBMIT)
     if wire in _REFUSALS:

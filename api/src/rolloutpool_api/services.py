@@ -20,6 +20,7 @@ from fastapi import Depends, Request
 from rolloutpool_api.body_process import BodyProcess
 from rolloutpool_api.capacity import RecentCapacity
 from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
+from rolloutpool_api.key_ring import KeyRing
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.settings import ApiSettings
@@ -48,6 +49,7 @@ class ApiServices:
 
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
+        self.keys = KeyRing(settings)
         self.restrictions = Restrictions.of(settings)
         secrets = SecretStore.load(settings.secrets_file)
 

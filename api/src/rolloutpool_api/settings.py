@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from rolloutpool_common.process.settings import ActorSettings
-from rolloutpool_common.security.api_keys import ApiKey, parse_keys
+from rolloutpool_common.security.api_keys import ApiKey, KeyQuota, parse_keys, parse_quota
 from rolloutpool_common.security.targets import Network, Targets, is_loopback, parse_networks
 
 __all__ = ["ApiSettings"]
@@ -51,7 +51,9 @@ class ApiSettings(ActorSettings):
     api_keys_text: str = Field(default="", repr=False, validation_alias="ROLLOUTPOOL_API_KEYS")
     """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
     api_keys_file: Path | None = None
-    """Further entries, one a line."""
+    """Further entries, one a line; read again when it changes."""
+    guest_quota_text: str = Field(default="", validation_alias="ROLLOUTPOOL_GUEST_QUOTA")
+    """What all callers without a key may hold together, like `open=500,bytes=100mb`."""
     v1_networks: Annotated[tuple[Network, ...], NoDecode] = ()
     """Networks from which `POST /rollout` and `GET /tools` need no key when the API listens beyond loopback."""
 
@@ -63,7 +65,7 @@ class ApiSettings(ActorSettings):
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
         """Checks settings that only make sense together; raises ValueError for what can't be used."""
-        keys = self.api_keys
+        keys, _ = self.api_keys, self.guest_quota
         if is_loopback(self.api_host):
             return self
         if not keys:
@@ -80,7 +82,11 @@ class ApiSettings(ActorSettings):
 
     @cached_property
     def api_keys(self) -> tuple[ApiKey, ...]:
-        """Every key that this API knows; raises ValueError for an entry that can't be read."""
+        """Every key that this API knows at its start; raises ValueError for an entry that can't be read."""
+        return self.read_keys()
+
+    def read_keys(self) -> tuple[ApiKey, ...]:
+        """Reads every key, with those of the file as it is now; raises ValueError for an entry that can't be read."""
         try:
             text = self.api_keys_file.read_text() if self.api_keys_file else ""
         except (OSError, UnicodeDecodeError) as error:
@@ -92,6 +98,14 @@ class ApiSettings(ActorSettings):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return tuple(found)
+
+    @cached_property
+    def guest_quota(self) -> KeyQuota:
+        """What all callers without a key may hold together; raises ValueError for what is no quota."""
+        try:
+            return parse_quota(self.guest_quota_text.replace(",", " ").split())
+        except ValueError as error:
+            raise ValueError(f"ROLLOUTPOOL_GUEST_QUOTA: {error}") from None
 
     @property
     def reserve_bytes(self) -> int:

@@ -26,6 +26,7 @@ KEYS = {
         "bob": [KeyScope.SUBMIT, KeyScope.READ],
         "team-read": [KeyScope.READ],
         "team-submit": [KeyScope.SUBMIT],
+        "team-metrics": [KeyScope.METRICS],
         "boss": [KeyScope.ADMIN],
     }.items()
 }
@@ -125,13 +126,13 @@ async def test_without_a_good_key_the_answer_is_401(client: httpx.AsyncClient, h
         ("POST", "/v1/dead-letters/{b}-0/requeue", "admin"),
         ("GET", "/v1/rollouts/{b}-0/evidence", "admin"),
         ("POST", "/v1/preflight", "submit"),
-        ("GET", "/metrics", "read"),
+        ("GET", "/metrics", "metrics"),
     ],
 )
 async def test_each_route_wants_its_scope(client: httpx.AsyncClient, method: str, path: str, needs: str) -> None:
     ended = (await submit(client, "team-submit", count=1))["batch_id"]
     await client.delete(f"/v1/batches/{ended}", headers=auth("team-submit"))
-    for name in ("team-submit", "team-read", "boss"):
+    for name in ("team-submit", "team-read", "team-metrics", "boss"):
         response = await client.request(method, path.format(b=ended), headers=auth(name))
         allowed = name in (f"team-{needs}", "boss")
         assert (response.status_code != 403) == allowed, name

@@ -198,12 +198,14 @@ async def test_the_format_is_what_was_asked_for(client: httpx.AsyncClient, accep
     assert response.text.endswith("# EOF\n") is (kind == "application/openmetrics-text")
 
 
-async def test_where_there_are_keys_a_reader_s_is_needed(redis_url: str) -> None:
-    reader, reads = make_key("prometheus", [KeyScope.READ])
-    submitter, submits = make_key("job", [KeyScope.SUBMIT])
+async def test_where_there_are_keys_one_for_metrics_is_needed(redis_url: str) -> None:
+    reader, reads = make_key("prometheus", [KeyScope.METRICS])
+    submitter, submits = make_key("job", [KeyScope.SUBMIT, KeyScope.READ])
     keys = f"{reads.entry()} {submits.entry()}"
     async with running_api(redis_url, api_keys_text=keys) as api, client_of(api) as client:
         assert (await client.get("/metrics")).status_code == 401
         refused = await client.get("/metrics", headers={"authorization": f"Bearer {submitter}"})
         assert refused.status_code == 403
+        assert "lacks the scope `metrics`" in refused.json()["error"]["message"]
+        assert (await client.get("/v1/batches", headers={"authorization": f"Bearer {reader}"})).status_code == 403
         assert (await scrape(client, authorization=f"Bearer {reader}"))["redis_up",] == 1

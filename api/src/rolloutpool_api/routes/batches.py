@@ -220,7 +220,7 @@ async def batch_events(
     Reconnect with `Last-Event-ID` to go on where the stream broke off.
     """
     async with services.kept_lease(batch_id, caller.name):
-        async for event in events.stream(services, batch_id, cursor, caller.sees, view):
+        async for event in events.stream(services, batch_id, cursor, caller, view):
             yield event
 
 

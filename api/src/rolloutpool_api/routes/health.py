@@ -25,7 +25,7 @@ async def health(request: Request, services: ServicesDep) -> OsmosisHealth | Hea
     """For readiness use `/readyz`. With a key it also has what the Osmosis SDK's `wait_idle` reads."""
     caller = request.state.caller
     # A pool without keys takes any: all its callers are one.
-    owner = GUEST if not services.settings.api_keys and "authorization" in request.headers else None
+    owner = GUEST if not services.keys.required and "authorization" in request.headers else None
     if caller is not None:
         owner = caller.name
     return (None if owner is None else await osmosis.health(services, owner)) or Health()
@@ -41,7 +41,8 @@ async def livez() -> Alive:
 async def readyz(services: ServicesDep) -> Ready:
     """503 with the reasons while Redis does not answer, no worker is alive, or this process stops.
 
-    `warnings` name settings of Redis that put accepted work at risk; the pool is ready with them.
+    `warnings` name settings of Redis that put accepted work at risk, and a file of keys that can't be read; the pool
+    is ready with them.
     """
     services.raise_if_stopping()
     try:
@@ -54,4 +55,6 @@ async def readyz(services: ServicesDep) -> Ready:
     if not live:
         strange = [f"worker {one.worker_id[:64]} cannot be read: {one.why}" for one in unreadable]
         raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`", *strange])
+    if (fault := services.keys.fault) is not None:
+        warnings.append(fault)
     return Ready(redis_ms=redis_ms, workers=live, warnings=warnings)

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 from fastapi import APIRouter, Request, Response
 
-from rolloutpool_api.access import Reader
+from rolloutpool_api.access import MetricsReader
 from rolloutpool_api.metrics import encode, families, outage
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.store import StoreError
@@ -18,7 +18,7 @@ router = APIRouter()
 
 
 @router.get("/metrics", tags=["pool"], summary="Metrics in Prometheus' text format", response_class=Response)
-async def metrics(services: ServicesDep, request: Request, _: Reader) -> Response:
+async def metrics(services: ServicesDep, request: Request, _: MetricsReader) -> Response:
     """Counts of the whole pool, for all keys. While Redis does not answer, there is only `rolloutpool_redis_up 0`."""
     store = services.store
     try:

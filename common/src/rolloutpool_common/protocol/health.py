@@ -31,4 +31,4 @@ class Ready(Answer):
     workers: int
     """Live worker processes."""
     warnings: list[str] = Field(default_factory=list)
-    """Settings of Redis that put accepted work at risk; empty if there are none."""
+    """What puts accepted work or callers at risk: settings of Redis, a file of keys that can't be read."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutpool_common.security.api_keys import KeyScope, make_key
+from rolloutpool_common.security.api_keys import KeyScope, make_key, parse_expiry, parse_quota
 from rolloutpool_trainer.cli import options
 
 __all__ = ["make_api_key", "make_secrets_key"]
@@ -15,7 +15,13 @@ __all__ = ["make_api_key", "make_secrets_key"]
 
 def make_api_key(
     name: Annotated[str, typer.Argument(help="Owner of the batches; a second key of this name sees the same ones.")],
-    scopes: Annotated[str, typer.Option(help="Some of submit, read, admin, separated by commas.")] = "submit,read",
+    scopes: Annotated[
+        str, typer.Option(help="Some of submit, read, metrics, admin, separated by commas.")
+    ] = "submit,read",
+    quota: Annotated[
+        str, typer.Option(help="What its name may hold at a time, like open=5000,bytes=2gb,weight=8. Empty: no limit.")
+    ] = "",
+    expires: Annotated[str, typer.Option(help="When the key ends, in UTC, like 2026-12-01T00:00:00Z.")] = "",
     as_json: options.Json = False,
 ) -> None:
     """Make an API key: the key, which is shown once, and its entry for the API."""
@@ -23,7 +29,12 @@ def make_api_key(
     from rolloutpool_trainer.cli.documents import KeyDocument
 
     try:
-        key, made = make_key(name, [KeyScope(scope.strip()) for scope in scopes.split(",")])
+        key, made = make_key(
+            name,
+            [KeyScope(scope.strip()) for scope in scopes.split(",")],
+            quota=parse_quota(option.strip() for option in quota.split(",") if option.strip()),
+            expires=parse_expiry(expires) if expires else None,
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
