@@ -110,6 +110,12 @@ ROWS = (
                 "short",
                 (Ask(rate("batches_cancelled_total", "cause"), "{{cause}}"),),
             ),
+            Panel(
+                "Submits refused",
+                "Without a fault; by what was short, and whose they were",
+                "short",
+                (Ask(rate("submits_refused_total", "cause, key"), "{{key}}: {{cause}}"),),
+            ),
             Panel("Webhooks", "Results pushed", "short", (Ask(rate("pushes_total", "outcome"), "{{outcome}}"),)),
             Panel(
                 "Trainer calls that failed",

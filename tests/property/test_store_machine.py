@@ -25,9 +25,20 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import BatchStillRunning, Claim, ClaimLost, IdempotencyKeyReused, Ticket, new_token
+from rolloutpool_common.store import (
+    BatchStillRunning,
+    Claim,
+    ClaimLost,
+    IdempotencyKeyReused,
+    SubmitLimits,
+    Ticket,
+    new_token,
+)
 from rolloutpool_common.store.keys import split_uid, uid_of
 from rolloutpool_common.store.places import Place, fault_in
+
+LIMITS = SubmitLimits(new_bytes=5000)
+"""All that limits these submits is Redis itself."""
 
 
 class StoreMachine(StoreFaults):
@@ -59,7 +70,7 @@ class StoreMachine(StoreFaults):
             run=run,
         )
         if before is None:
-            submitted = self.do(self.store.batches.submit(new))
+            submitted = self.do(self.store.batches.submit(new, LIMITS))
             assert submitted == (new.batch_id, True)
             batch = BatchModel(uids_of(new), graded=graded, run=run, paused=run is not None and self.paused)
             batch.rollouts = [RolloutModel(batch) for _ in batch.uids]
@@ -74,10 +85,10 @@ class StoreMachine(StoreFaults):
                 self.end(self.names[name], RolloutStatus.CANCELLED, 0, None)
         elif other:
             with pytest.raises(IdempotencyKeyReused) as conflict:
-                self.do(self.store.batches.submit(new))
+                self.do(self.store.batches.submit(new, LIMITS))
             assert conflict.value.batch_id == before
         else:
-            assert self.do(self.store.batches.submit(new)) == (before, False)
+            assert self.do(self.store.batches.submit(new, LIMITS)) == (before, False)
 
     @rule(target=tickets, limit=st.integers(1, 4), lost=st.booleans())
     def publish(self, limit: int, lost: bool) -> list[Ticket]:
@@ -276,6 +287,16 @@ class StoreMachine(StoreFaults):
             # The audit agrees: it finds nothing to put back.
             assert self.do(self.store.reconciliation.strays.scan(batch_id, len(batch.uids))) == []
         assert int(self.raw.get("rp:open") or 0) == sum(not model.ended for model in self.rollouts.values())
+
+    @invariant()
+    def what_owners_hold_is_counted(self) -> None:
+        """Each open rollout and its reserve, neither less nor twice."""
+        usage = self.do(self.store.usage.read())
+        assert usage.total.open == usage.open
+        kept = [self.raw.hgetall(key) for key in self.raw.scan_iter("rp:reserve:*")]
+        assert usage.total.reserved == sum(int(one["bytes"]) * int(one.get("open", 0)) for one in kept)
+        assert (usage.total.bytes > 0) == bool(self.batches)
+        assert usage.total.weight == sum(any(not one.ended for one in b.rollouts) for b in self.batches.values())
 
     @invariant()
     def everything_is_as_it_should_be(self) -> None:

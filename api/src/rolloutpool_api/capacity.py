@@ -1,9 +1,10 @@
 """RecentCapacity: how full the pool is, as of a moment ago, so that not each of many submits has to ask Redis.
 
 1. What was read counts for `FRESH_SECONDS`. Submits that come while Redis is asked wait for the same answer.
-2. What this process has accepted since then is added to what was read.
-3. What other API processes accepted since then is not known. The limit on open rollouts is exact all the same, because
-   the commit checks it (`commit.lua`); the one on Redis' memory keeps far more room than 50 ms of submits take.
+2. The bytes that this process has accepted since then are added to what was read.
+3. What other API processes accepted since then is not known. What is counted (open rollouts, reserves, quotas) is exact
+   all the same, because the commit looks at it (`commit.lua`). Only the memory that Redis uses may be older; the limit
+   on that keeps far more room than 50 ms of submits take.
 """
 
 import asyncio
@@ -27,8 +28,7 @@ class RecentCapacity:
         self._asking: asyncio.Task[None] | None = None
         self._read = Capacity(0, 0, 0)
         self._read_at = -math.inf
-        self._accepted = 0
-        self._promised = 0
+        self._accepted_bytes = 0
 
     async def look(self) -> Capacity:
         """Returns the capacity.
@@ -42,14 +42,11 @@ class RecentCapacity:
                 self._asking.add_done_callback(self._asked)
             # All that wait get the same answer, or the same error. None of them ends the question by going away.
             await asyncio.shield(self._asking)
-        return self._read._replace(
-            open_rollouts=self._read.open_rollouts + self._accepted,
-            attachment_bytes=self._read.attachment_bytes + self._promised,
-        )
+        return self._read._replace(used_bytes=self._read.used_bytes + self._accepted_bytes)
 
     async def _ask(self) -> None:
         # Before the answer: what is accepted meanwhile may be in it or not, and is better counted twice.
-        self._accepted = self._promised = 0
+        self._accepted_bytes = 0
         self._read = await self._store.batches.capacity()
         self._read_at = time.monotonic()
 
@@ -59,7 +56,6 @@ class RecentCapacity:
         if not asking.cancelled():
             asking.exception()
 
-    def note_accepted(self, rollouts: int, attachment_bytes: int = 0) -> None:
-        """Counts rollouts that this process has just committed, and what they may attach."""
-        self._accepted += rollouts
-        self._promised += attachment_bytes
+    def note_accepted(self, size: int) -> None:
+        """Counts the bytes that this process has just committed."""
+        self._accepted_bytes += size

@@ -13,6 +13,7 @@
         ├── UnsupportedBody      415
         ├── Rejected             422, carries the faults
         ├── QueueFull            429
+        ├── QuotaExceeded        429
         ├── MemoryShort          503
         ├── NotReady             503
         ├── ReaderEnded          503
@@ -30,7 +31,14 @@ from fastapi.responses import JSONResponse
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.errors import Fault
-from rolloutpool_common.store import BatchDeleted, BatchStillRunning, IdempotencyKeyReused, StoreError, StoreFull
+from rolloutpool_common.store import (
+    BatchDeleted,
+    BatchStillRunning,
+    IdempotencyKeyReused,
+    RefusalCause,
+    StoreError,
+    StoreFull,
+)
 
 __all__ = [
     "V1_PATHS",
@@ -45,6 +53,7 @@ __all__ = [
     "MemoryShort",
     "NotReady",
     "QueueFull",
+    "QuotaExceeded",
     "ReaderEnded",
     "Rejected",
     "ResourceUnknown",
@@ -177,6 +186,33 @@ class QueueFull(ApiError):
 
     status = 429
     retry_after_s = 5
+
+
+class QuotaExceeded(ApiError):
+    """This key holds as much of the pool as it may; submit again when some of its rollouts have ended."""
+
+    status = 429
+    retry_after_s = 5
+
+    def __init__(self, message: str | None = None, *, cause: RefusalCause = RefusalCause.QUOTA_OPEN) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_quota_exceeded, (self.message, self.cause))
+
+    def extra(self) -> dict[str, Any]:
+        """Names the limit."""
+        return {"cause": self.cause}
+
+    def headers(self) -> dict[str, str]:
+        """Memory becomes free when data is deleted, which takes longer than the end of a rollout."""
+        bytes_short = self.cause in (RefusalCause.QUOTA_BYTES, RefusalCause.SHARE_BYTES)
+        return {"Retry-After": "30" if bytes_short else "5"}
+
+
+def _rebuild_quota_exceeded(message: str, cause: RefusalCause) -> QuotaExceeded:
+    return QuotaExceeded(message, cause=cause)
 
 
 class MemoryShort(ApiError):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import structlog
 
 from rolloutpool_api.settings import ApiSettings
-from rolloutpool_common.security.api_keys import GUEST, ApiKey, KeyQuota, find_key
+from rolloutpool_common.security.api_keys import GUEST, ApiKey, KeyQuota, KeyScope, find_key
 
 __all__ = ["KeyRing"]
 
@@ -61,6 +61,14 @@ class KeyRing:
         self._refresh()
         return sorted({GUEST, *(key.name for key in self._keys)})
 
+    @property
+    def submitters(self) -> list[str]:
+        """The names that may submit; guests among them where some are let in."""
+        self._refresh()
+        may = {KeyScope.SUBMIT, KeyScope.ADMIN}
+        guests = [GUEST] if not self._required or self._settings.v1_networks else []
+        return sorted({*guests, *(key.name for key in self._keys if key.scopes & may and not key.is_expired())})
+
     def find(self, key: str) -> ApiKey | None:
         """Finds the entry of a key; it may have expired."""
         self._refresh()
@@ -96,8 +104,11 @@ class KeyRing:
         try:
             keys = self._settings.read_keys()
         except ValueError as error:
-            self._fault = f"{error}; the keys before this change go on to hold"
-            _log.error("api keys not reloaded", why=self._fault)
+            # Without the error, which may name a key: `/readyz` shows this to everybody.
+            self._fault = (
+                "ROLLOUTPOOL_API_KEYS_FILE can't be used as it is now; the keys before go on to hold. See the log"
+            )
+            _log.error("api keys not reloaded", why=str(error))
             _log.warning("admin_action", action="reload_keys", key=None, outcome="refused")
             return
         before, self._keys, self._fault = self._keys, keys, None

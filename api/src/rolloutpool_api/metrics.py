@@ -3,7 +3,8 @@
 Invariant: totals are the store's, so they survive every restart and are the same from each API process; scrape one, or
 take the `max` over them, never the sum. What processes measure is added up in the store too (`measured.py`). What has
 a fixed set of labels is there from the first scrape on, with 0, so that a rate sees the first event too. Labels are our
-own words, the names that operators have given to tools, and hosts and ports of trainers: no id, no text of a policy.
+own words, the names that operators have given to tools and keys, and hosts and ports of trainers: no id, no text of a
+policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,8 @@ from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.workers import Queue, Worker, WorkerRole
-from rolloutpool_common.store import PoolStats
+from rolloutpool_common.security.api_keys import GUEST
+from rolloutpool_common.store import PoolStats, RefusalCause
 from rolloutpool_common.store.measures import Measured
 
 __all__ = ["encode", "families", "outage"]
@@ -96,6 +98,12 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         ("verdict",),
         ["dropped", "usable"],
     ),
+    "refused": (
+        "submits_refused",
+        "Submits without a fault that were refused, by cause and by the name of the key.",
+        ("cause", "key"),
+        (),
+    ),
     "push": (
         "pushes",
         "Results that were pushed, given up, or cancelled before.",
@@ -138,7 +146,11 @@ def outage() -> Iterator[Metric]:
 
 
 def families(
-    standing: PoolStats, depths: Mapping[Priority, Queue], workers: Iterable[Worker], measured: Measured
+    standing: PoolStats,
+    depths: Mapping[Priority, Queue],
+    workers: Iterable[Worker],
+    measured: Measured,
+    owners: Iterable[str] = (GUEST,),
 ) -> Iterator[Metric]:
     """Makes all metrics of a pool.
 
@@ -147,10 +159,12 @@ def families(
         depths: How many rollouts wait, by priority.
         workers: All workers that are known.
         measured: What all processes have measured.
+        owners: The names whose submits are counted from the first scrape on, with 0.
     """
     yield _gauge("redis_up", "Whether Redis answered.", 1)
     for field, (name, text) in _PLAIN.items():
         yield CounterMetricFamily(f"rolloutpool_{name}", text, value=standing.totals.get(field, 0))
+    always_of = {"refused": [f"{cause}:{owner}" for cause in RefusalCause for owner in owners]}
     for prefix, (name, text, labels, always) in _LABELLED.items():
         found = {
             field.removeprefix(f"{prefix}:"): n
@@ -159,7 +173,7 @@ def families(
         }
         family = CounterMetricFamily(f"rolloutpool_{name}", text, labels=labels)
         # What was counted wins over the zeros of the values that are always there.
-        for value, n in sorted({**dict.fromkeys(always, 0), **found}.items()):
+        for value, n in sorted({**dict.fromkeys([*always, *always_of.get(prefix, ())], 0), **found}.items()):
             # Split once per label but the last, which may have colons of its own.
             family.add_metric(value.split(":", len(labels) - 1), n)
         yield family

@@ -110,17 +110,21 @@ class PeriodicTask:
 class Reconciler:
     """Puts rollouts of dead workers back into the queue, and publishes the outbox."""
 
-    def __init__(self, open_store: Callable[[], Store], publisher: Publisher, *, stalled_s: float) -> None:
+    def __init__(
+        self, open_store: Callable[[], Store], publisher: Publisher, *, stalled_s: float, new_bytes: int
+    ) -> None:
         """Prepares without connecting.
 
         Args:
             open_store: Makes a store for the thread's event loop.
             publisher: Of the event loop in which `start` is called.
             stalled_s: After so many seconds without a beat a worker that exists loses its rollouts to others.
+            new_bytes: Reserve in Redis of a rollout of a new run (`usage.py`).
         """
         self._open_store = open_store
         self._publisher = publisher
         self._stalled_s = stalled_s
+        self._new_bytes = new_bytes
         self._rounds = 0
         self._leads = False
         self._look_again = 0.0
@@ -201,6 +205,8 @@ class Reconciler:
             start = time.perf_counter()
             report = await store.reconciliation.run_once(serving=serving)
             if report.leader:
+                slots = sum(worker.slots for worker in await store.workers.known() if worker.alive)
+                await store.usage.balance(slots, self._new_bytes)
                 RECONCILE_SECONDS.observe(time.perf_counter() - start)
             # All fields after the first are counts; rounds in which nothing happened are not logged.
             if report.leader and any(report[1:]):

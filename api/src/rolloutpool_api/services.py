@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
 
 import structlog
 from fastapi import Depends, Request
 
 from rolloutpool_api.body_process import BodyProcess
 from rolloutpool_api.capacity import RecentCapacity
-from rolloutpool_api.errors import MemoryShort, QueueFull, ShuttingDown
+from rolloutpool_api.errors import MemoryShort, QueueFull, QuotaExceeded, ShuttingDown
 from rolloutpool_api.key_ring import KeyRing
 from rolloutpool_api.reconciler import Reconciler
 from rolloutpool_api.restrictions import Restrictions
@@ -29,8 +29,22 @@ from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.metrics import LONG_POLLS
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import NewBatch, SecretStore, Store, StoreError, Submitted, TooManyOpen, Watch
+from rolloutpool_common.store import (
+    NewBatch,
+    NoRoom,
+    OverQuota,
+    RefusalCause,
+    SecretStore,
+    Store,
+    StoreError,
+    SubmitLimits,
+    Submitted,
+    TooManyOpen,
+    Watch,
+)
 from rolloutpool_common.store.records import Capacity
+from rolloutpool_common.store.staging import size_of
+from rolloutpool_common.store.usage import OwnerUsage
 
 __all__ = ["ApiServices", "ServicesDep"]
 
@@ -62,7 +76,9 @@ class ApiServices:
         self.reader = BodyProcess(settings)
         self.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
         self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
-        self._reconciler = Reconciler(open_store, self._publisher, stalled_s=settings.stalled_seconds)
+        self._reconciler = Reconciler(
+            open_store, self._publisher, stalled_s=settings.stalled_seconds, new_bytes=settings.reserve_bytes
+        )
         self._redis_check = BackgroundTask("redis settings")
         self._stopping = asyncio.Event()
         self.reporter = Reporter(
@@ -127,48 +143,86 @@ class ApiServices:
 
         Raises:
             QueueFull: As many rollouts are open as this pool takes.
+            QuotaExceeded: The owner holds as much as they may.
             MemoryShort: Redis has no room for the results of these rollouts.
             IdempotencyKeyReused: The key was used before, for another batch.
         """
-        settings = self.settings
+        settings, capacity, size = self.settings, await self._capacity.look(), size_of(new)
         if new.attaches:
             new = replace(new, attachment_bytes=settings.attachment_bytes)
-        attached = len(new.rollouts) * new.attachment_bytes
-        self.check_memory(await self._capacity.look(), rollouts=len(new.rollouts), size=attached)
+        limits = SubmitLimits(
+            max_open=settings.max_open,
+            quota=self.keys.quota(new.owner),
+            new_bytes=settings.reserve_bytes,
+            memory_bytes=self._in_use(capacity),
+            memory_limit_bytes=capacity.max_bytes,
+        )
         try:
-            submitted = await self.store.batches.submit(
-                new, max_open=settings.max_open, retention_s=settings.retention_hours * 3600
-            )
+            # The commit counts exactly. Here it is only seen to that what can't be accepted is not staged either.
+            if capacity.max_bytes and limits.memory_bytes + size > capacity.max_bytes:
+                await self.store.totals.note_refused(RefusalCause.MEMORY, new.owner)
+                raise NoRoom
+            submitted = await self.store.batches.submit(new, limits, retention_s=settings.retention_hours * 3600)
         except TooManyOpen as full:
             raise QueueFull(full.message) from None
+        except OverQuota as over:
+            _log.info("submit refused", owner=new.owner, cause=over.cause)
+            raise QuotaExceeded(over.message, cause=over.cause) from None
+        except NoRoom:
+            raise MemoryShort from None
         failpoints.hit("api.commit_before_answer")
         # A repeated request finds its batch in the outbox or beyond it, so there is nothing to publish.
         if submitted.created:
-            self._capacity.note_accepted(len(new.rollouts), attached)
+            self._capacity.note_accepted(size)
             self.publish_soon()
         return submitted
 
-    def check_memory(self, capacity: Capacity, *, rollouts: int = 0, size: int = 0) -> None:
-        """Checks that Redis has room for more, beside what is promised already.
+    def _in_use(self, capacity: Capacity) -> int:
+        """What Redis uses, with the vocabularies that the setting allows and workers have not written yet."""
+        return capacity.used_bytes + max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0)
 
-        Promised are the journals, results and attachments of open rollouts, which are still to come, and the
-        vocabularies that the setting allows and workers have not written yet.
+    def has_room(self, capacity: Capacity, owner: str, size: int) -> bool:
+        """Tells whether Redis has room for more of an owner, beside what is reserved for open rollouts.
 
         Args:
             capacity: How full the pool is.
-            rollouts: How many rollouts come.
-            size: Bytes that come at once.
-
-        Raises:
-            MemoryShort: It has not.
+            owner: Whose it is; who holds less than their share gets in before those who hold more.
+            size: Bytes that come.
         """
         # A Redis without a limit of its own (0) is not asked.
         if not capacity.max_bytes:
-            return
-        promised = (capacity.open_rollouts + rollouts) * self.settings.reserve_bytes
-        promised += max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0) + capacity.attachment_bytes
-        if capacity.used_bytes + promised + size > capacity.max_bytes:
-            raise MemoryShort
+            return True
+        usage, used = capacity.usage, self._in_use(capacity) + size
+        if used + usage.needs(self.settings.reserve_bytes) <= capacity.max_bytes:
+            return True
+        share = capacity.max_bytes // len(usage.owners.keys() | {owner})
+        has_share = len(usage.owners.keys() - {owner}) > 0
+        return has_share and usage.owners.get(owner, OwnerUsage()).memory + size <= share and used <= capacity.max_bytes
+
+    async def takes_submits(self) -> tuple[Literal["open", "limited", "closed"], str]:
+        """Says whether a small batch would be accepted now: of all callers, of some, or of none; and why not of all.
+
+        Raises:
+            StoreError: Redis does not answer.
+        """
+        capacity, settings = await self.store.batches.capacity(), self.settings
+        usage, owners = capacity.usage, self.keys.submitters
+        reasons = []
+        refused: set[str] = set()
+        for owner in owners:
+            held, names = usage.owners.get(owner, OwnerUsage()), len(usage.owners.keys() | {owner})
+            if capacity.open_rollouts >= settings.max_open and (names == 1 or held.open >= settings.max_open // names):
+                refused.add(owner)
+        if refused:
+            reasons.append("as many rollouts are open as ROLLOUTPOOL_MAX_OPEN allows")
+        if short := {owner for owner in owners if not self.has_room(capacity, owner, settings.reserve_bytes)}:
+            refused |= short
+            reasons.append("Redis has too little room for the results of more rollouts")
+        if not refused:
+            return "open", ""
+        state: Literal["limited", "closed"] = "closed" if refused == set(owners) else "limited"
+        # Nobody's name: this is read without a key. The metrics have the names.
+        return state, f"submits of {'all' if state == 'closed' else 'some'} keys are refused: {'; '.join(reasons)}"
 
     async def note_read(self, batch_id: str, reader: str) -> None:
         """Notes that somebody reads of a batch; if this is its owner, and it has a lease, that begins anew."""

@@ -97,7 +97,7 @@ async def test_what_they_may_take_is_kept_free(redis_url: str, store: Store, wor
         await raw.config_set("maxmemory", used + 30 * 2**21)
         try:
             uids = await submit(client, 20)
-            assert (await store.batches.capacity()).attachment_bytes == 20 * 2**21
+            assert (await store.usage.read()).total.reserved == 20 * 2**21
             assert (await client.post("/v1/batches", json=document(20))).status_code == 503
             # A batch that attaches nothing needs no room for it.
             plain = document(20, trainer={**ENGINE, "attach": []})
@@ -105,7 +105,7 @@ async def test_what_they_may_take_is_kept_free(redis_url: str, store: Store, wor
             assert (await worker.claim(uids[0])).attachment_bytes == 2**21
             # What has ended is promised nothing any more.
             assert (await client.delete(f"/v1/batches/{uids[0].rpartition('-')[0]}")).status_code == 200
-            assert (await store.batches.capacity()).attachment_bytes == 0
+            assert (await store.usage.read()).total.reserved == 0
             await submit(client, 20)
         finally:
             await raw.config_set("maxmemory", 0)

@@ -246,7 +246,8 @@ async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) ->
     left = sorted([key async for key in raw.scan_iter("*")])
     assert [key for key in left if batch_id in key] == []
     # Nothing but what is the whole pool's is left.
-    assert left == ["rp:epoch", "rp:finished", "rp:schema", "rp:totals"]
+    assert left == ["rp:epoch", "rp:finished", "rp:reserve:tests/", "rp:schema", "rp:totals"]
+    assert await raw.ttl("rp:reserve:tests/") > 0
     await store.batches.delete(batch_id)
 
 

@@ -11,7 +11,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
-from rolloutpool_common.store import ClaimRefused, Store, Ticket, TooManyOpen
+from rolloutpool_common.store import ClaimRefused, Store, SubmitLimits, Ticket, TooManyOpen
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -179,9 +179,9 @@ async def test_a_delayed_rollout_waits_outside_the_outbox(store: Store) -> None:
 
 async def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:
     first = new_batch(6)
-    await store.batches.submit(first, max_open=10)
+    await store.batches.submit(first, SubmitLimits(max_open=10))
     with pytest.raises(TooManyOpen, match="6 of at most 10"):
-        await store.batches.submit(new_batch(5), max_open=10)
+        await store.batches.submit(new_batch(5), SubmitLimits(max_open=10))
     await store.batches.cancel(first.batch_id)
-    assert (await store.batches.submit(new_batch(10), max_open=10)).created
+    assert (await store.batches.submit(new_batch(10), SubmitLimits(max_open=10))).created
     assert (await store.batches.capacity()).open_rollouts == 10

@@ -9,7 +9,7 @@ from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.store import ClaimRefused, Store, TooManyOpen, keys, new_lease
+from rolloutpool_common.store import ClaimRefused, Store, SubmitLimits, TooManyOpen, keys, new_lease
 from rolloutpool_common.store.polling_leases import LeaseLook, LeaseOutcome
 
 KEY = "osmosis/r"
@@ -271,7 +271,7 @@ async def test_a_cancel_says_where_each_stood(store: Store) -> None:
 async def test_what_is_refused_leaves_no_lease(store: Store, raw: Redis) -> None:
     batch = new_batch([{"rollout_id": "r"}], key=KEY, v1=True, polling_lease=new_lease(9)[1])
     with pytest.raises(TooManyOpen):
-        await store.batches.submit(batch, max_open=0)
+        await store.batches.submit(batch, SubmitLimits(max_open=0))
     assert not await raw.exists("rp:leases:polled", "rp:polled:" + OWNER, keys.idempotency(OWNER, KEY))
 
 

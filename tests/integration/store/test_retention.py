@@ -20,7 +20,7 @@ LASTING = {
     *("rp:served", "rp:known_runs"),
 }
 """Of the pool, not of a batch: capped lists, one hash of counters, a clock, one lock that expires."""
-RUNS = "rp:steering:"
+RUNS = ("rp:steering:", "rp:reserve:")
 
 
 async def keys_of(raw: Any) -> set[str]:
@@ -121,7 +121,7 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
     now, _ = await raw.time()
     assert all(now + 7200 - 600 < at / 1000 <= now + 7201 for at in due.values())
     assert (await store.reconciliation.run_once()).deleted == 0
-    pool_wide = {"rp:ended", "rp:push:due", "rp:push:attempts", *LASTING}
+    pool_wide = {"rp:ended", "rp:usage", "rp:push:due", "rp:push:attempts", *LASTING}
     for key in await keys_of(raw) - pool_wide:
         if key.startswith("rp:idempotency:"):
             assert 0 < await raw.pttl(key) <= 7_200_000, key

@@ -74,7 +74,7 @@ async def test_stopping_twice_or_before_the_start_is_fine() -> None:
 async def test_an_api_whose_loop_is_busy_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "SERVING_SECONDS", 0.05)
     nothing: Any = None
-    tested = Reconciler(nothing, nothing, stalled_s=60.0)
+    tested = Reconciler(nothing, nothing, stalled_s=60.0, new_bytes=0)
     tested._api_loop = asyncio.get_running_loop()
 
     def look() -> bool:

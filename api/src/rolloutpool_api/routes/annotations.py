@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rolloutpool_api.access import Reader, Submitter
 from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of, scores
 from rolloutpool_api.body import parse, read_json_body, refuse_repeated_keys
-from rolloutpool_api.errors import AnnotationsFull, MalformedBody, Rejected, ResourceUnknown
+from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
@@ -55,7 +55,7 @@ async def annotate(
     batch_id: BatchId,
     request: Request,
     services: ServicesDep,
-    _: Submitter,
+    caller: Submitter,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> AnnotationsAccepted:
     """All of it is added, or nothing. Nothing is ever changed: where a name comes again, readers see the later value.
@@ -67,7 +67,8 @@ async def annotate(
     wanted = await asyncio.to_thread(_parse, body)
     checked, total = await _check(services, batch_id, wanted)
     # Annotations must not take memory that is promised to open rollouts.
-    services.check_memory(await services.store.batches.capacity(), size=len(body))
+    if not services.has_room(await services.store.batches.capacity(), caller.name, len(body)):
+        raise MemoryShort
     limit = total * services.settings.annotation_kb * 1024
     request_id = secrets.token_hex(8) if idempotency_key is None else _digest(idempotency_key)
     used = await services.store.annotations.append(

@@ -65,8 +65,6 @@ async def fork_rollout(
             data, request, catalog, services.restrictions, owner=caller.name, idempotency_key=idempotency_key
         ),
     )
-    # The parent's result is kept with the batch.
-    services.check_memory(await services.store.batches.capacity(), size=len(data))
     try:
         submitted = await services.submit(new)
     except IdempotencyKeyReused as conflict:

@@ -41,6 +41,7 @@ async def livez() -> Alive:
 async def readyz(services: ServicesDep) -> Ready:
     """503 with the reasons while Redis does not answer, no worker is alive, or this process stops.
 
+    A pool that is closed for submits is ready all the same, because results are read from it: `submits` says so.
     `warnings` name settings of Redis that put accepted work at risk, and a file of keys that can't be read; the pool
     is ready with them.
     """
@@ -55,6 +56,12 @@ async def readyz(services: ServicesDep) -> Ready:
     if not live:
         strange = [f"worker {one.worker_id[:64]} cannot be read: {one.why}" for one in unreadable]
         raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`", *strange])
+    try:
+        submits, why = await services.takes_submits()
+    except StoreError as error:
+        raise NotReady("not ready", reasons=[error.message]) from None
+    if why:
+        warnings.append(why)
     if (fault := services.keys.fault) is not None:
         warnings.append(fault)
-    return Ready(redis_ms=redis_ms, workers=live, warnings=warnings)
+    return Ready(redis_ms=redis_ms, workers=live, submits=submits, warnings=warnings)

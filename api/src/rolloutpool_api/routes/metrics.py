@@ -24,11 +24,10 @@ async def metrics(services: ServicesDep, request: Request, _: MetricsReader) -> 
     try:
         # What this process has measured until now is in the answer.
         await services.reporter.report()
-        found = families(
-            *await asyncio.gather(
-                store.totals.read(), store.outbox.queue_depths(), store.workers.known(), store.measures.read()
-            )
+        totals, depths, workers, measured = await asyncio.gather(
+            store.totals.read(), store.outbox.queue_depths(), store.workers.known(), store.measures.read()
         )
+        found = families(totals, depths, workers, measured, owners=services.keys.owners)
     except StoreError as error:
         _log.warning("no metrics", error=error.message)
         found = outage()

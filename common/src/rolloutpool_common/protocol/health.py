@@ -23,12 +23,17 @@ class Alive(Answer):
 
 
 class Ready(Answer):
-    """`GET /readyz`: a rollout that is submitted now will run. A pool that is not ready answers 503 with reasons."""
+    """`GET /readyz`: what is accepted will run, and `submits` says whether more is accepted.
+
+    A pool that is not ready answers 503 with reasons.
+    """
 
     status: Literal["ready"] = "ready"
     redis_ms: float
     """One round trip to Redis."""
     workers: int
     """Live worker processes."""
+    submits: Literal["open", "limited", "closed"] = "open"
+    """Whether more is accepted: `limited` refuses some callers (429), and `closed` all of them (429, 503)."""
     warnings: list[str] = Field(default_factory=list)
     """What puts accepted work or callers at risk: settings of Redis, a file of keys that can't be read."""

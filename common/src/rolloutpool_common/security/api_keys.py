@@ -77,7 +77,7 @@ class ApiKey:
     scopes: frozenset[KeyScope]
     digest: bytes = field(repr=False)
     """SHA-256 of the key."""
-    quota: KeyQuota = KeyQuota()
+    quota: KeyQuota = field(default_factory=KeyQuota)
     expires: datetime | None = None
     """When it ends, in UTC."""
 

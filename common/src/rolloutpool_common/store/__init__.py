@@ -30,6 +30,9 @@ from rolloutpool_common.store.errors import (
     BatchStillRunning,
     ClaimLost,
     IdempotencyKeyReused,
+    NoRoom,
+    OverQuota,
+    RefusalCause,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -55,6 +58,7 @@ from rolloutpool_common.store.records import (
     NewLease,
     NewRollout,
     ResultSlice,
+    SubmitLimits,
     Submitted,
     Ticket,
     merge_spec,
@@ -70,6 +74,7 @@ from rolloutpool_common.store.signals import Signals, Watch
 from rolloutpool_common.store.totals import PoolStats, Totals
 from rolloutpool_common.store.trainers import KnownTrainers
 from rolloutpool_common.store.trials import Trials
+from rolloutpool_common.store.usage import Usage
 from rolloutpool_common.store.verdicts import STALLED_SECONDS
 from rolloutpool_common.store.waits import Waits
 from rolloutpool_common.store.workers import Workers
@@ -86,9 +91,12 @@ __all__ = [
     "NewBatch",
     "NewLease",
     "NewRollout",
+    "NoRoom",
+    "OverQuota",
     "PoolStats",
     "Reconciliation",
     "ReconciliationReport",
+    "RefusalCause",
     "ResultSlice",
     "SecretStore",
     "SecretsFileInvalid",
@@ -98,6 +106,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "StoreUntrusted",
+    "SubmitLimits",
     "Submitted",
     "Ticket",
     "TooManyOpen",
@@ -144,6 +153,7 @@ class Store:
         self.signals = Signals(connection)
         self.totals = Totals(connection)
         self.measures = PoolMeasures(connection)
+        self.usage = Usage(connection)
         self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches, self.grading)
 
     @classmethod

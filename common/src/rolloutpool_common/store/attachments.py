@@ -3,8 +3,8 @@
 1. A worker compresses each array when an engine has sent it, and keeps the pieces until the conversation has ended.
 2. `write_pieces` makes one record of them. The script that stores the result, or keeps it for a grader, stores the
    record in the same step, under the same fence. So a record is always of the attempt whose ids are in the result.
-3. How much a rollout may attach is decided at admission, and promised: the batch's hash has it, each claim tells it to
-   the worker, and `rp:attaching` names the batches whose open rollouts may still need it (`promised`).
+3. How much a rollout may attach is decided at admission, and reserved (`usage.py`): the batch's hash has it, and each
+   claim tells it to the worker.
 4. The record is deleted with its batch, or where a rollout that was kept for its grader is cancelled.
 
 A record is a line of JSON, which describes the pieces, and then the bytes of their arrays, one after the other.
@@ -94,7 +94,6 @@ class Attachments:
     """The attachments in one store."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
         self._redis = connection.redis
 
     async def read(self, uid: str) -> bytes | None:
@@ -102,7 +101,3 @@ class Attachments:
         with store_errors():
             record: bytes | None = await self._redis.get(keys.rollout(uid, "attachments"))
         return record
-
-    async def promised(self) -> int:
-        """Adds up what open rollouts may still attach, in bytes."""
-        return int(await self._connection.script("promised_attachments"))

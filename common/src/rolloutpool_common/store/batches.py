@@ -8,6 +8,7 @@
 Invariant: at every moment `total` = queued + running + grading + ended: only scripts move rollouts between states.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +20,6 @@ from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.attachments import Attachments
 from rolloutpool_common.store.batch_state import read_state
 from rolloutpool_common.store.batch_tokenizers import tokenizers_field
 from rolloutpool_common.store.cancellation import cancel_batch, interrupted
@@ -28,6 +28,9 @@ from rolloutpool_common.store.deletion import delete_batch
 from rolloutpool_common.store.errors import (
     BatchDeleted,
     IdempotencyKeyReused,
+    NoRoom,
+    OverQuota,
+    RefusalCause,
     StoreError,
     TooManyOpen,
     store_errors,
@@ -41,18 +44,18 @@ from rolloutpool_common.store.records import (
     NewBatch,
     NewRollout,
     ResultSlice,
+    SubmitLimits,
     Submitted,
     expand,
 )
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import run_key
 from rolloutpool_common.store.secrets import SecretStore
-from rolloutpool_common.store.staging import stage
+from rolloutpool_common.store.staging import size_of, stage
+from rolloutpool_common.store.usage import usage_of
 
 __all__ = ["Batches"]
 
-MAX_OPEN = 1_000_000
-"""Rollouts that may be open in the whole pool, where the API's settings say nothing else."""
 RETENTION_SECONDS = 24 * 3600.0
 """From the end of a batch's last rollout to its deletion."""
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
@@ -66,17 +69,16 @@ class Batches:
         self._redis = connection.redis
         self._pool = PoolWaits(connection)
         self._rollouts = rollouts
-        self._attachments = Attachments(connection)
         self._secrets = secrets
 
     async def submit(
-        self, new: NewBatch, *, max_open: int = MAX_OPEN, retention_s: float = RETENTION_SECONDS
+        self, new: NewBatch, limits: SubmitLimits | None = None, *, retention_s: float = RETENTION_SECONDS
     ) -> Submitted:
         """Stages the rollouts unless they are few and small, then commits them in one step.
 
         Args:
             new: The batch, validated.
-            max_open: How many rollouts may be open in the whole pool.
+            limits: What it must fit into, where that is not the usual.
             retention_s: Seconds after the end of its last rollout until the batch is deleted.
 
         Returns:
@@ -85,7 +87,9 @@ class Batches:
         Raises:
             IdempotencyKeyReused: If the key was used before with another digest.
             SecretsUnkept: If there are secrets, and no key to encrypt them with.
-            TooManyOpen: If more than `max_open` rollouts would then be open.
+            TooManyOpen: If more rollouts would be open than the pool takes.
+            OverQuota: If its owner would hold more than they may.
+            NoRoom: If Redis has no room for it.
         """
         idempotency = keys.idempotency(new.owner, new.idempotency_key) if new.idempotency_key else ""
         encrypted: dict[str, str] = {}
@@ -93,7 +97,7 @@ class Batches:
         push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
         needs = BatchNeeds.of(new)
         carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
-        fields: list[Any] = ["owner", new.owner, "shared", shared, "labels", orjson.dumps(new.labels)]
+        fields: list[Any] = ["shared", shared, "labels", orjson.dumps(new.labels)]
         fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
         fields += needs.fields()
         if push is not None:
@@ -117,6 +121,8 @@ class Batches:
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
         run = run_key(new.owner, new.run) if new.run is not None else new.batch_id
+        limits = limits or SubmitLimits()
+        quota = limits.quota
         answer = await self._connection.script(
             "commit",
             new.batch_id,
@@ -125,14 +131,23 @@ class Batches:
             len(new.rollouts),
             new.priority,
             run,
-            max_open,
+            limits.max_open,
+            new.owner,
+            new.run or "",
+            new.weight,
+            size_of(new),
+            new.attachment_bytes if new.attaches else 0,
+            *("" if most is None else most for most in (quota.open, quota.bytes, quota.weight)),
+            limits.new_bytes,
+            limits.memory_bytes,
+            limits.memory_limit_bytes,
             len(carried),
             *carried,
             *fields,
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
-            raise TooManyOpen(f"{committed['open']:,} of at most {max_open:,} rollouts are open: {TooManyOpen.__doc__}")
+            raise _refusal(committed, new.owner)
         batch_id = committed["batch"].decode()
         if committed["digest"].decode() != new.digest:
             raise IdempotencyKeyReused(batch_id=batch_id)
@@ -212,14 +227,15 @@ class Batches:
             pipe.get(keys.OPEN)
             pipe.info("memory")
             pipe.hvals(keys.PIECES)
-            open_rollouts, memory, pieces = await pipe.execute()
-        attached = await self._attachments.promised()
+            pipe.hgetall(keys.USAGE)
+            pipe.hget(keys.ROOM, "slots")
+            still_open, memory, pieces, usage, slots = await pipe.execute()
         return Capacity(
-            open_rollouts=int(open_rollouts or 0),
+            open_rollouts=int(still_open or 0),
             used_bytes=int(memory["used_memory"]),
             max_bytes=int(memory.get("maxmemory", 0)),
             pieces_bytes=sum(map(int, pieces)),
-            attachment_bytes=attached,
+            usage=usage_of(usage, int(still_open or 0), slots),
         )
 
     async def copy_of(self, uid: str) -> NewBatch | None:
@@ -354,3 +370,21 @@ class Batches:
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
         await delete_batch(self._connection, batch_id)
+
+
+def _refusal(answer: Mapping[str, Any], owner: str) -> StoreError:
+    """Makes the error of a submit that `commit.lua` has refused."""
+    cause, now, most = RefusalCause(answer["cause"].decode()), int(answer["now"]), int(answer["most"])
+    match cause:
+        case RefusalCause.OPEN:
+            return TooManyOpen(f"{now:,} of at most {most:,} rollouts are open: {TooManyOpen.__doc__}")
+        case RefusalCause.MEMORY:
+            return NoRoom(f"{now:,} of {most:,} bytes of Redis are in use or reserved: {NoRoom.__doc__}")
+    what = {
+        RefusalCause.QUOTA_OPEN: f"open rollouts: {now:,} of its quota of {most:,} (open=)",
+        RefusalCause.QUOTA_WEIGHT: f"weights of open batches: {now:,} of its quota of {most:,} (weight=)",
+        RefusalCause.QUOTA_BYTES: f"memory in Redis: {now:,} bytes of its quota of {most:,} (bytes=)",
+        RefusalCause.SHARE_OPEN: f"open rollouts: {now:,}, and while the pool is full its share is {most:,}",
+        RefusalCause.SHARE_BYTES: f"memory in Redis: {now:,} bytes, and while that is short its share is {most:,}",
+    }[cause]
+    return OverQuota(f"{owner!r} holds too much for this batch to be added. {what[:1].upper()}{what[1:]}", cause=cause)

@@ -57,8 +57,14 @@ _WITH_LANES = frozenset(
     }
 )
 """Every function costs each call of its script, so the others go without these."""
+_USAGE = _FOLDER.joinpath("_usage.lua").read_text(encoding="utf-8")
+_WITH_USAGE = frozenset({"annotate.lua", "cancel.lua", "commit.lua", "finish.lua", "forget_usage.lua", "grade.lua"})
+"""Likewise."""
 _SOURCES = {
-    entry.name.removesuffix(".lua"): _PRELUDE + _LANES * (entry.name in _WITH_LANES) + entry.read_text(encoding="utf-8")
+    entry.name.removesuffix(".lua"): _PRELUDE
+    + _LANES * (entry.name in _WITH_LANES)
+    + _USAGE * (entry.name in _WITH_USAGE)
+    + entry.read_text(encoding="utf-8")
     for entry in _FOLDER.iterdir()
     if entry.name.endswith(".lua") and not entry.name.startswith("_")
 }

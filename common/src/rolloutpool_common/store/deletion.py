@@ -2,7 +2,7 @@
 
 1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
 2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
-3. Then what its rollouts noted of their tokenizers (`pieces.py`).
+3. Then what its rollouts noted of their tokenizers (`pieces.py`), and what its owner held with it (`usage.py`).
 4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
@@ -65,6 +65,7 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
         for start in range(0, int(total), CHUNK):
             await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
         await Pieces(connection).forget_batch(batch_id, owner.decode())
+        await connection.script("forget_usage", batch_id)
         pipe = redis.pipeline(transaction=True)
         pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS), *([idempotency] if idempotency else []))
         # Most batches stand in two of these four lists.

@@ -6,6 +6,8 @@ RolloutPoolError
     │   └── StoreUntrusted    its certificate is not trusted; it stays so until somebody acts
     ├── StoreFull             Redis is out of memory
     ├── TooManyOpen           the queue limit is reached
+    ├── OverQuota             an owner is past their quota, or past their share of what is short
+    ├── NoRoom                Redis has no room for more
     ├── IdempotencyKeyReused  same key, other content
     ├── BatchStillRunning     only an ended batch can be deleted
     ├── ClaimLost             this worker no longer owns the rollout
@@ -14,6 +16,7 @@ RolloutPoolError
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
@@ -35,6 +38,9 @@ __all__ = [
     "BatchStillRunning",
     "ClaimLost",
     "IdempotencyKeyReused",
+    "NoRoom",
+    "OverQuota",
+    "RefusalCause",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
@@ -62,6 +68,41 @@ class StoreFull(StoreError):
 
 class TooManyOpen(StoreError):
     """As many rollouts are accepted and not ended as this pool takes; wait until some have ended."""
+
+
+class RefusalCause(StrEnum):
+    """Why a submit was refused that had no fault."""
+
+    OPEN = "open"
+    """The pool has as many open rollouts as it takes."""
+    MEMORY = "memory"
+    """Redis has no room."""
+    QUOTA_OPEN = "quota_open"
+    QUOTA_WEIGHT = "quota_weight"
+    QUOTA_BYTES = "quota_bytes"
+    SHARE_OPEN = "share_open"
+    """The pool has as many open rollouts as it takes, and the owner has more than their share of them."""
+    SHARE_BYTES = "share_bytes"
+    """Redis has little room, and the owner holds more than their share of it."""
+
+
+class OverQuota(StoreError):
+    """This owner holds as much of the pool as they may; wait until some of it has ended."""
+
+    def __init__(self, message: str | None = None, *, cause: RefusalCause = RefusalCause.QUOTA_OPEN) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_over_quota, (self.message, self.cause))
+
+
+def _rebuild_over_quota(message: str, cause: RefusalCause) -> OverQuota:
+    return OverQuota(message, cause=cause)
+
+
+class NoRoom(StoreError):
+    """Redis has no room for the results of more rollouts."""
 
 
 class IdempotencyKeyReused(StoreError):

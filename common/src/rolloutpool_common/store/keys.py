@@ -29,7 +29,6 @@ rp:open_batches            set     batches that have not ended, for the audit (`
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
-rp:attaching               hash    b -> bytes that each of its open rollouts may attach (`attachments.py`)
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -73,6 +72,11 @@ rp:steering:{run}          hash    version, announced_ms, reported, paused_ms, s
 rp:known_runs              zset    run -> ms of its last change or batch; at most 10,000
 rp:paused                  zset    run -> ms of the served clock at which its pause is over
 rp:served                  hash    clock_ms: how long the pool was there for its callers; of, seen_ms, quiet_ms
+
+What owners hold (`usage.py`):
+rp:usage                   hash    {what}:{owner} -> n; what: open, weight, bytes, reserved; {what}: is the sum of all
+rp:reserve:{owner}/{run}   hash    bytes: reserved for each open rollout; open: how many; learnt: 1, then it expires
+rp:room                    hash    slots of all workers; all, largest, held:{owner}: how many may run; expires by itself
 
 Workers (`workers.py`):
 rp:workers                 zset    w -> ms of its last beat
@@ -124,6 +128,8 @@ GRADING = f"{PREFIX}grading"
 SUSPECTS = f"{PREFIX}suspects"
 ISOLATED = f"{PREFIX}isolated"
 OPEN = f"{PREFIX}open"
+USAGE = f"{PREFIX}usage"
+ROOM = f"{PREFIX}room"
 OPEN_BATCHES = f"{PREFIX}open_batches"
 LATE = f"{PREFIX}late"
 DEAD = f"{PREFIX}dead"

@@ -20,6 +20,8 @@ from rolloutpool_common.protocol.journal import JournalRecord, encode_record, re
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.runs import OnStale
+from rolloutpool_common.security.api_keys import KeyQuota
+from rolloutpool_common.store.usage import OwnerUsage, PoolUsage
 
 __all__ = [
     "LONG_RESULT",
@@ -31,6 +33,7 @@ __all__ = [
     "NewLease",
     "NewRollout",
     "ResultSlice",
+    "SubmitLimits",
     "Submitted",
     "Ticket",
     "compress",
@@ -121,6 +124,22 @@ class NewLease:
     """Seconds from the submit, and from each look at the result."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SubmitLimits:
+    """What a batch must fit into."""
+
+    max_open: int = 1_000_000
+    """Rollouts that may be open in the whole pool."""
+    quota: KeyQuota = field(default_factory=KeyQuota)
+    """What its owner may hold."""
+    new_bytes: int = 0
+    """Reserved in Redis for each rollout of a run of which nothing is known."""
+    memory_bytes: int = 0
+    """In use in Redis a moment ago, or kept free for something else."""
+    memory_limit_bytes: int = 0
+    """Redis' `maxmemory`; 0 is none."""
+
+
 class Submitted(NamedTuple):
     """What a submit did."""
 
@@ -184,8 +203,8 @@ class Capacity(NamedTuple):
     """0 where Redis has no limit."""
     pieces_bytes: int = 0
     """Of the vocabularies that are kept (`pieces.py`)."""
-    attachment_bytes: int = 0
-    """What open rollouts may still attach (`attachments.py`)."""
+    usage: PoolUsage = PoolUsage(0, OwnerUsage())
+    """What is accepted, and what it may still take."""
 
 
 class DuePush(NamedTuple):

@@ -18,12 +18,15 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import NewBatch, compress
 from rolloutpool_common.store.secrets import SecretStore
 
-__all__ = ["STAGE_SECONDS", "stage"]
+__all__ = ["STAGE_SECONDS", "size_of", "stage"]
 
 CHUNK = 500
 """Rollouts per round trip."""
 STAGE_SECONDS = 3600
 """What was staged and never committed expires after this time."""
+BESIDE_BATCH = 2000
+"""Bytes that Redis takes for a batch beside its texts, and the next for a rollout: hashes, and entries in lists."""
+BESIDE_ROLLOUT = 300
 DIRECT_ROLLOUTS = 8
 DIRECT_BYTES = 64 * 1024
 """A batch within both goes with its commit. Commits travel together, so what each brings must be small."""
@@ -68,6 +71,12 @@ async def stage(
             pipe.expire(keys.staged(new.batch_id, "trunk"), STAGE_SECONDS)
             await pipe.execute()
     return []
+
+
+def size_of(new: NewBatch) -> int:
+    """Adds up about how many bytes a batch takes in Redis as it comes, before any of it runs."""
+    own = sum(len(rollout.overrides) for rollout in new.rollouts)
+    return BESIDE_BATCH + len(new.shared) + len(new.trunk or b"") + own + BESIDE_ROLLOUT * len(new.rollouts)
 
 
 def _parts(

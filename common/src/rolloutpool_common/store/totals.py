@@ -14,6 +14,7 @@ cancelled_for:{caller | lease | pause}    batches that were cancelled as a whole
 pauses                           of runs
 republished, strays, workers_lost  what the reconciler mended
 group:{usable | dropped}             groups that got their verdict
+refused:{cause}:{owner}              submits that had no fault (`errors.RefusalCause`)
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
 """
 
@@ -23,7 +24,7 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import to_ms
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.errors import RefusalCause, store_errors
 
 __all__ = ["PoolStats", "Totals"]
 
@@ -50,6 +51,11 @@ class Totals:
 
     def __init__(self, connection: Connection) -> None:
         self._redis = connection.redis
+
+    async def note_refused(self, cause: RefusalCause, owner: str) -> None:
+        """Counts a submit that was refused before it reached the script that counts it otherwise."""
+        with store_errors():
+            await self._redis.hincrby(keys.TOTALS, f"refused:{cause}:{owner}", 1)
 
     async def read(self) -> PoolStats:
         """Reads all of it in one round trip."""

@@ -5,7 +5,7 @@ from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState
-from rolloutpool_common.store import IdempotencyKeyReused, Store, TooManyOpen
+from rolloutpool_common.store import IdempotencyKeyReused, Store, SubmitLimits, TooManyOpen
 
 
 async def test_a_key_names_one_batch_and_a_changed_one_conflicts(store: Store, other: Store) -> None:
@@ -56,5 +56,5 @@ async def test_a_cancelled_batch_keeps_what_had_ended(store: Store) -> None:
 async def test_a_batch_beyond_the_limit_of_open_rollouts_is_refused_whole(store: Store) -> None:
     await store.batches.submit(new_batch(3))
     with pytest.raises(TooManyOpen):
-        await store.batches.submit(new_batch(2), max_open=4)
+        await store.batches.submit(new_batch(2), SubmitLimits(max_open=4))
     assert (await store.totals.read()).open == 3

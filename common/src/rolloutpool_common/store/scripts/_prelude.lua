@@ -337,7 +337,6 @@ local function end_rollout(batch, index, status, result, row, counts)
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
     redis.call('SREM', P .. 'open_batches', batch)
-    redis.call('HDEL', P .. 'attaching', batch)
     -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
     if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end
   end

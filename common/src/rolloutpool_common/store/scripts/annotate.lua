@@ -15,4 +15,5 @@ if used + added > most then return { 'outcome', 'full', 'bytes', used } end
 if scalars ~= '' then redis.call('RPUSH', k_batch(batch, 'scalars'), scalars) end
 for i = 5, #ARGV, 2 do redis.call('RPUSH', k_rollout(batch .. '-' .. ARGV[i], 'streams'), ARGV[i + 1]) end
 redis.call('SADD', k_batch(batch, 'annotated'), request)
+hold_bytes(batch, added)
 return { 'outcome', 'ok', 'bytes', redis.call('HINCRBY', k_batch(batch), 'annotation_bytes', added) }

@@ -14,6 +14,7 @@ for i = 2, #ARGV, 3 do
   end
   if status == 'ok' then
     cancelled = cancelled + 1
+    account_end(batch, index, 'cancelled', #result + #row, 0)
   elseif TERMINAL[status or ''] and status ~= 'cancelled' then
     end_push(batch, batch .. '-' .. index, 'stopped')
   end

@@ -9,6 +9,7 @@ local answer = finish(batch, ARGV[2], ARGV[3], ARGV[4], ARGV[6], ARGV[7], { unpa
 if answer == 'ok' then
   -- Those of a rollout that was kept for its grader are there already (grade.lua).
   if ARGV[5] ~= '' then redis.call('SET', k_rollout(batch .. '-' .. ARGV[2], 'attachments'), ARGV[5]) end
+  account_end(batch, ARGV[2], ARGV[4], #ARGV[5] + #ARGV[6] + #ARGV[7], #ARGV[6] + #ARGV[7])
   -- Its owner may read the tokenizer's vocabulary from now on (pieces.py). Noted once per batch.
   if sha ~= '' and redis.call('HSETNX', k_batch(batch), 'made_with:' .. sha, 1) == 1 then
     local owner = redis.call('HGET', k_batch(batch), 'owner')

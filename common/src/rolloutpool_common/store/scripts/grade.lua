@@ -21,7 +21,10 @@ if group ~= '' then
 end
 if not stage then
   redis.call('SET', k_rollout(uid, 'ungraded'), result)
-  if ARGV[8] ~= '' then redis.call('SET', k_rollout(uid, 'attachments'), ARGV[8]) end
+  if ARGV[8] ~= '' then
+    redis.call('SET', k_rollout(uid, 'attachments'), ARGV[8])
+    hold_bytes(batch, #ARGV[8])
+  end
   redis.call('DEL', k_rollout(uid, 'journal'))
   count_claimed(batch, uid, -1)
   redis.call('HSET', k_rollout(uid), 'stage', 'grading', 'clean', 1)

@@ -9,6 +9,8 @@ if length < expected then return { 'outcome', 'gap', 'length', length } end
 -- Longer than expected: this very record arrived before, and its answer was lost.
 if length > expected then return { 'outcome', 'ok', 'length', length } end
 redis.call('HSET', k_rollout(uid), 'turns', ARGV[4], 'uncalled', '')
+-- For the reserve of its run (_usage.lua).
+redis.call('HINCRBY', k_rollout(uid), 'journaled', #ARGV[5])
 -- Progress: it got further than where its last workers died, so it was not the cause.
 clear(uid)
 return { 'outcome', 'ok', 'length', redis.call('RPUSH', k_rollout(uid, 'journal'), ARGV[5]) }

@@ -12,12 +12,15 @@
 -- at a time, whatever its weight.
 -- Example: weights 3 and 1, four places: A A A B. Two places, then two: A A, then A B.
 --
+-- The room: where Redis may not have enough for all that was accepted (usage.py), only so many rollouts are published or run
+-- at a time, and fewer of the owners who hold most. The runs that must wait keep their place among themselves.
+--
 -- The lanes: a rollout that needs what every worker has takes part in this with all others. Where some workers lack it, the
 -- rollout leaves the outbox for the lane of its needs, so that nothing waits behind it. A lane has outboxes and turns of its
 -- own, and its tickets go to the queues of the offers that are suited; no more of them than those workers' share of the
 -- window. While nobody is suited, the lane waits. Once every worker is suited, it goes back among the others.
 local priority, limit, window = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local MOST_MOVED, MOST_LANES = 2000, 32
+local MOST_MOVED, MOST_LANES, MOST_PASSED = 2000, 32, 200
 local runs, published = k_runs(priority), k_published(priority)
 -- Each submit asks for all classes, and in most of them nothing waits.
 if redis.call('EXISTS', runs, k_lanes(priority)) == 0 then return { 'now_ms', '0', 'tickets', {}, 'more_waiting', 0, 'open', 0 } end
@@ -26,6 +29,26 @@ local workers = redis.call('ZCOUNT', P .. 'workers', str(ms - tonumber(ARGV[4]))
 local room = math.min(limit, math.max(workers, 1) * window - redis.call('ZCARD', published))
 local now = str(ms)
 local tickets, moved = {}, 0
+
+-- How many more may be published of the owners who hold most; nil where there is room for all. What runs is counted by the
+-- claims of the workers.
+local room_of_largest, most_at_once
+most_at_once, room_of_largest = unpack(redis.call('HMGET', P .. 'room', 'all', 'largest'))
+if most_at_once then
+  local busy = 0
+  for _, class in ipairs({ 'high', 'default', 'low' }) do busy = busy + redis.call('ZCARD', k_published(class)) end
+  for _, worker in ipairs(redis.call('ZRANGE', P .. 'workers', 0, -1)) do
+    busy = busy + redis.call('SCARD', k_worker(worker, 'claims'))
+  end
+  room = math.min(room, tonumber(most_at_once) - busy)
+  room_of_largest = tonumber(room_of_largest) - busy
+else
+  room_of_largest = nil
+end
+local function is_held(batch)
+  local owner = room_of_largest and redis.call('HGET', k_batch(batch), 'owner')
+  return owner and redis.call('HEXISTS', P .. 'room', 'held:' .. owner) == 1
+end
 
 -- Whether a queued rollout waits in another place than an outbox.
 local waiting_places = { published }
@@ -126,17 +149,19 @@ end
 local function fill(lane, most, choose)
   if most <= 0 then return end
   local noted_turn, outbox = redis.call('GETDEL', k_turn(lane)) or '', 'outbox' .. (string.match(lane, '~.*') or '')
-  while most > 0 and moved < MOST_MOVED do
+  local passed = {}
+  while most > 0 and moved < MOST_MOVED and #passed < MOST_PASSED do
     local run = redis.call('LPOP', k_runs(lane))
     if not run then break end
     local batches = k_run(lane, run)
     local first = redis.call('LINDEX', batches, 0)
+    local held = first and is_held(first)
     -- A run has no hash of its own; its weight is that of its first batch.
     local turn = first and tonumber(redis.call('HGET', k_batch(first), 'weight') or '1') or 0
     local rest = string.match(noted_turn, '^(%d+) ')
     if rest and noted_turn == rest .. ' ' .. run then turn = tonumber(rest) end
     noted_turn = ''
-    while turn > 0 and most > 0 do
+    while turn > 0 and most > 0 and not (held and room_of_largest <= 0) do
       local batch, index, total = next_of(batches, lane, outbox)
       if not batch then break end
       local uid, offer = batch .. '-' .. index, choose()
@@ -147,12 +172,16 @@ local function fill(lane, most, choose)
       end
       tickets[#tickets + 1] = { batch, index, redis.call('HGET', k_batch(batch, 'groups'), index) or '', total, offer }
       turn, most, room = turn - 1, most - 1, room - 1
+      if held then room_of_largest = room_of_largest - 1 end
     end
-    if redis.call('EXISTS', batches) == 1 then
+    if held and room_of_largest <= 0 then
+      if redis.call('EXISTS', batches) == 1 then passed[#passed + 1] = run end
+    elseif redis.call('EXISTS', batches) == 1 then
       if turn > 0 then redis.call('SET', k_turn(lane), str(turn) .. ' ' .. run, 'EX', 3600) end
       redis.call(turn > 0 and 'LPUSH' or 'RPUSH', k_runs(lane), run)
     end
   end
+  for _, run in ipairs(passed) do redis.call('RPUSH', k_runs(lane), run) end
 end
 
 -- Put what waits in a lane back among the others, in its order. Batches of paused runs stay until these are resumed.
