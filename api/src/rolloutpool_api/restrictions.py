@@ -14,7 +14,7 @@ from rolloutpool_api.checks import Catalog, Check, Place, as_object
 from rolloutpool_api.fault_list import path
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
-from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
 from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets, is_loopback
@@ -83,6 +83,8 @@ class Restrictions:
                 yield "tool_server_url", verdict
         if request.callback_api_key and not self.keeps_secrets:
             yield "callback_api_key", _UNKEPT
+        elif fault := _refuse_header(request.callback_api_key):
+            yield "callback_api_key", fault
         if fault := self.refuse_messages(request.messages):
             yield "messages", fault
 
@@ -92,6 +94,8 @@ class Restrictions:
             yield "chat_completions_url", verdict
         if request.llm_api_key and not self.keeps_secrets:
             yield "llm_api_key", _UNKEPT
+        elif fault := _refuse_header(request.llm_api_key):
+            yield "llm_api_key", fault
         if fault := self.refuse_messages(request.initial_messages):
             yield "initial_messages", fault
 
@@ -121,6 +125,14 @@ class Restrictions:
         if isinstance(messages, list) and len(messages) > self.max_messages:
             return f"has {len(messages)} messages, at most {self.max_messages}; raise ROLLOUTPOOL_MAX_MESSAGES"
         return None
+
+
+def _refuse_header(secret: str | None) -> str | None:
+    try:
+        check_header_value(secret or "")
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 class _HostCheck(Check):

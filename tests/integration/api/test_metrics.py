@@ -92,6 +92,7 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "pushes_total",
         "rollouts_stale_total",
         "batches_cancelled_total",
+        "submits_refused_total",
         "run_pauses_total",
         "runs_paused",
         "rollouts_grading",

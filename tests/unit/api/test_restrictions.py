@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.api_requests import v1_request
 
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Rejected
@@ -171,3 +172,11 @@ def test_a_tokenizer_must_be_one_that_the_operator_has_named(
     ((field, fault),) = rules.check_v1(v1, catalog)
     assert field == "tokenizer_name"
     assert "ROLLOUTPOOL_ALLOWED_TOKENIZERS" in fault
+
+
+def test_a_key_that_no_header_can_hold_is_refused_on_every_wire() -> None:
+    rules = Restrictions(Targets.parse("good"), keeps_secrets=True, max_messages=10)
+    v1 = v1_request(server_url="http://good", callback_api_key="SECRET\r\nX: y")
+    (fault,) = rules.check_v1(RolloutRequest.model_validate(v1))
+    assert fault[0] == "callback_api_key"
+    assert "SECRET" not in fault[1]

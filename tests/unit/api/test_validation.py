@@ -73,6 +73,9 @@ def test_what_is_no_object_is_malformed(value: Any) -> None:
         (rollout(sampling_params={"temperature": 3}), "rollouts[0].sampling_params.temperature"),
         (rollout(deadline_seconds=0), "rollouts[0].deadline_seconds"),
         (rollout(labels={"a": 1}), "rollouts[0].labels.a"),
+        (rollout(labels={"a": "x\ny"}), "rollouts[0].labels.a"),
+        (rollout(labels={"a": "x\u2028y"}), "rollouts[0].labels.a"),
+        (rollout(callback_api_key="se\r\ncret"), "rollouts[0].callback_api_key"),
         (rollout(agent="nobody"), "rollouts[0].agent"),
         (rollout(tools=["add", "launch"]), "rollouts[0].tools[1]"),
         (rollout(metadata={"max_user_turns": 0}), "rollouts[0].metadata.max_user_turns"),
@@ -219,3 +222,26 @@ def test_what_steers_a_batch_is_checked(changes: dict[str, Any], path: str) -> N
 def test_a_batch_may_be_steered() -> None:
     batch = check_batch(document(max_staleness=0, run="r", lease_seconds=10), None, RULES).batch
     assert (batch.max_staleness, batch.on_stale, batch.lease_seconds) == (0, "drop", 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"labels": {"run": "a\x1b[31m"}}, "labels.run: must not hold control characters: there is U+001B at 1"),
+        ({"labels": {"a\nb": "x"}}, "must not hold control characters: there is U+000A at 1"),
+        (
+            {"defaults": {"tokenizer_name": "t", "server_url": "http://t", "callback_api_key": "SECRET\r\nX: y"}},
+            "defaults.callback_api_key: must hold printable ASCII characters only, because it is sent in a header",
+        ),
+        (
+            {"defaults": {"tokenizer_name": "t", "server_url": "http://t", "callback_api_key": "SECRET\u00e9"}},
+            "see place 6",
+        ),
+    ],
+)
+def test_what_no_line_or_header_can_hold_is_refused_by_its_place(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(Rejected) as raised:
+        check_batch({**document(rollout()), **changes}, None, RULES)
+    (fault,) = raised.value.faults
+    assert said in f"{fault.path}: {fault.message}"
+    assert "SECRET" not in str(fault)

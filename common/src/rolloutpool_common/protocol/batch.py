@@ -9,11 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
-from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
+from rolloutpool_common.protocol.checks import check_callback_host, check_label, check_rollout_id
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
@@ -39,7 +39,7 @@ __all__ = [
     "TrainerUrls",
 ]
 
-Label = Annotated[str, StringConstraints(max_length=256)]
+Label = Annotated[str, StringConstraints(max_length=256), AfterValidator(check_label)]
 Labels = Annotated[dict[Label, Label], Field(max_length=32)]
 
 

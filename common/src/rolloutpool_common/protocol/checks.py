@@ -1,6 +1,8 @@
-"""Checks of fields that protocol v1 and the batch API share: URLs and rollout ids, and the texts that refuse them."""
+"""Checks of fields that several requests share: URLs, ids, labels and secrets, and the texts that refuse them."""
 
-__all__ = ["check_callback_host", "check_rollout_id", "check_server_url"]
+import unicodedata
+
+__all__ = ["check_callback_host", "check_header_value", "check_label", "check_rollout_id", "check_server_url"]
 
 LONGEST_ID = 256
 
@@ -48,3 +50,35 @@ def check_callback_host(value: str) -> str:
     if not url.partition("://")[2].split("/", 1)[0]:
         raise ValueError(f"server_url names no host: {value}")
     return url
+
+
+def check_label(value: str) -> str:
+    """Check a label, or its name: a line of text, which a list or a log can show as it is.
+
+    Returns:
+        The text unchanged.
+
+    Raises:
+        ValueError: It has a newline or another control character.
+    """
+    for at, character in enumerate(value):
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+            raise ValueError(f"must not hold control characters: there is U+{ord(character):04X} at {at}")
+    return value
+
+
+def check_header_value(value: str) -> str:
+    """Check a secret that is sent in a header of HTTP.
+
+    Returns:
+        The secret unchanged.
+
+    Raises:
+        ValueError: It has a character that can't stand there; the message does not show it.
+    """
+    for at, character in enumerate(value):
+        if not " " <= character <= "~":
+            raise ValueError(
+                f"must hold printable ASCII characters only, because it is sent in a header; see place {at}"
+            )
+    return value

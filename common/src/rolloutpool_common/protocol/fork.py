@@ -4,12 +4,12 @@ A fork has its parent's first turns, token by token, and samples the rest itself
 except for what the request gives. Endpoint and key are always given anew.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from rolloutpool_common.protocol.batch import Labels, Priority, TrainerPorts, TrainerUrls
-from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
+from rolloutpool_common.protocol.checks import check_callback_host, check_header_value, check_rollout_id
 
 __all__ = ["ForkRequest"]
 
@@ -29,7 +29,9 @@ class ForkRequest(BaseModel):
     """Where the policy is called, as in a batch; required unless `server_url` is given."""
     server_url: str | None = None
     """The same as one URL, in the parent's protocol."""
-    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
+    callback_api_key: Annotated[str, AfterValidator(check_header_value)] | None = Field(
+        default=None, max_length=4096, repr=False
+    )
     """Bearer key of the endpoint; the parent's is not known any more."""
     sampling_params: dict[str, Any] = Field(default_factory=dict)
     """Win over the parent's, key by key."""

@@ -6,11 +6,11 @@
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.grading import GraderChoice
@@ -151,7 +151,9 @@ class RolloutOptions(RunOptions):
     sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
     tokenizer_name: str | None = None
     """Hub name or a directory on the workers; required here or in `defaults`."""
-    callback_api_key: str | None = Field(default=None, max_length=4096, repr=False)
+    callback_api_key: Annotated[str, AfterValidator(check_header_value)] | None = Field(
+        default=None, max_length=4096, repr=False
+    )
     """Bearer key of the endpoint: of the trainer's callback, or of the engine."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds from acceptance until the rollout expires, queueing included."""
