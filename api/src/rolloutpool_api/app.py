@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
+from rolloutpool_api.audit import Audit
 from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, answer_store_error, has_v1_shape
 from rolloutpool_api.fault_list import FaultList, path
@@ -96,6 +97,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_middleware(LargeBodies, services=services, max_bytes=max_bytes)
     # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
     app.add_middleware(BodyLimit, max_bytes=max_bytes, min_rate=settings.min_upload_kb * 1000)
+    app.add_middleware(Audit)
     # The middleware that is added last is the first that a request meets.
     app.add_middleware(AuthMiddleware, settings=settings, keys=services.keys)
     app.add_middleware(RequestMetrics)

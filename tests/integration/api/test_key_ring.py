@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from tests.support.api_requests import batch
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.waiting import until
@@ -94,3 +95,22 @@ async def test_a_key_ends_at_its_time_and_is_told_so(redis_url: str) -> None:
         assert "this key of 'ann' has expired" in refused.json()["error"]["message"]
         assert (await client.get("/livez", headers=auth(key))).status_code == 200
         assert (await client.get("/v1/batches", headers=auth(later))).status_code == 200
+
+
+async def test_what_an_admin_does_is_in_the_log(redis_url: str) -> None:
+    key, entry = make_key("boss", [KeyScope.ADMIN])
+    async with running_api(redis_url, api_keys_text=entry.entry()) as api, client_of(api) as client:
+        at = (await client.post("/v1/batches", json=batch(), headers=auth(key))).headers["location"]
+        with capture_logs() as logs:
+            for query in ("?purge=true", "", "?purge=true"):
+                await client.delete(f"{at}{query}", headers=auth(key))
+            await client.put("/v1/runs/r/pause", headers=auth(key))
+            await client.post("/v1/runs/r/pause", headers=auth(key))
+        acts = [(one["action"], one["outcome"], one["target"]) for one in logs if one["event"] == "admin_action"]
+    batch_id = at.rpartition("/")[2]
+    assert acts[:3] == [
+        ("purge_batch", "refused", {"batch_id": batch_id}),
+        ("cancel_batch", "ok", {"batch_id": batch_id}),
+        ("purge_batch", "ok", {"batch_id": batch_id}),
+    ]
+    assert ("pause", "ok", {"run": "r"}) in acts[3:]
