@@ -1,4 +1,4 @@
-"""The audit: a line of the log, `admin_action`, for each act of a key with the scope `admin`, also where it was refused.
+"""The audit: a line of the log, `admin_action`, for each act of a key with the scope `admin`, refused ones too.
 
 1. A request that changes something is an act, with whichever route; so a new route can't be left out by oversight. So
    is a look at evidence, which nobody else may read. What such a key submits is work like any other's, and no act.

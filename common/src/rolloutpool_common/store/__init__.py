@@ -2,13 +2,14 @@
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
 `runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `pushes`,
-`preflights`, `regrades`, `signals`, `totals`, `measures` and `reconciliation`. Every change of state is one Lua script
-(`scripts/`), so that it happens whole or not at all. Start with:
+`preflights`, `regrades`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Every change of state is one
+Lua script (`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim (`claims`) and its fence keep a rollout with one worker.
 - `outbox`: how rollouts get from their commit to the broker; `lanes`: those that only some workers can run.
 - `liveness` and `verdicts`: how the death of a worker is noticed; `reconciliation`: what happens then.
+- `usage`: what each owner holds, and who may submit where room is short.
 - `trials`: how a rollout that may have killed its worker is found guilty or cleared.
 - `scripts/epoch.lua`: what happens when Redis is started again.
 """

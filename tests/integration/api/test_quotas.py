@@ -1,0 +1,119 @@
+"""Quotas and shares over HTTP, with a real Redis that has a memory limit: nobody pays for another."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import redis.asyncio
+from tests.support.api_requests import batch, v1_request
+from tests.support.batches import new_batch
+from tests.support.inside_api import client_of, running_api
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import until
+
+from rolloutpool_common.security.api_keys import GUEST, KeyQuota, KeyScope, make_key
+from rolloutpool_common.store import Store
+
+BOTH = [KeyScope.SUBMIT, KeyScope.READ]
+(ANN, ann), (BOB, bob), (CAP, cap) = (
+    *(make_key(name, BOTH) for name in ("ann", "bob")),
+    make_key("cap", BOTH, quota=KeyQuota(open=3, weight=5)),
+)
+(BOSS, boss), (PROM, prom) = make_key("boss", [KeyScope.ADMIN]), make_key("prom", [KeyScope.METRICS])
+ENTRIES = ",".join(entry.entry() for entry in (ann, bob, cap, boss, prom))
+NO_VOCABULARIES = {"token_pieces_mb": 0}
+
+
+def auth(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def submit(client: httpx.AsyncClient, key: str, count: int, **changes: Any) -> httpx.Response:
+    return await client.post("/v1/batches", json=batch(count=count, **changes), headers=auth(key))
+
+
+@pytest.fixture
+async def raw(redis_url: str) -> AsyncIterator[Any]:
+    opened = redis.asyncio.Redis.from_url(redis_url)
+    yield opened
+    await opened.config_set("maxmemory", 0)
+    await opened.aclose()
+
+
+async def test_who_is_past_a_quota_is_told_which_and_nobody_else_is_refused(redis_url: str) -> None:
+    async with running_api(redis_url, api_keys_text=ENTRIES) as api, client_of(api) as client:
+        accepted = await submit(client, CAP, 2)
+        assert accepted.status_code == 202
+        refused = await submit(client, CAP, 2)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "5"
+        error = refused.json()["error"]
+        assert error["cause"] == "quota_open"
+        assert "'cap' holds too much" in error["message"]
+        assert "2 of its quota of 3 (open=)" in error["message"]
+        assert (await submit(client, CAP, 1, weight=5)).json()["error"]["cause"] == "quota_weight"
+        assert (await submit(client, ANN, 50)).status_code == 202
+        counted = (await client.get("/metrics", headers=auth(PROM))).text
+        assert 'rolloutpool_submits_refused_total{cause="quota_open",key="cap"} 1.0' in counted
+        assert 'rolloutpool_submits_refused_total{cause="quota_open",key="ann"} 0.0' in counted
+        await client.delete(accepted.headers["location"], headers=auth(CAP))
+        assert (await submit(client, CAP, 3)).status_code == 202
+
+
+async def test_all_callers_without_a_key_are_one(redis_url: str, worker: ScriptedWorker, store: Store) -> None:
+    settings = {"api_host": "0.0.0.0", "v1_networks": "127.0.0.1", "guest_quota_text": "open=1"}
+    async with running_api(redis_url, api_keys_text=ENTRIES, **settings) as api, client_of(api) as client:
+        # Of a caller at another address.
+        await store.batches.submit(new_batch(1, owner=GUEST, v1=True))
+        refused = await client.post("/rollout", json=v1_request(rollout_id="two"))
+        assert refused.status_code == 429
+        assert "1 of its quota of 1" in refused.json()["detail"]
+        assert (await submit(client, ANN, 5)).status_code == 202
+
+
+async def test_a_flood_at_a_dead_port_closes_the_pool_for_nobody_else(
+    redis_url: str, raw: Any, worker: ScriptedWorker
+) -> None:
+    async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
+
+        async def ready() -> dict[str, Any]:
+            found: dict[str, Any] = (await client.get("/readyz")).json()
+            return found
+
+        assert (await ready())["submits"] == "open"
+        used = int((await raw.info("memory"))["used_memory"])
+        await raw.config_set("maxmemory", used + 40_000_000)
+        while (last := await submit(client, ANN, 100)).status_code == 202:
+            pass
+        # Nobody else holds anything yet, so it is the pool that is full, for this key.
+        assert last.status_code == 503
+        assert int((await raw.info("memory"))["used_memory"]) < used + 8_000_000
+        for _ in range(5):
+            assert (await submit(client, BOB, 20)).status_code == 202
+        flood = await submit(client, ANN, 1)
+        assert (flood.status_code, flood.headers["retry-after"]) == (429, "30")
+        assert flood.json()["error"]["cause"] == "share_bytes"
+        now = await ready()
+        assert now["submits"] == "limited"
+        assert any("submits of some keys are refused" in warning for warning in now["warnings"])
+        assert "ann" not in str(now)
+        # With hardly any room at all, it is closed.
+        await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 60_000)
+
+        async def closed() -> bool:
+            return bool((await ready())["submits"] == "closed")
+
+        await until(closed)
+        assert (await submit(client, BOB, 1)).status_code in (429, 503)
+
+
+async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, raw: Any) -> None:
+    async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
+        mine = await submit(client, BOB, 1)
+        await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 5_000_000)
+        while (await submit(client, ANN, 10)).status_code == 202:
+            pass
+        at = f"{mine.headers['location']}/annotations"
+        body = {"items": [{"index": 0, "name": "reward", "value": 1.0}]}
+        assert (await client.post(at, json=body, headers=auth(BOB))).status_code != 503
