@@ -195,7 +195,8 @@ class MixedFleet(RuleBasedStateMachine):
             for batch_id in self.batches:
                 self.do(self.store.batches.delete(batch_id))
             self.do(self.store.outbox.reserve(Priority.DEFAULT, 5000))
-            kept = tuple(one.rstrip("*") for one in (*KEPT, "rp:offers", "rp:routes", "rp:routed:", "rp:steering:"))
+            of_runs = ("rp:steering:", "rp:reserve:")
+            kept = tuple(one.rstrip("*") for one in (*KEPT, "rp:offers", "rp:routes", "rp:routed:", *of_runs))
             assert [key for key in self.raw.scan_iter("rp:*") if not key.startswith(kept)] == []
         finally:
             self.do(self.store.close())

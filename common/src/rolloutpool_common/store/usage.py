@@ -99,7 +99,7 @@ def room_of(usage: PoolUsage, *, memory: int, limit: int, new_bytes: int) -> Roo
         usage: What the owners hold.
         memory: Bytes that Redis uses.
         limit: Its `maxmemory`.
-        new_bytes: Reserve of a rollout of a new run; each that runs counts as so large.
+        new_bytes: Reserve of a rollout of a new run; each that runs counts as so large, or as the average reserve.
 
     Returns:
         The numbers; None where no more was promised than there is.
@@ -110,8 +110,8 @@ def room_of(usage: PoolUsage, *, memory: int, limit: int, new_bytes: int) -> Roo
     held = tuple(sorted(name for name, owner in usage.owners.items() if owner.memory >= mean))
     others = sum(owner.reserved for name, owner in usage.owners.items() if name not in held)
     kept = max(math.ceil(KEPT_FOR_OTHERS * limit), others) if len(usage.owners) > 1 else 0
-    free = limit - memory
-    return Room(max(free // new_bytes, 0), max((free - kept) // new_bytes, 0), held)
+    free, each = limit - memory, max(new_bytes, math.ceil(usage.total.reserved / max(usage.total.open, 1)))
+    return Room(max(free // each, 0), max((free - kept) // each, 0), held)
 
 
 class Usage:

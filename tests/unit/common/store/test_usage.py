@@ -209,6 +209,12 @@ def test_who_holds_most_leaves_what_the_others_were_promised() -> None:
     assert room == Room(all=4_000_000 // NEW, largest=(4_000_000 - 30 * NEW) // NEW, held=("ann",))
 
 
+def test_where_rollouts_are_larger_than_new_ones_fewer_run() -> None:
+    ann = OwnerUsage(100, 1, 0, 100 * 10 * NEW)
+    room = room_of(PoolUsage(100, ann, {"ann": ann}, 256), memory=0, limit=LIMIT, new_bytes=NEW)
+    assert room == Room(all=LIMIT // (10 * NEW), largest=LIMIT // (10 * NEW), held=("ann",))
+
+
 async def test_only_so_many_are_published_and_those_who_hold_most_wait(store: Store) -> None:
     await announce(store, "w1", slots=100)
     flood, other = new_batch(20, owner="ann"), new_batch(6, owner="bob")

@@ -81,6 +81,25 @@ def test_settings_of_redis_are_warnings(pool: StubPool) -> None:
     assert found == [(DoctorVerdict.WARNING, "no file"), (DoctorVerdict.WARNING, "no limit")]
 
 
+@pytest.mark.parametrize(
+    ("submits", "about", "warning"),
+    [
+        ("open", "keys", "ROLLOUTPOOL_API_KEYS_FILE can't be used"),
+        ("closed", "submits", "submits of all keys are refused"),
+    ],
+)
+def test_what_callers_should_know_of_the_pool_is_a_warning(
+    pool: StubPool, submits: str, about: str, warning: str
+) -> None:
+    ready = {"status": "ready", "redis_ms": 0.4, "workers": 1, "submits": submits, "warnings": [warning]}
+    pool.on("GET", "/readyz", Answer(body=ready))
+    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker()]}))
+    with RolloutClient(pool.url, timeout=0) as client:
+        found = {f.check: f for f in examine(client, ())}
+    assert found[about] == DoctorFinding(about, DoctorVerdict.WARNING, warning)
+    assert (found["readiness"].verdict is DoctorVerdict.OK) == (submits == "open")
+
+
 def test_a_silent_worker(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2", last_beat_age_s=4.0))
     assert found["workers"] == DoctorFinding("workers", DoctorVerdict.WARNING, "w2 on h has been silent for 4 s")

@@ -133,9 +133,13 @@ def _readiness(answer: "Ready | ErrorDetail") -> Iterator[DoctorFinding]:
     if not isinstance(answer, Ready):
         yield DoctorFinding("readiness", DoctorVerdict.FAILED, "; ".join(answer.reasons or [answer.message]))
         return
-    yield DoctorFinding("readiness", DoctorVerdict.OK, f"Redis answers in {answer.redis_ms:.1f} ms, work is taken")
+    taken = {"open": "work is taken", "limited": "work of some keys is taken", "closed": "no more work is taken"}
+    verdict = DoctorVerdict.OK if answer.submits == "open" else DoctorVerdict.WARNING
+    yield DoctorFinding("readiness", verdict, f"Redis answers in {answer.redis_ms:.1f} ms, {taken[answer.submits]}")
     for warning in answer.warnings:
-        yield DoctorFinding("Redis", DoctorVerdict.WARNING, warning)
+        is_keys, is_submits = "ROLLOUTPOOL_API_KEYS_FILE" in warning, warning.startswith("submits ")
+        about = "keys" if is_keys else "submits" if is_submits else "Redis"
+        yield DoctorFinding(about, DoctorVerdict.WARNING, warning)
 
 
 def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
