@@ -6,7 +6,7 @@ refuse every write past its limit, of everybody; so the sum must never get there
 
 import asyncio
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.batches import claim, new_batch, result_of, uids_of
 from tests.support.fake_store import fake_store
@@ -90,26 +90,29 @@ class Pool:
         return len(over)
 
 
-async def flooded(waves: list[int], short_rounds: int) -> None:
-    """A flood in waves, whose rollouts are short for so many rounds and long from then on."""
+async def flooded(waves: list[int], taught: int) -> None:
+    """A flood in waves, whose rollouts are long after so many short ones have taught the pool a low reserve."""
     pool = Pool()
-    for wave, rollouts in enumerate(waves):
+    while len(pool.ended) < taught:
+        assert await pool.submit(FLOOD, 20) is None
+        while await pool.work(SHORT):
+            pass
+        await pool.purge(FLOOD)
+    for rollouts in waves:
         # As much as it gets in, as batches of any size.
         while (refusal := await pool.submit(FLOOD, rollouts)) is None:
             pass
         assert refusal in (RefusalCause.SHARE_BYTES, RefusalCause.MEMORY)
-        for _ in range(4):
-            # Who stays within what they hold is never refused because of the other one.
+        for _ in range(12):
+            # Who holds little is never refused because of the other one, and never waits for it.
             assert await pool.submit(OTHER, 2) is None
             await pool.balance()
-            before = len(pool.ended)
-            await pool.work(SHORT if wave < short_rounds else LONG)
-            await pool.purge(OTHER)
-            assert len(pool.ended) > before
+            await pool.work(LONG)
+            assert await pool.purge(OTHER) == 1
     # Nothing that was accepted is lost: what waits goes on as its owner makes room.
     for _ in range(10_000):
         await pool.balance()
-        if not await pool.work(LONG) and not await pool.purge(FLOOD) + await pool.purge(OTHER):
+        if not await pool.work(LONG) and not await pool.purge(FLOOD):
             break
     assert len(pool.ended) == pool.accepted
     assert await pool.store.usage.read() == PoolUsage(0, OwnerUsage(), {}, SLOTS)
@@ -117,6 +120,7 @@ async def flooded(waves: list[int], short_rounds: int) -> None:
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(waves=st.lists(st.integers(5, 20), min_size=3, max_size=5), short_rounds=st.integers(0, 3))
-def test_a_flood_that_turns_out_long_harms_nobody_but_itself(waves: list[int], short_rounds: int) -> None:
-    asyncio.run(flooded(waves, short_rounds))
+@given(waves=st.lists(st.integers(3, 12), min_size=2, max_size=4), taught=st.sampled_from([0, 240]))
+@example(waves=[6, 3, 3], taught=240)
+def test_a_flood_that_turns_out_long_harms_nobody_but_itself(waves: list[int], taught: int) -> None:
+    asyncio.run(flooded(waves, taught))
