@@ -13,6 +13,7 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, EngineChannel, Engines, LedgerPrompt, Resolver
+from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.engine_reply import EngineTurn
 
 __all__ = ["BOTH", "IDS", "PROMPT", "Channels", "prompt", "versions"]
@@ -45,6 +46,7 @@ class Channels:
         attempts: int = 3,
         pause_seconds: float = 60.0,
         group: str | None = None,
+        before_call: BeforeCall = ungated,
         **options: Any,
     ) -> EngineChannel:
         url = engine if isinstance(engine, str) else engine.url
@@ -74,6 +76,7 @@ class Channels:
             pause=pause,
             breakers=Breakers(),
             engines=self.engines,
+            before_call=before_call,
         )
 
 

@@ -152,6 +152,8 @@ class ImitatedEngine:
         """Samples in the place of the answers."""
         self.refusals: list[Refusal] = []
         """The next requests are refused with these, one after the other."""
+        self.version_refusals: list[Refusal] = []
+        """The next questions for the weights are refused with these, by a gateway."""
         self.finish: str | None = None
         """How answers end that are whole; None stands for a stop."""
         self.routes = False
@@ -276,6 +278,9 @@ async def served(
 
     async def get(request: web.Request) -> web.Response:
         engine.gets.append(request.path)
+        if request.path.endswith("_info") and engine.version_refusals:
+            refusal = engine.version_refusals.pop(0)
+            return web.Response(status=refusal.status, body=refusal.body, content_type="text/html")
         found = gets[request.path]()
         if found is None:
             return web.Response(status=404, body=b'{"detail":"Not Found"}', content_type="application/json")

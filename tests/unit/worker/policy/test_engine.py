@@ -294,6 +294,24 @@ async def test_the_salt_is_the_version_at_the_rollouts_start(
     assert engine.salts == [channels.uid if salt is None else salt]
 
 
+@BOTH
+@pytest.mark.parametrize("refusal", [Refusal(502, b"<html>"), Refusal(503, b"{}"), Refusal(200, b"<html>")], ids=str)
+async def test_one_lost_question_for_the_weights_is_no_answer(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any, refusal: Refusal
+) -> None:
+    seen: list[str | None] = []
+
+    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+        seen.append(weights)
+
+    async with server(tokenizer, IDS) as engine:
+        engine.version, engine.version_refusals = "12", [refusal]
+        await (await channels.to(store, engine, protocol, before_call=gate)).sample(1, prompt())
+    assert (seen, len(channels.pauses)) == (["12"], 1)
+    asked = engine.asked[0].document
+    assert asked["cache_salt"] == "12"
+
+
 async def test_a_group_stays_together_on_the_first_turn_and_a_rollout_later(
     store: Store, channels: Channels, tokenizer: ChatTokenizer
 ) -> None:

@@ -1,11 +1,20 @@
 """What a process knows of its engines is asked for seldom, and forgotten in time."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rolloutpool_worker.policy.engines import KEEP_SECONDS, VERSION_SECONDS, Engines, context_length_of
+from rolloutpool_common.errors import RolloutError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_worker.policy.engines import (
+    KEEP_SECONDS,
+    SILENCE,
+    TRIES,
+    VERSION_SECONDS,
+    Engines,
+    context_length_of,
+)
 
 ENGINE = "http://engine"
 
@@ -20,6 +29,8 @@ class Asked:
     async def __call__(self) -> Any:
         self.times += 1
         await asyncio.sleep(0)
+        if isinstance(self.answer, Exception):
+            raise self.answer
         return self.answer
 
 
@@ -29,6 +40,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Pauses:
+    """Notes the pauses between questions; `then` runs in the first one."""
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.seconds: list[float] = []
+        self.then = then
+
+    async def __call__(self, error: RolloutError, tries: int, seconds: float) -> None:
+        self.seconds.append(seconds)
+        assert tries == len(self.seconds)
+        if self.then is not None:
+            self.then()
+        await asyncio.sleep(0)
 
 
 def models(*lengths: Any) -> dict[str, Any]:
@@ -71,19 +97,55 @@ async def test_an_error_is_no_answer() -> None:
 async def test_the_version_is_asked_once_a_second() -> None:
     clock = Clock()
     engines, ask = Engines(clock), Asked("12")
-    assert [await engines.version(ENGINE, ask) for _ in range(3)] == ["12"] * 3
+    assert [await engines.version(ENGINE, ask, Pauses()) for _ in range(3)] == ["12"] * 3
     assert ask.times == 1
     clock.now, ask.answer = VERSION_SECONDS + 0.1, "13"
-    assert await engines.version(ENGINE, ask) == "13"
+    assert await engines.version(ENGINE, ask, Pauses()) == "13"
 
 
 async def test_an_engine_that_does_not_tell_its_version_is_left_alone() -> None:
     clock = Clock()
     engines, ask = Engines(clock), Asked(None)
-    assert [await engines.version(ENGINE, ask) for _ in range(3)] == [None] * 3
+    assert [await engines.version(ENGINE, ask, Pauses()) for _ in range(3)] == [None] * 3
     clock.now = VERSION_SECONDS + 0.1
-    assert await engines.version(ENGINE, ask) is None
+    assert await engines.version(ENGINE, ask, Pauses()) is None
     assert ask.times == 1
+
+
+async def test_a_question_that_fails_is_asked_again_and_all_wait_for_its_answer() -> None:
+    engines, ask = Engines(), Asked(TrainerUnreachable())
+
+    def recovers() -> None:
+        ask.answer = "12"
+
+    pauses = Pauses(recovers)
+    found = await asyncio.gather(*(engines.version(ENGINE, ask, pauses) for _ in range(8)))
+    assert (set(found), ask.times, len(pauses.seconds)) == ({"12"}, 2, 1)
+
+
+async def test_an_engine_whose_weights_cannot_be_asked_for_is_asked_again_soon() -> None:
+    clock = Clock()
+    engines, ask, pauses = Engines(clock), Asked(TrainerUnreachable()), Pauses()
+    found = await asyncio.gather(*(engines.version(ENGINE, ask, pauses) for _ in range(8)))
+    assert (set(found), ask.times, len(pauses.seconds)) == ({None}, TRIES, TRIES - 1)
+    for times in range(3):
+        # One question after each pause, and no rollout waits for another one.
+        clock.now += SILENCE.longest_s
+        assert await engines.version(ENGINE, ask, pauses) is None
+        assert (ask.times, len(pauses.seconds)) == (TRIES + times + 1, TRIES - 1)
+    ask.answer = "13"
+    clock.now += SILENCE.longest_s
+    assert clock.now < KEEP_SECONDS
+    assert await engines.version(ENGINE, ask, pauses) == "13"
+
+
+async def test_a_refusal_that_would_come_again_holds_nobody_up() -> None:
+    clock = Clock()
+    engines, ask, pauses = Engines(clock), Asked(TrainerStatusError(status=401)), Pauses()
+    assert [await engines.version(ENGINE, ask, pauses) for _ in range(2)] == [None, None]
+    assert (ask.times, pauses.seconds) == (1, [])
+    clock.now, ask.answer = SILENCE.longest_s, "12"
+    assert await engines.version(ENGINE, ask, pauses) == "12"
 
 
 def test_a_path_that_is_missing_is_tried_again_after_a_while() -> None:

@@ -18,8 +18,8 @@ Example: `max_tokens` is 8. The engine samples 5 6 7 and aborts; it is asked aga
 
 The **salt** keeps apart what engines cache of prompts: nothing that older weights have computed may be used, and weight
 updates do not empty these caches. So it is the version of the weights at the rollout's start, and stays the same over
-its turns: first what the engine says of itself, and from the first reply on the version of the first sampled id. Where
-neither is known, the rollout's own name is used.
+its turns: first what the engine says of itself (`engines`), then the version of the first sampled id. Where neither is
+known, the rollout's own name is used.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ import orjson
 
 from rolloutpool_common.errors import (
     RequestFault,
-    RolloutPoolError,
+    RolloutError,
     TrainerProtocolError,
     TrainerStatusError,
     TrainerUnreachable,
@@ -48,7 +48,7 @@ from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.store.attachments import PackedPiece
-from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
+from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import TrainerEndpoint
 from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
@@ -186,6 +186,8 @@ class EngineChannel:
         """
         where = f"turn {turn} at {self._spec.server_url}"
         session = self._group if turn == 1 and self._group else self._uid
+        # First, because an engine that nobody reaches is to fail the turn, and not the question for its weights.
+        await self._room(prompt.length, 0, where)
         weights = await self._weights(prompt)
         salt = self._salt(weights)
         # From the first sampled id on, the ledger says which weights it were.
@@ -241,20 +243,15 @@ class EngineChannel:
 
     async def _weights(self, prompt: LedgerPrompt) -> str | None:
         """Returns what the weights are called that the rollout began with; None where nobody says it."""
-        version = prompt.first_version
-        if version is None:
+        if prompt.first_version is not None:
+            return prompt.first_version
+        origin = self._spec.server_url
 
-            async def ask() -> str | None:
-                try:
-                    document = await self._get(self._api.version_path, "weights")
-                except TrainerDown:
-                    raise
-                except RolloutPoolError:
-                    return None
-                return self._api.version(document) if isinstance(document, dict) else None
+        async def ask() -> str | None:
+            document = await self._get(self._api.version_path, f"the weights of {origin}")
+            return self._api.version(document) if isinstance(document, dict) else None
 
-            version = await self._engines.version(self._spec.server_url, ask)
-        return version
+        return await self._engines.version(origin, ask, self._wait)
 
     def _salt(self, version: str | None) -> str:
         # `<=12` may be older weights.
@@ -326,12 +323,13 @@ class EngineChannel:
         return True
 
     async def _get(self, path: str, where: str) -> Any:
-        """Gets a JSON document; None where there is none, or it is none."""
+        """Gets a JSON document; None where the engine has no such path."""
         try:
             reply = await self._endpoint.ask("GET", path, b"", self._key, where, seconds=ASK_SECONDS)
             return orjson.loads(reply.data)
-        except orjson.JSONDecodeError:
-            return None
+        except orjson.JSONDecodeError as error:
+            # A gateway's page, for instance: it says nothing of the engine.
+            raise TrainerUnreachable(f"{where}: {path} answered something that is not JSON") from error
         except TrainerStatusError as error:
             if error.http_status in _NOT_THERE:
                 return None
@@ -375,7 +373,7 @@ class EngineChannel:
             raise error
         await self._wait(error, times, PAUSE.delay_s(times))
 
-    async def _wait(self, error: TrainerStatusError | TrainerUnreachable, tries: int, seconds: float) -> None:
+    async def _wait(self, error: RolloutError, tries: int, seconds: float) -> None:
         if self._waits is not None:
             await self._waits.failed(error, tries, seconds)
         # A border: no call is in flight here, so a drain may end the turn.
