@@ -227,7 +227,7 @@ async def test_a_port_that_comes_back_gets_what_waited_for_it(
     ):
         breakers = worker.services.breakers = Breakers(lambda: now)
         for _ in range(FAILURES):
-            breakers.failed(trainer.url)
+            breakers.failed(trainer.url, "refused")
         (uid,) = await worker.submit({}, server_url=trainer.url)
         assert await worker.take(uid) == "deferred"
         now += OPEN_SECONDS + 1

@@ -22,7 +22,7 @@ def taken_out(clock: Clock) -> Breakers:
     breakers = Breakers(clock)
     for _ in range(FAILURES):
         breakers.check(DEAD)
-        breakers.failed(DEAD)
+        breakers.failed(DEAD, "refused")
     return breakers
 
 
@@ -37,7 +37,7 @@ def test_an_answer_in_between_begins_the_count_anew() -> None:
     breakers = Breakers(Clock())
     for _ in range(3):
         for _ in range(FAILURES - 1):
-            breakers.failed(DEAD)
+            breakers.failed(DEAD, "refused")
         breakers.worked(DEAD)
         breakers.check(DEAD)
 
@@ -53,7 +53,7 @@ def test_when_its_time_is_over_one_may_try_and_the_others_wait() -> None:
     with pytest.raises(TrainerDown):
         breakers.check(DEAD)
     # It did not get through: the next one waits for the whole time again.
-    breakers.failed(DEAD)
+    breakers.failed(DEAD, "refused")
     clock.now += OPEN_SECONDS - 0.1
     with pytest.raises(TrainerDown):
         breakers.check(DEAD)

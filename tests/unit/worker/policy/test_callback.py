@@ -7,9 +7,9 @@ import orjson
 import pytest
 from tests.support.batches import claim, submit
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import close, say, status
+from tests.support.trainer_script import Step, body, close, say, status
 
-from rolloutpool_common.errors import TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
@@ -98,16 +98,17 @@ async def test_a_busy_trainer_is_asked_again_when_it_says_and_then_given_up(
     assert 0 < doubled < asked
 
 
+@pytest.mark.parametrize("lost", [close(), body(b"<html>502 Bad Gateway</html>")], ids=["closed", "a gateway's page"])
 async def test_a_lost_reply_is_asked_for_again_only_where_that_is_safe(
-    store: Store, channel: Channel, tokenizer: ChatTokenizer
+    store: Store, channel: Channel, tokenizer: ChatTokenizer, lost: Step
 ) -> None:
     for idempotent, calls in ((False, 1), (True, 2)):
-        async with scripted_trainer(tokenizer, close(), say("8")) as trainer:
+        async with scripted_trainer(tokenizer, lost, say("8")) as trainer:
             asking = await channel.to(store, trainer, idempotent=idempotent)
             if idempotent:
                 assert (await asking.sample(turn_of(asking))).message["content"] == "8"
             else:
-                with pytest.raises(TrainerUnreachable):
+                with pytest.raises((TrainerUnreachable, TrainerProtocolError)):
                     await asking.sample(turn_of(asking))
             assert len(trainer.exchanges) == calls
 

@@ -1,5 +1,6 @@
 """One call to a trainer: each way in which it can fail is one error, which says whether to ask again."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -48,8 +49,11 @@ async def spec_of(store: Store, url: str, **options: Any) -> RolloutSpec:
         (close(), TrainerUnreachable, False, True),
         (hang(), TrainerUnreachable, False, True),
         (body(b"x" * (LARGEST + 1)), TrainerProtocolError, False, False),
+        # A gateway's page, of which nobody knows whether the trainer was asked.
+        (body(b"  <html>502 Bad Gateway</html>"), TrainerProtocolError, False, True),
+        (body(b""), TrainerProtocolError, False, True),
     ],
-    ids=["400", "429", "503", "504", "hangs up", "hangs", "too large"],
+    ids=["400", "429", "503", "504", "hangs up", "hangs", "too large", "a page", "empty"],
 )
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_an_error_says_whether_the_turn_may_be_asked_again(
@@ -105,6 +109,42 @@ async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
     assert raised.value.retryable
 
 
+async def test_a_gateways_page_takes_no_promise_back(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, body(b"<html>"), announces=True) as trainer:
+        trainers = IdempotentTrainers()
+        trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
+        spec = await spec_of(store, trainer.url)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST, trainers=trainers)
+        with pytest.raises(TrainerProtocolError, match="not JSON"):
+            await endpoint.post(b"{}", {}, WHERE)
+        assert trainers.said(trainer.url)
+
+
+async def test_a_name_that_does_not_resolve_is_said(store: Store) -> None:
+    transport = AiohttpTransport(Resolver(Targets.parse("*"), _no_such_name), timeout=5)
+    breakers, url = Breakers(), "http://trainer-7.example:8000"
+    endpoint = TrainerEndpoint(transport, breakers, await spec_of(store, url), max_reply_bytes=LARGEST)
+    said = r"the name trainer-7.example did not resolve \(Temporary failure in name resolution\)"
+    take_rows()
+    for _ in range(FAILURES):
+        with pytest.raises(TrainerUnreachable, match=said) as raised:
+            await endpoint.post(b"{}", {}, WHERE)
+        assert raised.value.retryable
+    assert {field.split("|")[1] for _, field, _ in take_rows() if field.startswith("model_call_")} == {"unresolved"}
+    with pytest.raises(TrainerDown, match=said) as down:
+        breakers.check(url)
+    assert "refused" not in down.value.message
+    with pytest.raises(TrainerDown):
+        await endpoint.ask_idempotent({})
+    await transport.aclose()
+
+
+async def _no_such_name(name: str) -> list[str]:
+    raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
 async def test_the_answer_comes_whole_with_its_headers(
     store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
 ) -> None:
@@ -123,10 +163,10 @@ async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
 ) -> None:
     endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), max_reply_bytes=LARGEST)
     for _ in range(FAILURES):
-        with pytest.raises(TrainerUnreachable, match="no connection") as raised:
+        with pytest.raises(TrainerUnreachable, match=r"no connection \(refused\)") as raised:
             await endpoint.post(b"{}", {}, WHERE)
         assert raised.value.retryable
-    with pytest.raises(TrainerDown):
+    with pytest.raises(TrainerDown, match=r"5 calls in a row got no connection \(the last one: refused\)"):
         await endpoint.post(b"{}", {}, WHERE)
 
 
@@ -161,7 +201,7 @@ async def test_a_call_is_counted_by_how_it_ended(
 async def test_a_call_that_is_never_made_is_not_counted(store: Store, transport: AiohttpTransport) -> None:
     breakers = Breakers()
     for _ in range(FAILURES):
-        breakers.failed(NOWHERE)
+        breakers.failed(NOWHERE, "refused")
     take_rows()
     with pytest.raises(TrainerDown):
         await TrainerEndpoint(transport, breakers, await spec_of(store, NOWHERE), max_reply_bytes=LARGEST).post(

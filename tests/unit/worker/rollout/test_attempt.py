@@ -159,7 +159,7 @@ async def test_the_result_of_a_rollout_that_did_not_complete_is_made_in_a_thread
 async def test_a_port_that_is_down_defers_without_asking(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, say()) as trainer:
         for _ in range(FAILURES):
-            inside.services.breakers.failed(trainer.url)
+            inside.services.breakers.failed(trainer.url, "refused")
         (uid,) = await inside.submit(server_url=trainer.url)
         assert await inside.take(uid) == "deferred"
         assert trainer.exchanges == []

@@ -16,6 +16,7 @@
 | `idempotence` | which trainers may be asked the same turn again |
 | `breaker` | keeps rollouts away from a port that refuses connections |
 | `transport` | httpx' API over aiohttp's connections |
+| `keepalive` | sockets whose other side is probed |
 | `resolver` | which addresses may be called |
 | `aiohttp_compat` | what we use of aiohttp beyond its documented interface |
 """

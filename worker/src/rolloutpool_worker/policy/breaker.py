@@ -1,10 +1,11 @@
-"""Breakers: a trainer's port that refuses connections costs its own rollouts time, and those of other trainers none.
+"""Breakers: a trainer's port that nobody can connect to costs its own rollouts time, and those of other trainers none.
 
 Each port (`http://host:port`) is in one of three states:
 
-1. Closed, the normal state: calls go through. Each refused connection is counted; any answer resets the count.
-2. Open, after `FAILURES` refused connections in a row: `check` raises `TrainerDown` for `OPEN_SECONDS`. The rollouts
-   are deferred, so that they wait in the queue and hold no slot.
+1. Closed, the normal state: calls go through. Each call without a connection is counted, with its reason (refused, no
+   answer in time, a name that does not resolve); any answer resets the count.
+2. Open, after `FAILURES` calls without a connection in a row: `check` raises `TrainerDown` for `OPEN_SECONDS`. The
+   rollouts are deferred, so that they wait in the queue and hold no slot.
 3. Half open, when that time is over: `check` lets one call through, and refuses the others for another `OPEN_SECONDS`.
    If the call gets an answer, the port is closed again. If it is refused, the port stays open.
 
@@ -21,17 +22,19 @@ from rolloutpool_common.errors import RolloutPoolError
 __all__ = ["FAILURES", "OPEN_SECONDS", "Breakers", "TrainerDown"]
 
 FAILURES = 5
-"""Refused connections in a row that take a port out."""
+"""Calls without a connection in a row that take a port out."""
 OPEN_SECONDS = 10.0
 
 
 class TrainerDown(RolloutPoolError):
-    """The trainer's port refuses connections; its rollouts wait for it."""
+    """Nobody can connect to the trainer's port; its rollouts wait for it."""
 
 
 @dataclass
 class _PortFailures:
     in_a_row: int = 0
+    why: str = ""
+    """Of the last one."""
     retry_at: float = 0.0
     """On the breakers' clock; it counts once there are `FAILURES`."""
 
@@ -56,18 +59,23 @@ class Breakers:
             return
         now = self._clock()
         if now < port.retry_at:
-            raise TrainerDown(f"{origin} refused {port.in_a_row} connections in a row, so its rollouts wait for it")
+            raise TrainerDown(
+                f"{origin}: {port.in_a_row} calls in a row got no connection (the last one: {port.why}), so its "
+                "rollouts wait for it"
+            )
         # This caller may try. Until it reports, the others are refused.
         port.retry_at = now + OPEN_SECONDS
 
-    def failed(self, origin: str) -> None:
-        """Reports a refused connection; the one that makes `FAILURES` in a row takes the port out.
+    def failed(self, origin: str, why: str) -> None:
+        """Reports a call without a connection; the one that makes `FAILURES` in a row takes the port out.
 
         Args:
             origin: The port, like `http://host:port`.
+            why: Says for people why there was none.
         """
         port = self._ports.setdefault(origin, _PortFailures())
         port.in_a_row += 1
+        port.why = why
         if port.in_a_row >= FAILURES:
             port.retry_at = self._clock() + OPEN_SECONDS
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import orjson
 
-from rolloutpool_common.errors import AmbiguousTurn, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import AmbiguousTurn, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
@@ -204,7 +204,7 @@ class CallbackChannel:
                 if self._waits.now is not None:
                     await self._waits.worked()
                 return answer
-            except (TrainerUnreachable, TrainerStatusError) as error:
+            except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
                 if failures == self._attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None

@@ -3,7 +3,8 @@
 Each error says through `retryable` whether the same turn may be asked again. It may be where the trainer cannot have
 sampled it (no connection, or a status that says so: `TrainerStatusError`), and where the trainer promised that asking
 the same turn again is safe (`idempotent: true`, or see `idempotence`). Otherwise a second call could sample the turn a
-second time.
+second time. A reply that is no JSON is treated like a connection that broke: a gateway that lost the trainer may have
+written it, and then nobody knows whether the turn was sampled.
 """
 
 import asyncio
@@ -24,13 +25,15 @@ from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn, di
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
 from rolloutpool_worker.policy.refusal import read_message
 from rolloutpool_worker.policy.reply import as_count
-from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.transport import AiohttpTransport, NameUnresolved
 
 __all__ = ["EndpointReply", "TrainerEndpoint", "origin_of"]
 
 
 HEALTH_SECONDS = 5.0
 """For a trainer's answer to `GET /health`."""
+_BLANK = 64
+"""Bytes in which a JSON object has begun."""
 
 
 class EndpointReply(NamedTuple):
@@ -63,6 +66,8 @@ def _outcome_of(error: BaseException) -> str:
             return "429" if status == httpx.codes.TOO_MANY_REQUESTS else f"{status // 100}xx"
         case TrainerUnreachable():
             cause = error.__cause__
+            if isinstance(cause, NameUnresolved):
+                return "unresolved"
             if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
                 return "refused"
             return "timeout" if isinstance(cause, TimeoutError | httpx.TimeoutException) else "broken"
@@ -125,8 +130,7 @@ class TrainerEndpoint:
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             if self._spec.v1:
                 return False
-            self._breakers.failed(self._port)
-            raise TrainerUnreachable(f"{origin}: no connection ({type(error).__name__})") from error
+            raise self._unconnected(origin, error) from error
         # A trainer that says nothing in time, or nothing that can be understood, has not promised anything.
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError):
             return False
@@ -155,7 +159,7 @@ class TrainerEndpoint:
             TargetRefused: this pool may not call the address; nothing was asked.
             TrainerUnreachable: no connection, or the reply did not come whole, or the one that came names another turn.
             TrainerStatusError: the trainer answered with a redirect or an error.
-            TrainerProtocolError: the reply is too large.
+            TrainerProtocolError: the reply is too large, or is no JSON object. The latter may be a gateway's page.
         """
         if not self._spec.v1:
             self._breakers.check(self._port)
@@ -195,14 +199,21 @@ class TrainerEndpoint:
                 asyncio.timeout(whole),
                 aclosing(await self._transport.handle_async_request(request)) as response,
             ):
-                # At the head of the reply, whatever its status: the breaker counts refused connections only.
+                # At the head of the reply, whatever its status: the breaker counts calls without a connection.
                 self._breakers.worked(self._port)
                 # Before the status: an error that was meant for another turn says nothing of this one.
                 check_turn(response, headers.get(HEADER_IDEMPOTENCY))
                 await self._check_status(response, where)
+                data = await self._read(response, where)
+                if data[:_BLANK].lstrip()[:1] != b"{":
+                    # Before the trainer is heard: a gateway's page can't say what the trainer promises.
+                    raise TrainerProtocolError(
+                        f"{where}: the reply is not JSON; a gateway between may have written it",
+                        retryable=self.may_repeat,
+                    )
                 if not self._spec.token_in:
                     self._trainers.hear(origin, response.headers)
-                return EndpointReply(await self._read(response, where), response.headers, partial(discard, response))
+                return EndpointReply(data, response.headers, partial(discard, response))
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The resolver raises the last two for an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
@@ -211,13 +222,25 @@ class TrainerEndpoint:
             raise TrainerUnreachable(late, retryable=self.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             # Always retryable: without a connection, the trainer cannot have had the request.
-            self._breakers.failed(self._port)
-            raise TrainerUnreachable(f"{where}: no connection ({type(error).__name__})") from error
+            raise self._unconnected(where, error) from error
         except ForeignReply as error:
             raise TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat) from error
         except httpx.HTTPError as error:
             lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
             raise TrainerUnreachable(lost, retryable=self.may_repeat) from error
+
+    def _unconnected(self, where: str, error: httpx.ConnectError | httpx.ConnectTimeout) -> TrainerUnreachable:
+        """Tells the breaker of a call without a connection, and makes its error."""
+        os_error = getattr(error.__cause__, "os_error", None)
+        match error:
+            case NameUnresolved():
+                why = str(error)
+            case httpx.ConnectTimeout():
+                why = "no answer in time"
+            case _:
+                why = "refused" if isinstance(os_error, ConnectionRefusedError) else type(error).__name__
+        self._breakers.failed(self._port, why)
+        return TrainerUnreachable(f"{where}: no connection ({why})")
 
     async def _check_status(self, response: httpx.Response, where: str) -> None:
         status = response.status_code

@@ -344,7 +344,7 @@ class EngineChannel:
                     return await ask()
                 async with self._waits.asked(where):
                     answer = await ask()
-            except (TrainerUnreachable, TrainerStatusError) as error:
+            except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
                 if error.http_status == _PAUSED:
                     pauses += 1
                     await self._wait_for_engine(error, pauses, started)
@@ -366,9 +366,7 @@ class EngineChannel:
                     await self._waits.worked()
                 return answer
 
-    async def _wait_for_engine(
-        self, error: TrainerStatusError | TrainerUnreachable, times: int, started: float
-    ) -> None:
+    async def _wait_for_engine(self, error: RolloutError, times: int, started: float) -> None:
         if time.monotonic() - started > self._pause_seconds:
             raise error
         await self._wait(error, times, PAUSE.delay_s(times))

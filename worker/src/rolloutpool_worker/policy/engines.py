@@ -107,7 +107,7 @@ class Engines:
             async with self._asking[origin, "version"]:
                 while not self._is_settled(origin):
                     try:
-                        found = await ask()
+                        found: str | None = await ask()
                     except RolloutError as error:
                         await self._failed(origin, error, pause)
                         continue

@@ -11,15 +11,16 @@ callers see is httpx alone: `httpx.Request`, `httpx.Response`, `httpx.HTTPError`
 4. A connection by which something has come already is closed, and the request goes by a new one (`aiohttp_compat`):
    what has come would pass for the reply.
 5. The reply's head becomes an `httpx.Response`; its body is read as the caller iterates over it.
+   The kernel probes the other side while the reply is waited for (`keepalive`).
 6. Closing the response gives the connection back to the pool. If part of the body is unread, it closes the connection.
    A caller who finds that the reply belongs to another request calls `response.extensions["discard"]()`, which closes
    the connection in any case.
 
 No redirect is followed, no cookie kept and no proxy of the environment used: all of them would lead past the checks.
 
-An error tells whether the other side can have had the request. `httpx.ConnectError` and `httpx.ConnectTimeout` say
-that it cannot; every other error leaves it open, and a turn may then be asked again only where the trainer promised
-that this is safe.
+An error tells whether the other side can have had the request. `httpx.ConnectError`, with `NameUnresolved` among them,
+and `httpx.ConnectTimeout` say that it cannot; every other error leaves it open, and a turn may then be asked again only
+where the trainer promised that this is safe.
 
 A WebSocket is opened with the same checks. There its reader sees aiohttp's own messages and errors.
 """
@@ -36,9 +37,10 @@ import httpx
 from yarl import URL
 
 from rolloutpool_worker.policy.aiohttp_compat import CleanConnector, CleanRequest, ClosingResponse, UnaskedBytes
+from rolloutpool_worker.policy.keepalive import open_socket
 from rolloutpool_worker.policy.resolver import Resolver
 
-__all__ = ["AiohttpTransport", "HandshakeRefused"]
+__all__ = ["AiohttpTransport", "HandshakeRefused", "NameUnresolved"]
 
 KEEPALIVE_SECONDS = 1.5
 """Less than servers wait (gunicorn 2 s, uvicorn 5 s): a call on a connection that is just being closed is ambiguous."""
@@ -50,6 +52,11 @@ CONNECTIONS = 3
 GOODBYE_SECONDS = 2.0
 """How long a WebSocket's other side has to answer that it is closed."""
 _URLS = 1024
+
+
+class NameUnresolved(httpx.ConnectError):
+    """The name servers know no address of a host, or did not answer."""
+
 
 _ERRORS: MappingProxyType[type[Exception], type[httpx.TransportError]] = MappingProxyType(
     {
@@ -209,6 +216,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             limit=0,
             keepalive_timeout=KEEPALIVE_SECONDS if kept else None,
             force_close=not kept,
+            socket_factory=open_socket,
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -282,6 +290,9 @@ def _translated(error: Exception) -> Exception:
         return error
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
         return httpx.InvalidURL(str(error))
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        # aiohttp's own text says "Cannot connect to host", which nobody tried.
+        return NameUnresolved(f"the name {error.host} did not resolve ({error.os_error.strerror or error.os_error})")
     for theirs, ours in _ERRORS.items():
         if isinstance(error, theirs):
             return ours(f"{type(error).__name__}: {error}")
