@@ -56,7 +56,7 @@ CAUSES = (
     Cause(
         Manner.SLOW,
         viewer=r"Waits for trainer URL.*no answer for \d+ s yet",
-        status=r"waits for URL.*no answer for \d+ s yet \(\d+ rollouts? of one worker\)",
+        status=r"waits for URL.*no answer for \d+ s yet \(\d+ rollouts?\)",
         metric="rolloutpool_turns_in_flight",
         labels={"phase": "model"},
         least=8,

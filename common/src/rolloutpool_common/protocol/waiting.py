@@ -17,7 +17,7 @@ class WaitsFor(StrEnum):
     """The trainer answered with an error, or not at all, and the same turn is asked again; or it has not answered for
     long (`tries` is 0), and the call goes on."""
     TRAINER_PORT = "trainer_port"
-    """The trainer's port refuses connections; the rollout is in the queue until it is tried again."""
+    """Nobody can connect to the trainer's port; the rollout is in the queue until it is tried again."""
     WORKER = "worker"
     """No worker takes rollouts: there is none, or all of them shut down. Or the one that took it lacks a tool of it."""
     ENVIRONMENT = "environment"
@@ -48,7 +48,8 @@ class Waiting(Answer):
     """Tries of the rollout that failed, at its present turn; 0 where none has failed, and where the wait is for the
     pool."""
     rollouts: int = 1
-    """Rollouts that waited for the trainer in the process that reported this; all that are queued, for the pool."""
+    """How many of the batch wait for the same, with whatever worker or in the queue. It is 1 where a rollout says it of
+    itself."""
     last_try: datetime | None = None
     """When the trainer was last asked. Null where the wait is for the pool, like the next."""
     next_try: datetime | None = None

@@ -9,6 +9,7 @@ rp:batch:{b}:items         hash    index -> what this rollout sets itself (JSON)
 rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
 rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
 rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn again is safe
+rp:batch:{b}:waits:{place} zset    index -> ms until which it counts as waiting there (`waits.py`); expires by itself
 rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{group} and verdict:{group}, with graders
                                    what `grading.lua`'s groups need; only with a group policy or graders
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1

@@ -2,14 +2,17 @@
 
 1. A worker whose rollout waits notes why, in the rollout's hash (`note`). At most once a second for each batch and
    endpoint it notes it for the batch too, as a field of the batch: readers of the batch get it for nothing.
-2. With the first answer it takes the rollout's note away; the batch's, when nothing else waits there (`clear`).
-3. A note whose next try is long over counts no more: whoever wrote it has ended. A rollout's note is of one
-   attempt.
+2. Each note also puts the rollout among those of its batch that wait there, whatever worker they are with or in the
+   queue; their number is another field of the batch.
+3. With the first answer it takes the rollout's note away; the batch's goes when nothing of it waits there (`clear`).
+4. A note whose next try is long over counts no more, and its rollout neither: whoever wrote it has ended. A rollout's
+   note is of one attempt.
 
 Nothing is written for a batch that has ended or was deleted, nor by an attempt that is over (`waiting.lua`). What the
 whole pool lacks is noted nowhere (`pool_waits`).
 """
 
+import time
 from collections.abc import Mapping
 
 from pydantic import ValidationError
@@ -23,6 +26,8 @@ __all__ = ["FIELD", "Waits", "grading_wait", "is_queued", "own_wait", "read_wait
 
 FIELD = "waits:"
 """What these fields of a batch begin with; the endpoint follows, or what the pool lacks."""
+_COUNT = "waiting:"
+"""The same of the fields with the numbers of rollouts."""
 STALE_SECONDS = 60.0
 """After its next try. The try itself may take as long as the time limit of a call, but most fail at once."""
 
@@ -33,7 +38,7 @@ class Waits:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool) -> None:
+    async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool, counted: bool = True) -> None:
         """Says what a rollout waits for; replaces what was said of it before.
 
         Args:
@@ -42,19 +47,20 @@ class Waits:
             waiting: What it waits for.
             batch: Whether the batch's state shows it too, in place of what it said of this endpoint; without one, of
                 what lacks.
+            counted: Whether it is one of the rollouts that the batch's state counts there.
         """
-        of = waiting.endpoint or str(waiting.waits_for)
-        await self._write(uid, attempt, of if batch else None, waiting.model_dump_json())
+        place = waiting.endpoint or str(waiting.waits_for)
+        left = STALE_SECONDS + (0.0 if waiting.next_try is None else waiting.next_try.timestamp() - time.time())
+        await self._write(uid, attempt, place if counted else "", "1" if batch else "", waiting.model_dump_json(), left)
 
-    async def clear(self, uid: str, attempt: int, endpoint: str | None) -> None:
-        """Says that a rollout waits no more; and, with `endpoint`, that nothing of its batch waits there."""
-        await self._write(uid, attempt, endpoint, "")
+    async def clear(self, uid: str, attempt: int, place: str) -> None:
+        """Says that a rollout waits no more at this endpoint, or for what lacked."""
+        await self._write(uid, attempt, place, "", "", 0.0)
 
-    async def _write(self, uid: str, attempt: int, endpoint: str | None, note: str) -> None:
+    async def _write(self, uid: str, attempt: int, place: str, told: str, note: str, seconds: float) -> None:
         split = keys.split_uid(uid)
         if split is not None:
-            field = "" if endpoint is None else FIELD + endpoint
-            await self._connection.script("waiting", *split, attempt, field, note)
+            await self._connection.script("waiting", *split, attempt, place, told, note, f"{seconds:.3f}")
 
 
 def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
@@ -65,10 +71,16 @@ def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
         now_s: Unix time.
 
     Returns:
-        They, ordered by endpoint.
+        They, ordered by endpoint, each with the number of rollouts that wait there.
     """
-    notes = (_read(value, now_s) for name, value in sorted(fields.items()) if name.startswith(FIELD))
-    return [waiting for waiting in notes if waiting is not None]
+    found = []
+    for name, value in sorted(fields.items()):
+        waiting = _read(value, now_s) if name.startswith(FIELD) else None
+        if waiting is not None:
+            # A worker of an earlier release counts its own rollouts, in the note.
+            counted = int(fields.get(_COUNT + name.removeprefix(FIELD), 0))
+            found.append(waiting.model_copy(update={"rollouts": max(counted, waiting.rollouts)}))
+    return found
 
 
 def own_wait(note: bytes | None, attempt: bytes | None, now_s: float) -> Waiting | None:

@@ -55,6 +55,38 @@ async def test_a_note_is_read_with_the_batch_until_it_is_taken_away(store: Store
     assert await read(store, batch.batch_id) == [other]
 
 
+async def test_the_rollouts_of_all_workers_are_counted(store: Store, server: FakeServer) -> None:
+    batch = new_batch(60)
+    await store.batches.submit(batch)
+    uids = uids_of(batch)
+    for number, uid in enumerate(uids):
+        # Each of four workers writes the batch's note for its first one alone.
+        await store.waits.note(uid, 1, waiting(), batch=number < 4)
+    await store.waits.note(uids[0], 1, waiting("http://trainer:8082"), batch=True)
+    assert [found.rollouts for found in await read(store, batch.batch_id)] == [60, 1]
+    for uid in uids[:59]:
+        # The worker of these waits for nothing else, and others do still.
+        await store.waits.clear(uid, 1, URL)
+    assert [found.rollouts for found in await read(store, batch.batch_id)] == [1, 1]
+    await store.waits.clear(uids[59], 1, URL)
+    assert [found.endpoint for found in await read(store, batch.batch_id)] == ["http://trainer:8082"]
+    redis = FakeAsyncRedis(server=server)
+    key = keys.batch(batch.batch_id, f"{FIELD}http://trainer:8082")
+    assert 0 < await redis.pttl(key) <= (STALE_SECONDS + 5.0) * 1000
+
+
+async def test_a_rollout_whose_worker_died_is_counted_no_more_than_its_note(store: Store, server: FakeServer) -> None:
+    batch = new_batch(2)
+    await store.batches.submit(batch)
+    first, second = uids_of(batch)
+    await store.waits.note(first, 1, waiting(), batch=True)
+    redis = FakeAsyncRedis(server=server)
+    key = keys.batch(batch.batch_id, FIELD + URL)
+    await redis.zadd(key, {"0": 1.0})
+    await store.waits.note(second, 1, waiting(), batch=True)
+    assert [found.rollouts for found in await read(store, batch.batch_id)] == [1]
+
+
 async def test_a_note_is_read_with_the_rollout_that_waits_and_no_other(store: Store) -> None:
     uid, beside = await submit(store, 2)
     held = await claim(store, uid)
@@ -63,7 +95,7 @@ async def test_a_note_is_read_with_the_rollout_that_waits_and_no_other(store: St
     await store.waits.note(uid, held.attempt, noted, batch=False)
     assert (await own(store, uid), await own(store, beside)) == (noted, None)
     assert await read(store, held.batch_id) == []
-    await store.waits.clear(uid, held.attempt, None)
+    await store.waits.clear(uid, held.attempt, URL)
     assert await own(store, uid) is None
 
 
@@ -78,7 +110,7 @@ async def test_an_attempt_that_is_over_says_nothing(store: Store) -> None:
     assert await own(store, uid) is None
     noted = waiting()
     await store.waits.note(uid, second.attempt, noted, batch=False)
-    await store.waits.clear(uid, first.attempt, None)
+    await store.waits.clear(uid, first.attempt, URL)
     assert await own(store, uid) == noted
 
 

@@ -29,7 +29,7 @@ class Notes:
         """For the batch."""
         self.own: list[tuple[str, int]] = []
         """For the rollout."""
-        self.cleared: list[tuple[str, str | None]] = []
+        self.cleared: list[tuple[str, str]] = []
         self.down = False
 
     async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool) -> None:
@@ -39,7 +39,7 @@ class Notes:
         if batch:
             self.noted.append((uid, waiting))
 
-    async def clear(self, uid: str, attempt: int, endpoint: str | None) -> None:
+    async def clear(self, uid: str, attempt: int, endpoint: str) -> None:
         self.cleared.append((uid, endpoint))
 
 
@@ -84,29 +84,34 @@ async def test_many_tries_are_few_notes_and_one_warning(
                 await rollout.failed(ERROR, second + 1, 0.5)
             clock.now += 1.0
     assert len(notes.noted) == 61
-    assert notes.noted[-1][1].rollouts == 64
+    # Each try is a note of its rollout, and by it the store counts them.
+    assert len(notes.own) == 61 * 64
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 2
     assert "the trainer answered 503: loading; 1 tries failed" in warnings[0]
     assert f"{60 * 64} tries failed since the last warning" in warnings[1]
 
 
-async def test_the_first_answer_does_not_hide_those_that_still_wait(process: ProcessWaits, notes: Notes) -> None:
+async def test_an_answer_takes_the_note_of_its_rollout_away(process: ProcessWaits, notes: Notes) -> None:
     one, other = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
     await one.failed(ERROR, 1, 0.5)
     await other.failed(ERROR, 1, 0.5)
     await one.worked()
-    assert (one.now, notes.cleared) == (None, [("b-0", None)])
-    await other.worked()
-    assert notes.cleared == [("b-0", None), ("b-1", URL)]
+    assert (one.now, notes.cleared) == (None, [("b-0", URL)])
+    assert other.now is not None
+    # The batch's note may have gone with it, so the next one is written although no second has passed.
+    await other.failed(ERROR, 2, 0.5)
+    assert [uid for uid, _ in notes.noted] == ["b-0", "b-1"]
 
 
-async def test_a_rollout_that_leaves_keeps_its_note(process: ProcessWaits, notes: Notes) -> None:
-    rollout = process.of("b", "b-0", URL, 1)
-    await rollout.failed(ERROR, 1, 10.0, port=True)
-    rollout.left()
-    assert notes.cleared == []
+async def test_a_rollout_that_ends_is_counted_no_more(process: ProcessWaits, notes: Notes) -> None:
+    waiting, idle = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
+    await waiting.failed(ERROR, 1, 10.0, port=True)
     assert notes.noted[0][1].waits_for is WaitsFor.TRAINER_PORT
+    assert notes.cleared == []
+    await waiting.ended()
+    await idle.ended()
+    assert notes.cleared == [("b-0", URL)]
 
 
 async def test_a_store_that_fails_costs_only_the_note(process: ProcessWaits, notes: Notes) -> None:
@@ -119,7 +124,7 @@ async def test_a_store_that_fails_costs_only_the_note(process: ProcessWaits, not
 async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits) -> None:
     for i in range(10_000):
         await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}", 1).failed(ERROR, 1, 0.5)
-    assert len(process._places) < 5_000
+    assert len(process._noted_at) < 5_000
     assert len(process._warned) < 5_000
 
 
@@ -127,7 +132,6 @@ async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call is slow after 50 ms."""
     monkeypatch.setattr(waits, "SLOW_SECONDS", 0.05)
-    monkeypatch.setattr(waits, "COUNT_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("hurry")
@@ -149,9 +153,8 @@ async def test_a_call_without_an_answer_is_noted_and_its_answer_takes_the_note_a
     _, waiting = notes.noted[-1]
     assert (waiting.waits_for, waiting.endpoint, waiting.status, waiting.tries) == (WaitsFor.TRAINER, URL, None, 0)
     assert waiting.message.startswith(f"turn 3 at {URL}: no answer for 0 s yet")
-    # Both are counted, although only one notes for the batch in a second.
-    assert waiting.rollouts == 2
-    assert sorted(notes.cleared, key=str) == [("b-0", None), ("b-1", URL)]
+    assert {uid for uid, _ in notes.own} == {"b-0", "b-1"}
+    assert sorted(notes.cleared) == [("b-0", URL), ("b-1", URL)]
     assert caplog.records == []
     assert [rollout.now for rollout in rollouts] == [None, None]
 

@@ -254,8 +254,7 @@ def _commonest(reasons: Counter[str]) -> str:
 def _wait(wait: "Waiting") -> str:
     if wait.endpoint is None:
         return f"{wait.message} ({wait.rollouts:,} rollouts)"
-    # The worker that reported last knows of its own rollouts only.
-    of = f"{wait.rollouts:,} rollout{'' if wait.rollouts == 1 else 's'} of one worker"
+    of = f"{wait.rollouts:,} rollout{'' if wait.rollouts == 1 else 's'}"
     # Of a call that has no answer yet, none has failed.
     if wait.next_try is None or not wait.tries:
         return f"{wait.message} ({of})"

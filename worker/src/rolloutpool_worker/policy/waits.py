@@ -7,8 +7,7 @@
 4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asked` notes that, and again while it lasts. The log gets
    nothing, because long turns of a large model are no fault.
 5. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
-   that endpoint any more.
-
+   that endpoint any more, with whatever worker. The store counts them.
 6. A rollout goes back to the queue because its worker lacks a tool, or its environment room: `RolloutWaits.lacks`.
 
 Nothing is written where nothing waits: `worked` is called only after a note.
@@ -19,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -36,22 +35,11 @@ NOTE_SECONDS = 1.0
 WARN_SECONDS = 60.0
 SLOW_SECONDS = 15.0
 """A call that takes longer is noted, and each time that it has taken so long again."""
-COUNT_SECONDS = 2.0
-"""Between the first and the second note of a slow call. By then those that were asked with it have noted theirs, so
-that the batch's note has their number."""
 _LONGEST = 500
 """Characters of a message."""
 _MOST = 4_096
 """Endpoints, and pairs of batch and endpoint, that are remembered. Beyond that all are forgotten: they are limits of
 frequency, and nothing else depends on them."""
-
-
-@dataclass
-class _Place:
-    """One batch at one endpoint."""
-
-    waiting: set[str] = field(default_factory=set)
-    noted_at: float = float("-inf")
 
 
 @dataclass
@@ -68,7 +56,8 @@ class ProcessWaits:
         """`clock` returns seconds; tests pass their own."""
         self._store = store
         self._clock = clock
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._noted_at: dict[tuple[str, str], float] = {}
+        """By batch and endpoint: when the batch got a note."""
         self._warned: dict[str, _Warned] = {}
 
     def of(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> "RolloutWaits":
@@ -82,45 +71,28 @@ class ProcessWaits:
         """
         return RolloutWaits(self, batch_id, uid, endpoint, attempt)
 
-    async def failed(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> Waiting:
-        """Takes note of a try that failed; returns the note, with the number of rollouts that wait there."""
+    async def failed(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> None:
+        """Takes note of a try that failed."""
         self._warn(endpoint, waiting)
-        return await self.note(batch_id, uid, endpoint, attempt, waiting)
+        await self.note(batch_id, uid, endpoint, attempt, waiting)
 
-    async def note(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> Waiting:
-        """Writes why a rollout waits; returns the note, with the number of rollouts that wait there."""
-        if len(self._places) > _MOST:
-            self._places.clear()
-        place = self._places.setdefault((batch_id, endpoint), _Place())
-        place.waiting.add(uid)
-        waiting = waiting.model_copy(update={"rollouts": len(place.waiting)})
-        now = self._clock()
-        due = now >= place.noted_at + NOTE_SECONDS
+    async def note(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> None:
+        """Writes why a rollout waits."""
+        if len(self._noted_at) > _MOST:
+            self._noted_at.clear()
+        now, place = self._clock(), (batch_id, endpoint)
+        due = now >= self._noted_at.get(place, float("-inf")) + NOTE_SECONDS
         if due:
-            place.noted_at = now
+            self._noted_at[place] = now
         with suppress(StoreError):
             await self._store.note(uid, attempt, waiting, batch=due)
-        return waiting
 
     async def worked(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         """Takes note of an answer after a try that failed."""
-        place = self._places.get((batch_id, endpoint))
-        last = False
-        if place is not None:
-            place.waiting.discard(uid)
-            last = not place.waiting
-        if last:
-            del self._places[batch_id, endpoint]
+        # The batch's note may go with this one. Whoever waits still, or waits next, then says so at once.
+        self._noted_at.pop((batch_id, endpoint), None)
         with suppress(StoreError):
-            await self._store.clear(uid, attempt, endpoint if last else None)
-
-    def left(self, batch_id: str, uid: str, endpoint: str) -> None:
-        """Forgets a rollout that left this process; its note stays until it is out of date."""
-        place = self._places.get((batch_id, endpoint))
-        if place is not None:
-            place.waiting.discard(uid)
-            if not place.waiting:
-                del self._places[batch_id, endpoint]
+            await self._store.clear(uid, attempt, endpoint)
 
     def _warn(self, endpoint: str, waiting: Waiting) -> None:
         now = self._clock()
@@ -172,7 +144,7 @@ class RolloutWaits:
         )
         # At once, because the deadline may pass while the note is on its way.
         self.now = waiting
-        self.now = await self._process.failed(*self._where, waiting)
+        await self._process.failed(*self._where, waiting)
 
     async def lacks(self, what: WaitsFor, message: str, wait_s: float) -> None:
         """Reports that the rollout goes back to the queue for want of something that is no trainer.
@@ -194,7 +166,7 @@ class RolloutWaits:
             next_try=datetime.fromtimestamp(now + wait_s, UTC),
         )
         self.now = waiting
-        self.now = await self._process.failed(*self._where, waiting)
+        await self._process.failed(*self._where, waiting)
 
     def asked(self, where: str) -> "SlowCall":
         """Reports a call that has no answer for long, while it lasts.
@@ -217,17 +189,17 @@ class RolloutWaits:
             next_try=datetime.fromtimestamp(now + SLOW_SECONDS, UTC),
         )
         self.now = waiting
-        self.now = await self._process.note(*self._where, waiting)
+        await self._process.note(*self._where, waiting)
 
     async def worked(self) -> None:
         """Reports an answer after something was noted."""
         self.now = None
         await self._process.worked(*self._where)
 
-    def left(self) -> None:
-        """Reports that the rollout leaves this process."""
+    async def ended(self) -> None:
+        """Reports that the rollout is about to end; nothing is written unless it waits."""
         if self.now is not None:
-            self._process.left(*self._where[:3])
+            await self.worked()
 
 
 class SlowCall:
@@ -259,10 +231,8 @@ class SlowCall:
         self._task = asyncio.create_task(self._report())
 
     async def _report(self) -> None:
-        pause = COUNT_SECONDS
         while not self._ended.is_set():
             await self._waits.slow(self._where, self._begun)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(SLOW_SECONDS):
                     await self._ended.wait()
-            pause = SLOW_SECONDS

@@ -117,7 +117,6 @@ class Attempt:
             )
             try:
                 await self._carry_out(decision, ending)
-                self._waits.left()
                 return decision.outcome
             except (ClaimLost, StoreError, asyncio.CancelledError) as error:
                 ending = error
@@ -149,6 +148,7 @@ class Attempt:
         match decision.action, ending:
             case Action.FINISH, RolloutResult() as result:
                 attachments = self._attachments(result)
+                await self._waits.ended()
                 await self._retry_store(lambda: rollouts.finish(claim, result, attachments=attachments))
                 failpoints.hit("worker.finish_before_ack")
                 versions = [turn.policy_version for turn in result.turns]

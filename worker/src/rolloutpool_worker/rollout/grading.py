@@ -230,7 +230,7 @@ class GradingStage:
         )
         # It is for people to look at, and nothing depends on it.
         with suppress(StoreError):
-            await self._services.store.waits.note(claim.uid, claim.attempt, waiting, batch=False)
+            await self._services.store.waits.note(claim.uid, claim.attempt, waiting, batch=False, counted=False)
         raise GraderAgain(error.message, pause)
 
     def _with_grade(

@@ -67,7 +67,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
  */
 export const Waiting = ({ entry }) =>
   html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${visible(entry.endpoint)}:
-    ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${entry.tries ? `tried ${counted(entry.tries, "time")}, ` : ""}${counted(entry.rollouts, "rollout")}${entry.endpoint ? " of one worker" : ""}</p>`;
+    ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${entry.tries ? `tried ${counted(entry.tries, "time")}, ` : ""}${counted(entry.rollouts, "rollout")}</p>`;
 
 /** @type {{ name: string, title: string, width: string, number?: boolean, show?: (value: any) => string }[]} */
 const COLUMNS = [
