@@ -19,7 +19,7 @@ from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.grading import GradeReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
-from rolloutpool_common.protocol.runs import StaleEnd
+from rolloutpool_common.protocol.runs import StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
@@ -144,6 +144,8 @@ class RolloutResult(BaseModel):
     is not known as a number, and where it ended before a worker had it."""
     stale: StaleEnd | None = None
     """What became of it because that was more than its batch allows; null where it was not."""
+    stale_versions: StaleVersions | None = Field(default=None, exclude_if=_is_none)
+    """The versions of a rollout that was too old; left out of others."""
     messages: list[Message] = Field(default_factory=list)
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)

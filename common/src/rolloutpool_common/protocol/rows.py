@@ -23,7 +23,8 @@ ENDED_FIELDS = {
     "finish_reason": "why it ended",
     "kind": "of its failure: `request`, `policy`, `infra`",
     "category": "of its failure",
-    "message": "of its failure, or of what it waited for when it expired or was cancelled; at most 300 characters",
+    "message": "of its failure, or what it waited for when it expired or was cancelled, or how old its weights were; "
+    "at most 300 characters",
     "alignment": "`exact`, `forked`, `unverified`",
     "drift": "list of the labels of its drifted turns, each once",
     "drifted_turns": "how many turns drifted",
@@ -96,7 +97,7 @@ class SummaryPage(Answer):
 def row_values(result: RolloutResult) -> list[Any]:
     """Takes a row's values from a result: all of `ENDED_FIELDS` but the first two, which are on Redis' clock."""
     failure, spans, samples = result.failure, result.spans, result.samples
-    said = failure or result.waited_for
+    said = failure or result.waited_for or result.stale_versions
     sampled = sum(sum(sample.response_mask) for sample in samples)
     # Log-probabilities are 0.0 where the mask is 0, so the sum needs no mask.
     logprob = sum(sum(sample.response_logprobs) for sample in samples) / sampled if sampled else None

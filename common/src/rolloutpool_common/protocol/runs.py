@@ -18,6 +18,7 @@ __all__ = [
     "PolicyVersionRequest",
     "RunState",
     "StaleEnd",
+    "StaleVersions",
 ]
 
 LONGEST_RUN = 128
@@ -46,6 +47,24 @@ class StaleEnd(StrEnum):
     """It was dropped while it ran."""
     FINISHED = "finished"
     """It ran to its end."""
+
+
+class StaleVersions(BaseModel):
+    """Which weights a rollout had that was too old, and which its batch allowed then."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sampled: int
+    """The oldest version that sampled it; the run's when its attempt began, where nothing was sampled yet."""
+    run: int
+    """The version of its run when it was compared last."""
+    allowed: int
+    """The oldest version that the batch allowed then: the run's minus `max_staleness`."""
+
+    @property
+    def message(self) -> str:
+        """Says it in one line."""
+        return f"sampled by version {self.sampled}; the run is at {self.run}, and version {self.allowed} is allowed"
 
 
 def _decimal(value: Any) -> Any:

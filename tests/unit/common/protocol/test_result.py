@@ -7,6 +7,7 @@ import pytest
 
 from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentsReport
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
+from rolloutpool_common.protocol.runs import StaleVersions
 from rolloutpool_common.tokens.arrays import AT_ONCE
 from rolloutpool_common.tokens.ledger import TokenLedger
 
@@ -45,12 +46,13 @@ def result(**changes: Any) -> RolloutResult:
 def test_it_reads_as_pydantics_json(samples: list[Any]) -> None:
     messages = [{"role": "tool", "content": TRICKY, "samples": [], "tool_call_id": "c"}]
     metadata = {"samples": [], TRICKY: [None, 1.5]}
-    # It is left out where a batch asked for none, as in the last line.
+    # They are left out where a batch asked for none and where it is not stale, as in the last line.
+    versions = StaleVersions(sampled=10, run=13, allowed=11)
     report = AttachmentsReport(bytes=1, missing={AttachmentKind.SAMPLING_MASK: 1})
-    found = result(samples=samples, messages=messages, metadata=metadata, attachments=report)
+    found = result(samples=samples, messages=messages, metadata=metadata, attachments=report, stale_versions=versions)
     written = encode_result(found)
     assert orjson.loads(written) == orjson.loads(found.model_dump_json())
     assert RolloutResult.model_validate_json(written) == found
     assert list(orjson.loads(written)) == list(RolloutResult.model_fields)
     assert encode_result(result()) == result().model_dump_json().encode()
-    assert "attachments" not in orjson.loads(encode_result(result()))
+    assert not {"attachments", "stale_versions"} & orjson.loads(encode_result(result())).keys()

@@ -146,6 +146,7 @@ def test_status_says_why_rollouts_did_not_complete(pool: StubPool) -> None:
     pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(counts=counts)))
     columns = {
         "status": ["failed", "expired", "failed", "failed"],
+        "finish_reason": ["error", "deadline", "error", "error"],
         "category": ["network_error", None, "network_error", "tool_error"],
         "message": ["no route", f"the trainer answered 503: {EVIL}", "no answer", None],
     }
@@ -163,6 +164,19 @@ def test_status_says_why_rollouts_did_not_complete(pool: StubPool) -> None:
     told = json.loads(run("status", BATCH, "--json").stdout)
     assert told["reasons"]["network_error: no route (and 1 other messages)"] == 2
     assert told["counts"]["failed"] == 3
+
+
+def test_status_says_which_versions_were_too_old(pool: StubPool) -> None:
+    body = {**status(counts={"cancelled": 3}), "stale": {"dropped": 2}}
+    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=body))
+    said = "sampled by version 10; the run is at 13, and version 11 is allowed"
+    ends = {"status": ["cancelled"] * 3, "finish_reason": ["stale", "cancelled", "stale"]}
+    columns = {**ends, "category": [None] * 3, "message": [said, None, said]}
+    rows = {"batch_id": BATCH, "total": 3, "matched": 3, "created_ms": 0, "now_ms": 1, "next_cursor": None}
+    pool.on("GET", f"/v1/batches/{BATCH}/rollouts", Answer(body={**rows, "columns": columns}))
+    told = json.loads(run("status", BATCH, "--json").stdout)
+    assert told["reasons"] == {f"stale: {said}": 2}
+    assert "where=status%3Dcancelled" in pool.requests[-1].path
 
 
 def test_watch_ends_with_the_batch(pool: StubPool) -> None:

@@ -13,7 +13,8 @@ from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.process.metrics import RUNNING_LAG
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd
+from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
+from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_common.tokens.entries import SampledEntry
@@ -53,6 +54,7 @@ class TestStaleness:
     ) -> None:
         assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 12, 12) == "completed"
         assert (self.result.staleness, self.result.stale, self.status.stale) == (2, None, {})
+        assert "stale_versions" not in self.result.model_dump_json()
 
     async def test_what_becomes_too_old_is_dropped_at_its_next_call(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
@@ -61,6 +63,9 @@ class TestStaleness:
         result = self.result
         assert (result.status, result.finish_reason) == (RolloutStatus.CANCELLED, FinishReason.STALE)
         assert (result.staleness, result.stale, self.calls) == (3, StaleEnd.DROPPED, 2)
+        assert result.stale_versions == StaleVersions(sampled=10, run=13, allowed=11)
+        row = dict(zip(list(ENDED_FIELDS)[2:], row_values(result), strict=True))
+        assert row["message"] == "sampled by version 10; the run is at 13, and version 11 is allowed"
         assert (result.samples, result.messages, result.alignment) == ([], [], None)
         assert [turn.policy_version for turn in result.turns] == ["10", "10"]
         assert self.status.stale == {"dropped": 1}
@@ -159,7 +164,7 @@ class TestStaleness:
             view = await store.rollouts.view(uid, OWNER)
             assert view is not None
             assert view.waiting is not None
-            assert view.waiting.message == "the engine has version 10, and the run is at 13"
+            assert view.waiting.message == "the engine has version 10; the run is at 13, and version 11 is allowed"
             # It was updated meanwhile.
             engine.version = "13"
             inside.services.engines._versions.clear()

@@ -98,7 +98,8 @@ def submit(
             if result.status is RolloutStatus.COMPLETED:
                 completed += 1
             else:
-                reasons[result.failure.message if result.failure else result.status] += 1
+                said = result.failure or result.stale_versions
+                reasons[said.message if said else result.status] += 1
         if as_json:
             known = {"ended": ended, "completed": completed, "reasons": dict(reasons.most_common())}
             console.document(document.model_copy(update=known))
@@ -263,17 +264,23 @@ def _wait(wait: "Waiting") -> str:
 
 
 def _reasons(batch: "Batch", state: "BatchStatus") -> Counter[str]:
-    """Counts why rollouts failed or expired, by category; nothing is asked where none did."""
-    from rolloutpool_common.outcomes import RolloutStatus
+    """Counts why rollouts failed, expired or were too old, by category; nothing is asked where none did."""
+    from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 
     ends = [end for end in (RolloutStatus.FAILED, RolloutStatus.EXPIRED) if state.counts.get(end)]
+    if state.stale and state.counts.get(RolloutStatus.CANCELLED):
+        ends.append(RolloutStatus.CANCELLED)
     if not ends:
         return Counter()
-    rows = batch.table(["status", "category", "message"], where=[f"status={','.join(ends)}"])
+    rows = batch.table(["status", "finish_reason", "category", "message"], where=[f"status={','.join(ends)}"])
     # Messages of one cause may differ in turns and lengths, so rollouts are counted by category.
     messages: dict[str, Counter[str]] = {}
-    for status, category, message in zip(rows["status"], rows["category"], rows["message"], strict=True):
-        messages.setdefault(category or status, Counter())[message or ""] += 1
+    columns = (rows[name] for name in ("status", "finish_reason", "category", "message"))
+    for status, finish, category, message in zip(*columns, strict=True):
+        stale = finish == FinishReason.STALE
+        if status == RolloutStatus.CANCELLED and not stale:
+            continue
+        messages.setdefault(category or (finish if stale else status), Counter())[message or ""] += 1
     return Counter({_reason(name, said): said.total() for name, said in messages.items()})
 
 

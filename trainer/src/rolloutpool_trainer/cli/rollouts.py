@@ -105,6 +105,7 @@ def _show_outcome(result: "RolloutResult") -> None:
                 if failure
                 else {}
             ),
+            **({} if result.stale_versions is None else {"too old": result.stale_versions.message}),
             **({"labels": ", ".join(f"{k}={v}" for k, v in result.labels.items())} if result.labels else {}),
             "alignment": result.alignment or "nothing sampled",
             "drift": ", ".join(f"{name} {count}" for name, count in result.drift.items()) or "none",

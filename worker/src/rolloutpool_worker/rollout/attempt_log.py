@@ -72,6 +72,7 @@ def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
         reason=result.finish_reason,
         turns=result.num_llm_calls,
         failure=result.failure.category if result.failure else None,
+        **({} if result.stale_versions is None else {"stale": result.stale_versions.message}),
         total_ms=round(spans.total_ms),
     )
 

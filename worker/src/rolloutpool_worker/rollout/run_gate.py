@@ -25,7 +25,7 @@ from typing import Any
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.process.metrics import IN_PAUSE, RUNNING_LAG
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd
+from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Claim, Store, StoreError
 from rolloutpool_common.store.runs import RunFacts
@@ -153,6 +153,8 @@ class RunGate:
         self._staleness: int | None = None
         """How many versions that was behind the run, when it was compared last."""
         self._stale: StaleEnd | None = None
+        self._versions: StaleVersions | None = None
+        """Of a rollout that was too old."""
         self._gates = gates
         self._store = store
         self._drain = drain
@@ -173,13 +175,17 @@ class RunGate:
 
         The warning `version_unreadable` says that the age is the attempt's, because a version is no decimal integer.
         """
-        changes: dict[str, Any] = {"staleness": self._staleness, "stale": self._stale}
+        changes: dict[str, Any] = {
+            "staleness": self._staleness,
+            "stale": self._stale,
+            "stale_versions": None if self._stale is None else self._versions,
+        }
         if self._unreadable and self._claim.max_staleness is not None:
             changes["warnings"] = [*result.warnings, "version_unreadable"]
         if result.finish_reason is FinishReason.STALE:
             changes |= {"samples": [], "messages": [], "alignment": None, "attachments": None}
         elif result.status is not RolloutStatus.COMPLETED:
-            changes["stale"] = None
+            changes |= {"stale": None, "stale_versions": None}
         return result.model_copy(update=changes)
 
     def guard(self, talk: Conversation, journal: Journal) -> None:
@@ -279,12 +285,15 @@ class RunGate:
         if limit is None or (self._staleness if engine is None else version - engine) <= limit:
             return
         if engine is not None and self._claim.on_stale is not OnStale.FINISH:
-            raise WeightsStale(f"the engine has version {engine}, and the run is at {version}")
+            raise WeightsStale(
+                f"the engine has version {engine}; the run is at {version}, and version {version - limit} is allowed"
+            )
+        self._versions = StaleVersions(sampled=self.oldest, run=version, allowed=version - limit)
         match self._claim.on_stale:
             case OnStale.FINISH:
                 self._stale = StaleEnd.FINISHED
             case OnStale.RESTART if restarts < MOST_RESTARTS and self._claim.spec.token_in:
-                raise StaleRestart
+                raise StaleRestart(f"{self._versions.message}; it begins again")
             case _:
                 self._stale = end
-                raise RolloutStale
+                raise RolloutStale(self._versions.message)

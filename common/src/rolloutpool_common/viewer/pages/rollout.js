@@ -124,6 +124,7 @@ const Facts = ({ result, scalars }) => {
       ${Object.entries(scalars).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)} ${figure(value)}</span>`)}</p>
     ${failure && html`<div><p class="alert"><strong>${visible(failure.category)}</strong> (${visible(failure.kind)} at ${visible(failure.boundary)}${failure.turn == null ? "" : `, turn ${failure.turn}`}): ${visible(failure.message)}</p>
       <p class="soft">What the log says of it: <code>rolloutpool logs --id ${visible(result.uid)}</code></p></div>`}
+    ${result.stale_versions && html`<p class="alert mild">Too old: sampled by version ${visible(result.stale_versions.sampled)}; the run was at ${visible(result.stale_versions.run)}, and version ${visible(result.stale_versions.allowed)} was allowed</p>`}
     ${result.waited_for && html`<p class="alert mild">It waited for ${visible(result.waited_for.waits_for)} ${visible(result.waited_for.endpoint)}: ${visible(result.waited_for.status ?? "")} ${visible(result.waited_for.message)}</p>`}
     <dl><dt>time</dt><dd>queued ${duration(spans.queued_ms)}, then ran ${duration(spans.total_ms)}: model ${duration(spans.llm_ms)}, tools ${duration(spans.tools_ms)}, tokenizer ${duration(spans.tokenizer_ms)}</dd>
       <dt>calls</dt><dd>${figure(result.num_llm_calls)} of the model, ${figure(result.num_tool_calls)} of tools</dd>
