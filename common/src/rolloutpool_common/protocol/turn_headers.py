@@ -22,6 +22,7 @@ body has the prompt's ids in `prompt_token_ids`: to this trainer the rollout beg
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -41,7 +42,8 @@ __all__ = [
     "Echo",
     "TurnHeaders",
     "TurnKey",
-    "has_same_files",
+    "describe_fingerprint",
+    "differing_files",
     "names_another_turn",
     "write_fingerprint",
 ]
@@ -74,7 +76,12 @@ HEADER_TURN_KEY = "X-Turn-Key"
 """On the reply, also on an error and on that to `GET /health`: the request's `Idempotency-Key`, as it came. HTTP/1.1
 itself tells by nothing but order which request a reply belongs to."""
 HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
-"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`."""
+"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`, and perhaps `/<name>`:
+what the trainer calls its tokenizer, percent-encoded."""
+_LONGEST_NAME = 100
+"""Characters of a tokenizer's name."""
+_SHOWN = 12
+"""Characters of a digest that tell it apart for people."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +193,32 @@ def names_another_turn(said: Sequence[str], key: str | None) -> bool:
     return any(name != key for name in said)
 
 
-def write_fingerprint(fingerprint: TokenizerFingerprint) -> str:
-    """Make the value of `X-Tokenizer-Fingerprint`."""
-    return f"{fingerprint.tokenizer_sha256}/{fingerprint.template_sha256}/{fingerprint.transformers_version}"
+def write_fingerprint(fingerprint: TokenizerFingerprint, name: str | None = None) -> str:
+    """Make the value of `X-Tokenizer-Fingerprint`; `name` is what this side calls the tokenizer."""
+    parts = [fingerprint.tokenizer_sha256, fingerprint.template_sha256, fingerprint.transformers_version]
+    return "/".join(parts if name is None else [*parts, quote(name[:_LONGEST_NAME], safe="")])
 
 
-def has_same_files(header: str, fingerprint: TokenizerFingerprint) -> bool:
-    """Tell whether a trainer's `X-Tokenizer-Fingerprint` names the same tokenizer and template.
+def differing_files(header: str, fingerprint: TokenizerFingerprint) -> list[str]:
+    """Say in which files a trainer's `X-Tokenizer-Fingerprint` differs from another tokenizer; empty where in none.
 
     The version of transformers may differ: the files decide, and the ids are compared at every turn anyway.
     """
-    return header.split("/")[:2] == write_fingerprint(fingerprint).split("/")[:2]
+    ours = (fingerprint.tokenizer_sha256, fingerprint.template_sha256)
+    theirs = [*header.split("/"), "", ""]
+    names = ("tokenizer.json (vocabulary, merges, added tokens)", "chat template")
+    return [
+        f"{name}: theirs has the sha256 {their[:_SHOWN] or 'nothing'}, ours {our[:_SHOWN]}"
+        for name, their, our in zip(names, theirs, ours, strict=False)
+        if their != our
+    ]
+
+
+def describe_fingerprint(header: str) -> str:
+    """Say for people which tokenizer a trainer's `X-Tokenizer-Fingerprint` is of; empty where it says neither."""
+    _, _, version, name, *_ = [*header.split("/"), "", "", "", ""]
+    said = [repr(unquote(name)[:_LONGEST_NAME])] if name else []
+    return ", ".join([*said, *([f"transformers {version[:_SHOWN]}"] if version else [])])
 
 
 def _is_number(text: str) -> bool:

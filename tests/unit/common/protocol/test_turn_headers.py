@@ -2,7 +2,14 @@
 
 import pytest
 
-from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey, has_same_files, write_fingerprint
+from rolloutpool_common.protocol.turn_headers import (
+    Echo,
+    TurnHeaders,
+    TurnKey,
+    describe_fingerprint,
+    differing_files,
+    write_fingerprint,
+)
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 
@@ -44,6 +51,20 @@ def test_a_number_that_is_none_is_refused(name: str, value: str) -> None:
 def test_fingerprints_agree_by_their_files() -> None:
     ours = TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version="5.0")
     assert write_fingerprint(ours) == "a/b/5.0"
-    assert has_same_files("a/b/5.1", ours)
-    assert not has_same_files("a/c/5.0", ours)
-    assert not has_same_files("a", ours)
+    assert differing_files("a/b/5.1", ours) == []
+    assert differing_files("a/b/5.1/Qwen%2FQwen3", ours) == []
+    assert differing_files("a/c/5.0", ours) == ["chat template: theirs has the sha256 c, ours b"]
+    (vocabulary,) = differing_files("c/b/5.0", ours)
+    assert vocabulary.startswith("tokenizer.json (vocabulary, merges, added tokens): theirs has the sha256 c")
+    assert len(differing_files("c", ours)) == 2
+
+
+def test_a_fingerprint_may_tell_the_tokenizers_name() -> None:
+    ours = TokenizerFingerprint(tokenizer_sha256="a", template_sha256="b", transformers_version="5.0")
+    written = write_fingerprint(ours, "Qwen/Qwen3-8B ü\n")
+    assert written.isascii()
+    assert "\n" not in written
+    assert describe_fingerprint(written) == "'Qwen/Qwen3-8B ü\\n', transformers 5.0"
+    assert describe_fingerprint("a/b/5.0") == "transformers 5.0"
+    assert describe_fingerprint("nonsense") == ""
+    assert len(describe_fingerprint(write_fingerprint(ours, "x" * 10_000))) < 130

@@ -46,6 +46,8 @@ async def test_the_policy_version_travels_in_a_header(tokenizer: ChatTokenizer) 
         replayed = await ask(client, body([QUESTION]), turn_headers(1))
         other = await ask(client, body([QUESTION], rollout_id="other"))
     assert [r.headers["X-Policy-Version"] for r in (first, replayed, other)] == ["step-1", "step-1", "step-2"]
+    # So that a worker with another tokenizer can say which one this is.
+    assert first.headers["X-Tokenizer-Fingerprint"].endswith("tiny_tokenizer")
     assert app.get_session("r").samples[0].segments[0].policy_version == "step-1"
 
     def versioned(prompt_ids: list[int], params: GenerateParams) -> Generation:

@@ -173,7 +173,7 @@ async def test_an_echo_that_forks_behind_a_known_text_forks_there(tokenizer: Cha
         ({"prompt_token_ids": None}, AlignmentUnverified, "turn 1"),
         ({"prompt_token_ids": [1, 2, 3]}, TokenizerMismatch, "does not contain the messages at"),
         ({"token_ids": [4096], "logprobs": [-1.0]}, TrainerProtocolError, "token_ids has an id outside"),
-        ({"fingerprint": "a/b/c"}, TokenizerMismatch, "http://trainer:8081 uses tokenizer/template/transformers a/b/c"),
+        ({"fingerprint": "a/b/c/my%2Fm"}, TokenizerMismatch, r"8081 has another tokenizer .'my/m', tr.*; and chat"),
     ],
 )
 async def test_what_turn_1_must_prove(

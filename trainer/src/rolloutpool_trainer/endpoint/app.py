@@ -150,7 +150,7 @@ class CallbackApp:
         self._about = {
             HEADER_IDEMPOTENT: "true",
             HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
-            HEADER_FINGERPRINT: write_fingerprint(prompter.tokenizer.fingerprint),
+            HEADER_FINGERPRINT: write_fingerprint(prompter.tokenizer.fingerprint, prompter.tokenizer.name),
         }
         self._starlette = Starlette(
             routes=[

@@ -36,7 +36,7 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
-from rolloutpool_common.protocol.turn_headers import has_same_files, write_fingerprint
+from rolloutpool_common.protocol.turn_headers import describe_fingerprint, differing_files, write_fingerprint
 from rolloutpool_common.rendering import ChatTokenizer, classify, verify_prompt_contains
 from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -132,8 +132,10 @@ class EchoVerifier:
         # `parse_reply` has refused negative ids already. On turn 1 an id that is too large means another model; on a
         # later turn, a faulty reply.
         if max(echo) >= self._tokenizer.vocab_size:
+            described = describe_fingerprint(reply.fingerprint or "")
             raise TokenizerMismatch(
-                f"turn 1: the prompt of the trainer at {self._spec.server_url} has id {max(echo)}, but this worker has "
+                f"turn 1: the prompt of the trainer at {self._spec.server_url}"
+                f"{f' ({described})' if described else ''} has id {max(echo)}, but this worker has "
                 f"{self._own} for {self._tokenizer.name!r}, with {self._tokenizer.vocab_size} ids. The trainer serves "
                 "another model; give `tokenizer_name` the one that it serves"
             )
@@ -202,11 +204,15 @@ class EchoVerifier:
         return DriftLabel.UNVERIFIED
 
     def _check_fingerprint(self, theirs: str | None) -> None:
-        if theirs is not None and not has_same_files(theirs, self._tokenizer.fingerprint):
-            raise TokenizerMismatch(
-                f"turn 1: the trainer at {self._spec.server_url} uses tokenizer/template/transformers {theirs[:200]}, "
-                f"this worker has {self._own} for {self._tokenizer.name!r}; give both the same files"
-            )
+        if theirs is None or not (differing := differing_files(theirs, self._tokenizer.fingerprint)):
+            return
+        described, own = describe_fingerprint(theirs), self._tokenizer
+        raise TokenizerMismatch(
+            f"turn 1: the trainer at {self._spec.server_url} has another tokenizer"
+            f"{f' ({described})' if described else ''} than this worker has for {own.name!r} (transformers "
+            f"{own.fingerprint.transformers_version}). What differs is {'; and '.join(differing)}. Give both the same "
+            "files"
+        )
 
     @property
     def _own(self) -> str:

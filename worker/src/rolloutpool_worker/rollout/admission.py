@@ -23,12 +23,13 @@ def check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
     """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
     declared = {} if spec.declared_tokenizer is None else spec.declared_tokenizer.model_dump(exclude_none=True)
     known = {**ours, "revision": spec.tokenizer_revision}
-    for what, theirs in declared.items():
-        if known[what] != theirs:
-            raise TokenizerMismatch(
-                f"{what} of {name!r}: the trainer declared {theirs[:200]!r}, this worker has {known[what]!r}; give "
-                "both the same files and versions"
-            )
+    differing = [
+        f"{what}: the trainer declared {theirs[:200]!r}, this worker has {known[what]!r}"
+        for what, theirs in declared.items()
+        if known[what] != theirs
+    ]
+    if differing:
+        raise TokenizerMismatch(f"{name!r}: {'; '.join(differing)}; give both the same files and versions")
 
 
 def check_result(result: RolloutResult, ledger: TokenLedger, *, vocab_size: int, allow_untrained: bool) -> None:
