@@ -54,6 +54,8 @@ class Claim:
     """How often it has begun again because it was stale."""
     attachment_bytes: int = 0
     """What its attachments may take; 0 where its batch asked for none."""
+    tried: int = 0
+    """Calls of its present turn that failed in a row, without an answer, before a drain ended the last attempt."""
     grading: bool = False
     """Whether its conversation is complete, and only its grade is missing (`grading.py`)."""
     leads: bool = False
@@ -131,4 +133,5 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
         on_stale=OnStale(answer["on_stale"].decode() or OnStale.DROP),
         restarts=answer["restarts"],
         attachment_bytes=answer["attachment_bytes"],
+        tried=answer["tried"],
     )

@@ -244,17 +244,18 @@ class Rollouts:
         )
         return uid.decode() or None
 
-    async def release(self, claim: Claim, *, clean: bool) -> bool:
+    async def release(self, claim: Claim, *, clean: bool, tried: int = 0) -> bool:
         """Gives a claimed rollout back to the queue at once, uncounted; its journal stays.
 
         Args:
             claim: The claim to give up.
             clean: Whether no model call of it can be in flight.
+            tried: How many calls of its present turn have failed in a row; the next attempt goes on counting.
 
         Returns:
             Whether the rollout was still this worker's.
         """
-        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role) >= 0
+        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role, tried=tried) >= 0
 
     async def give_back(
         self,
@@ -307,12 +308,21 @@ class Rollouts:
         return losses >= 0
 
     async def _requeue(
-        self, uid: str, token: str, counter: str, clean: bool, delay_s: float, role: WorkerRole, why: str = ""
+        self,
+        uid: str,
+        token: str,
+        counter: str,
+        clean: bool,
+        delay_s: float,
+        role: WorkerRole,
+        why: str = "",
+        *,
+        tried: int = 0,
     ) -> int:
         """Returns the new value of the counter, 0 without one; -1 where the rollout was not this worker's."""
         if (split := keys.split_uid(uid)) is None:
             return -1
-        known = [int(clean), int(delay_s * 1000), role, *([why[:300]] if why else [])]
+        known = [int(clean), int(delay_s * 1000), role, why[:300], tried]
         return int(await self._connection.script("release", *split, token, "", counter, *known))
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:

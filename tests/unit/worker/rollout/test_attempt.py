@@ -4,13 +4,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.support.batches import OWNER, claim, new_batch, uids_of
+from tests.support.imitated_engine import Refusal
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, hang, say, status, wait
+from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
@@ -179,6 +182,35 @@ async def test_a_drain_gives_the_rollout_back_with_its_journal_and_another_worke
             result = await another.result(uid)
         assert [exchange.turn for exchange in trainer.of(uid)] == [1, 2]
     assert (result.attempt, result.num_llm_calls, result.alignment) == (2, 2, "exact")
+
+
+@pytest.mark.parametrize("protocol", ["callback", "vllm"])
+async def test_drains_do_not_renew_what_a_turn_may_cost(
+    fake_redis: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer, protocol: str
+) -> None:
+    """A turn that is never answered was asked for as long as workers were replaced."""
+    settings = {"trainer_attempts": 3, "infra_retries": 0}
+    async with scripted_trainer(tokenizer, status(500)) as trainer, vllm_server(tokenizer, "8") as engine:
+        engine.refusals = [Refusal(500, {})] * 9
+        url, asked = (trainer.url, trainer.exchanges) if protocol == "callback" else (engine.url, engine.asked)
+        uid = ""
+
+        async def were_made(calls: int) -> bool:
+            return len(asked) == calls
+
+        for number in (1, 2, 3):
+            async with inside_worker(fake_redis, tokenizers, **settings) as worker:
+                uid = uid or (await worker.submit(server_url=url, protocol=protocol))[0]
+                ticket = asyncio.create_task(worker.take(uid))
+                await until(partial(were_made, number))
+                if number < 3:
+                    worker.services.drain.begin()
+                assert await ticket == ("drained" if number < 3 else "failed")
+                if number == 3:
+                    result = await worker.result(uid)
+        assert len(asked) == 3
+    assert result.failure is not None
+    assert (result.attempt, result.failure.http_status) == (3, 500)
 
 
 async def test_a_void_ticket_says_why(inside: InsideWorker, store: Store) -> None:

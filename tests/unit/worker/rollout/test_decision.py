@@ -119,7 +119,17 @@ def test_a_drain_that_cancels_releases_the_rollout_and_says_whether_a_call_was_i
     state: AttemptState, clean: bool
 ) -> None:
     ending = asyncio.CancelledError()
-    assert decision_of(ending, state, draining=True) == Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+    expected = Decision(Action.RELEASE, TicketOutcome.DRAINED, clean, tried=int(state.calling))
+    assert decision_of(ending, state, draining=True) == expected
+
+
+def test_a_drain_renews_no_budget() -> None:
+    tried = AttemptState(certain=True, calling=False, tried=3)
+    assert decision_of(Drained(), tried, draining=True).tried == 3
+    # The call that is cut off had no answer either.
+    cut = AttemptState(certain=True, calling=True, tried=3)
+    assert decision_of(asyncio.CancelledError(), cut, draining=True).tried == 4
+    assert decision_of(SuspectCleared(), tried).tried == 0
 
 
 def test_a_suspect_that_made_progress_is_released_without_a_drain() -> None:

@@ -194,24 +194,30 @@ class CallbackChannel:
     async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
         # The same for each try: key and digest show a trainer that has sampled the turn that this is a repetition.
         headers = self._headers(call)
-        for failures in range(1, self._attempts + 1):
+        # Those that failed before a drain count, but each attempt may make one.
+        tried = 0 if self._waits is None else min(self._waits.tried, self._attempts - 1)
+        for failures in range(tried + 1, self._attempts + 1):
             await self._before_call()
             try:
                 if self._waits is None:
                     return await self._endpoint.post(call.body.data, headers, where)
                 async with self._waits.asked(where):
                     answer = await self._endpoint.post(call.body.data, headers, where)
+                self._waits.tried = 0
                 if self._waits.now is not None:
                     await self._waits.worked()
                 return answer
             except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
                 if failures == self._attempts or not error.retryable:
+                    if self._waits is not None:
+                        self._waits.tried = 0
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
                 if self._waits is not None:
+                    self._waits.tried = failures
                     await self._waits.failed(error, failures, wait)
                 # A border: no call is in flight here, so a drain may end the turn.
                 with IN_PAUSE:

@@ -26,7 +26,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ from rolloutpool_common.outcomes import Category
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
-from rolloutpool_common.protocol.attachments import piece_digest
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
@@ -213,7 +212,7 @@ class EngineChannel:
                 EnginePart(sampled.ids[s.start : s.end], sampled.logprobs[s.start : s.end], s.version)
                 for s in sampled.spans
             )
-            attached += _pieces(sampled, turn, length)
+            attached += sampled.pieces(turn, length)
             done += len(sampled.ids)
             if sampled.finish is not Finish.ABORT:
                 return EngineTurn(tuple(parts), sampled.finish, aborts, attachments=tuple(attached))
@@ -289,7 +288,7 @@ class EngineChannel:
                 reply.discard()
                 raise TrainerUnreachable(f"{where}: {error}") from error
 
-        sampled: SampledCall | None = await self._repeated(post, where, midway=midway)
+        sampled: SampledCall | None = await self._repeated(post, where, midway=midway, samples=True)
         return sampled
 
     def _read(self, path: str, data: bytes, call: EngineCall, where: str) -> SampledCall:
@@ -335,9 +334,14 @@ class EngineChannel:
                 return None
             raise
 
-    async def _repeated(self, ask: Callable[[], Awaitable[Any]], where: str, *, midway: bool = False) -> Any:
-        """Asks until there is an answer, within the limits of steps 4 and 5."""
+    async def _repeated(
+        self, ask: Callable[[], Awaitable[Any]], where: str, *, midway: bool = False, samples: bool = False
+    ) -> Any:
+        """Asks until there is an answer, within the limits of steps 4 and 5; a turn may have failed before a drain."""
+        waits = self._waits if samples else None
         failures, pauses, started = 0, 0, time.monotonic()
+        if waits is not None:
+            failures = min(waits.tried, self._attempts - 1)
         while True:
             try:
                 if self._waits is None:
@@ -354,6 +358,8 @@ class EngineChannel:
                     # An engine knows no masks; its 422 is a field that it does not take.
                     error.category = Category.TRAINER_CLIENT_ERROR
                 failures += 1
+                if waits is not None:
+                    waits.tried = failures if error.retryable else 0
                 if failures >= self._attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
@@ -362,6 +368,8 @@ class EngineChannel:
                 await self._wait(error, failures, wait)
                 await self._before_call(midway=midway)
             else:
+                if waits is not None:
+                    waits.tried = 0
                 if self._waits.now is not None:
                     await self._waits.worked()
                 return answer
@@ -377,20 +385,3 @@ class EngineChannel:
         # A border: no call is in flight here, so a drain may end the turn.
         with IN_PAUSE:
             await self._pause(seconds)
-
-
-def _pieces(sampled: SampledCall, turn: int, first: int) -> Iterator[PackedPiece]:
-    """Names the ids to which the attachments of a call belong; `first` is the offset of the first of them."""
-    digest = piece_digest(sampled.ids) if sampled.attachments else ""
-    for one in sampled.attachments:
-        yield PackedPiece(
-            kind=one.kind,
-            turn=turn,
-            first=first,
-            n=len(sampled.ids),
-            digest=digest,
-            start=one.start,
-            rows=one.rows,
-            lacks=one.lacks,
-            arrays=one.arrays,
-        )

@@ -17,7 +17,7 @@ before the reply is parsed; only where that fails are its ids read.
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.errors import TrainerProtocolError
+from rolloutpool_common.protocol.attachments import piece_digest
 from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.engine_attachments import CallAttachment
 
@@ -73,6 +74,22 @@ class SampledCall:
     """Tile the ids."""
     attachments: tuple[CallAttachment, ...] = ()
     """What the batch wants to be kept beside the ids; empty where there are none."""
+
+    def pieces(self, turn: int, first: int) -> Iterator[PackedPiece]:
+        """Names the ids to which the attachments belong; `first` is the offset of the first of them."""
+        digest = piece_digest(self.ids) if self.attachments else ""
+        for one in self.attachments:
+            yield PackedPiece(
+                kind=one.kind,
+                turn=turn,
+                first=first,
+                n=len(self.ids),
+                digest=digest,
+                start=one.start,
+                rows=one.rows,
+                lacks=one.lacks,
+                arrays=one.arrays,
+            )
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,8 @@ class RolloutWaits:
     def __init__(self, process: ProcessWaits, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         self.now: Waiting | None = None
         """None while it does not wait."""
+        self.tried = 0
+        """Calls of the present turn that have failed in a row; an earlier attempt's too, if a drain has ended it."""
         self._process = process
         self._where = batch_id, uid, endpoint, attempt
 

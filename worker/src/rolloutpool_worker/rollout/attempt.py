@@ -72,6 +72,7 @@ class Attempt:
         self._stop = RolloutStop(services.drain)
         self.trace = services.tracing.of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
+        self._waits.tried = claim.tried
         self.gate = services.gates.of(claim, self._stop, self._waits)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
@@ -177,7 +178,7 @@ class Attempt:
                 )
                 log_requeue(decision, why)
             case Action.RELEASE, _:
-                await self._retry_store(lambda: rollouts.release(claim, clean=clean))
+                await self._retry_store(lambda: rollouts.release(claim, clean=clean, tried=decision.tried))
                 log_requeue(decision, type(ending).__name__)
             # The others are ordinary endings. This one leaves a claim that the reconciler has to find.
             case Action.DROP, StoreError() as error if decision.outcome is TicketOutcome.STORE:
@@ -189,8 +190,8 @@ class Attempt:
     def _state(self) -> AttemptState:
         talk, final = self._conversation, self._session is not None and self._session.final
         if talk is None:
-            return AttemptState(certain=self._claim.clean, calling=False, final=final)
-        return AttemptState(certain=talk.certain, calling=talk.calling, final=final)
+            return AttemptState(certain=self._claim.clean, calling=False, final=final, tried=self._waits.tried)
+        return AttemptState(certain=talk.certain, calling=talk.calling, final=final, tried=self._waits.tried)
 
     async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""

@@ -132,6 +132,8 @@ class AttemptState:
     """The trainer may be sampling for this attempt right now."""
     final: bool = False
     """Another attempt could not go on: the session of its environment is lost with this one."""
+    tried: int = 0
+    """Calls of the present turn that failed in a row."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,9 @@ class Decision:
     """No model call can be unanswered, so that the next attempt may ask its turn without doubt."""
     delay_s: float = 0.0
     """Seconds until the rollout may run again."""
+    tried: int = 0
+    """Calls of the present turn that have failed in a row: the next attempt goes on counting. A worker's drain is no
+    reason to begin again, or a turn that never gets an answer could be asked for as long as workers are replaced."""
 
 
 def decide(
@@ -180,11 +185,13 @@ def decide(
         case HeldForGroup():
             return Decision(Action.DROP, TicketOutcome.GRADING)
         case Drained():
-            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean)
+            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean, tried=state.tried)
         # Cut off anywhere, perhaps in a call. The other exceptions that lead back to the queue are raised where no call
         # is in flight, so only here `calling` counts.
         case asyncio.CancelledError() if draining:
-            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean and not state.calling)
+            # The call that is cut off had no answer either, for as long as the drain waited.
+            tried = state.tried + int(state.calling)
+            return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean and not state.calling, tried=tried)
         case SuspectCleared():
             return Decision(Action.RELEASE, TicketOutcome.CLEARED, clean)
         case asyncio.CancelledError():

@@ -6,7 +6,7 @@
 -- (ms of its grader's deadline, '' without one), group ('' without one), deadline_ms ('' without one), now_ms, created_ms
 -- (of the batch), shared and overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority
 -- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale),
--- attachment_bytes (that it may attach).
+-- attachment_bytes (that it may attach), tried (calls of its present turn that failed before a drain).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
 local about = redis.call(
@@ -20,10 +20,10 @@ if not priority or not overrides then return { 'outcome', 'gone' } end
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
-  'stale', 'stage', 'leads', 'held', 'grade_retries'
+  'stale', 'stage', 'leads', 'held', 'grade_retries', 'tried'
 )
 local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(known, 1, 10)
-local stage, leads, held, tries = unpack(known, 11, 14)
+local stage, leads, held, tries, tried = unpack(known, 11, 15)
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
 local again = status == 'running' and holder_token == token
@@ -81,6 +81,8 @@ if not again then
   attempt = attempt + 1
   count_claimed(batch, uid, 1)
   hold(uid, attempt, token, worker, epoch())
+  -- It is of the turn that this attempt asks first, and of no later one.
+  if tried then redis.call('HDEL', k_rollout(uid), 'tried') end
   -- The holder of a polling lease waits for each change of the status, and not for the end alone.
   if polled then wake(batch) end
 end
@@ -109,4 +111,5 @@ return {
   'on_stale', on_stale or '',
   'restarts', tonumber(restarts or '0'),
   'attachment_bytes', tonumber(attachment_bytes or '0'),
+  'tried', tonumber(tried or '0'),
 }

@@ -1,6 +1,8 @@
 -- Take a running rollout from its worker and queue it again; its journal stays.
 -- ARGV: batch, index, token, worker, counter, clean, ms until it may run again, role of its worker ('' by the reconciler),
--- then, where it is known, why in words (for its history).
+-- then why in words ('' or absent where it is not known; for its history), and how many calls of its turn had failed in a
+-- row when a drain ended the attempt (0 or absent without a drain). The next claim takes that number, so that drains do not
+-- renew what a turn may cost.
 -- By the worker that holds the claim (drain, retry, deferral): with `token`, `worker` is ''. By the reconciler (the worker
 -- died): with `worker`, and only if that worker still has it; `token` is ''.
 -- `counter` is `retries`, `deferrals`, `capacity`, `grade_retries`, `losses`, `stale` (it begins again with newer weights, and its journal is
@@ -64,7 +66,9 @@ end
 local priority = redis.call('HGET', k_batch(batch), 'priority')
 if uncalled == epoch() and (worker ~= '' or counter == 'losses') then clean = was_clean or '1' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
-local detail = ARGV[9] or (worker ~= '' and redis.call('HGET', P .. 'obituaries', worker))
+local why, tried = ARGV[9], tonumber(ARGV[10] or '0')
+if tried > 0 then redis.call('HSET', k_rollout(uid), 'tried', tried) end
+local detail = (why and why ~= '' and why) or (worker ~= '' and redis.call('HGET', P .. 'obituaries', worker))
 redis.call('RPUSH', k_rollout(uid, 'history'), cjson.encode({
   attempt = tonumber(attempt), worker = holder, claimed_ms = tonumber(claimed), ended_ms = now_ms(), delay_ms = delay_ms,
   turns = tonumber(turns or '0'), reason = counter ~= '' and counter or 'drains', detail = detail or nil,
