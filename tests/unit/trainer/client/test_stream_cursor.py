@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from tests.support.answered_pool import RUN
-from tests.support.api_documents import failed, group_column, results_page, version_segment
+from tests.support.api_documents import failed, group_column, results_page, status, version_segment
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
-from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+from rolloutpool_trainer.client.aio_stream import LEASE_SECONDS, AsyncRolloutStream
 from rolloutpool_trainer.client.stream_cursor import StreamCursor
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_stream import RolloutStream
@@ -82,6 +82,38 @@ def test_batches_are_submitted_ahead_and_read_in_order(pool: StubPool, client: R
     assert posts(pool) == ["0a", "1a", "2a"]
     assert list(stream) == []
     assert pool.requests[0].body["run"] == "job"
+
+
+def test_its_batches_end_with_their_trainer(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1)
+    lay_out(pool, 0)
+    list(RolloutStream(client, prompts(1), **OPTIONS))
+    lay_out(pool, 1)
+    list(RolloutStream(client, prompts(1), lease_seconds=None, **OPTIONS))
+    bodies = [request.body for request in pool.requests if request.method == "POST"]
+    assert [body.get("lease_seconds") for body in bodies] == [LEASE_SECONDS, None]
+
+
+def test_while_one_batch_is_read_the_leases_of_the_others_go_on(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1)
+    for position in (0, 1):
+        lay_out(pool, position)
+        pool.on("GET", f"/v1/batches/{name_of(position)}", Answer(404, {"error": {"message": "deleted"}}))
+    # Each page is a quarter of this lease later than the one before.
+    list(RolloutStream(client, prompts(2), lease_seconds=1e-9, **OPTIONS))
+    asked = [request.path.partition("?")[0] for request in pool.requests if request.method == "GET"]
+    assert f"/v1/batches/{name_of(1)}" in asked[: asked.index(f"/v1/batches/{name_of(1)}/rollouts")]
+
+
+def test_what_a_lease_has_ended_is_sampled_again(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0, 1)
+    lay_out(pool, 0, {2: {"status": "cancelled"}, 3: {"status": "cancelled"}})
+    lay_out(pool, 1)
+    state = status(counts={"completed": 2, "cancelled": 2}) | {"batch_id": name_of(0), "cancel_cause": "lease"}
+    pool.on("GET", f"/v1/batches/{name_of(0)}", Answer(body=state))
+    stream = RolloutStream(client, prompts(1), **OPTIONS)
+    assert [seen(group) for group in stream] == ["0a", "1b"]
+    assert posts(pool) == ["0a", "0a"]
 
 
 def test_what_is_too_old_is_left_out(pool: StubPool, client: RolloutClient) -> None:

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from rolloutpool_common.protocol.regrading import Regrade, RegradeRequest, Regra
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
+from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.tally import BatchTally
-from rolloutpool_trainer.errors import RefillImpossible
+from rolloutpool_trainer.errors import NotFound, RefillImpossible
 
 if TYPE_CHECKING:
     from rolloutpool_trainer.client.aio import AsyncRolloutClient
@@ -57,6 +59,8 @@ class AsyncBatch:
         self.accepted = accepted
         """The pool's receipt with the uid of each rollout; None for a batch that was looked up by its id."""
         self._submission = submission
+        self.renewal = LeaseRenewal(None)
+        """Of the stream that it belongs to: names batches that are read later, whose leases have to go on meanwhile."""
         self._tally = BatchTally()
 
     async def results(self, cursor: str = "0", *, progress: bool = False) -> AsyncIterator[FinishedRollout]:
@@ -75,6 +79,9 @@ class AsyncBatch:
         total = await self._total() if progress else 0
         with BatchProgress(total, shown=progress) as bar:
             while not reader.complete:
+                for batch_id in self.renewal.due():
+                    with suppress(NotFound):
+                        await self._client.ask(calls.status(batch_id))
                 for result in reader.take(await self._client.ask(reader.call())):
                     bar.add(result)
                     self._tally.add(result)
@@ -304,6 +311,8 @@ class AsyncBatch:
         key = refill_key(self.batch_id, [rollout.uid for rollout in group.refillable], attempt)
         batch = await self._client.submit(again.rollouts, idempotency_key=key, **again.options)
         self._tally.refills.add(key)
+        batch.renewal = self.renewal
+        batch.renewal.open[batch.batch_id] = None
         return _Refill(group, batch, again, attempt)
 
     async def _total(self) -> int:

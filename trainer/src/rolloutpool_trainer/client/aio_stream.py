@@ -9,6 +9,9 @@ How a stream keeps the pool busy while the trainer trains:
 4. With a `run`, the stream announces that version to the pool, and its batches carry `max_staleness`. So the pool drops
    a rollout as soon as it is too old, and not only here, after it has taken its turns to the end. What became too old
    while its result waited to be read is still left out here. Both are counted in `dropped["stale"]`.
+5. Its batches have a lease of `LEASE_SECONDS`: they are cancelled when the stream has not asked for them for so long.
+   A trainer that has died can't cancel them, and workers would go on calling it or its engines. While a group is
+   trained nothing is asked, so a lease is longer than a step.
 
 A stream survives both sides. If the pool is away for longer than the client asks, `PoolUnavailable` is raised, and
 iterating again goes on. If the trainer ends, a new one gives the `cursor` that was saved with the checkpoint. A group
@@ -20,10 +23,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from rolloutpool_common.protocol.batch import RolloutItem
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import CancelCause, RolloutItem
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.client.groups import TrainableGroup
+from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.stream_cursor import OpenBatch, StreamCursor
 from rolloutpool_trainer.client.submission import Submission
@@ -34,6 +39,10 @@ __all__ = ["AsyncRolloutStream"]
 
 MOST_SUBMITS = 3
 """A batch that the pool loses so often is lost for another reason than a restart."""
+
+LEASE_SECONDS = 3600.0
+"""Without a request for so long, a batch of a stream ends. It is also how long a trainer may take to come back with its
+cursor, or to train between two groups."""
 
 _Items = Sequence[RolloutItem | Mapping[str, Any]]
 
@@ -51,6 +60,7 @@ class AsyncRolloutStream:
         min_usable: int = 1,
         refill: int = 0,
         cursor: str | None = None,
+        lease_seconds: float | None = LEASE_SECONDS,
         **options: Any,
     ) -> None:
         """Makes a stream; nothing is submitted before it is iterated.
@@ -65,6 +75,9 @@ class AsyncRolloutStream:
             min_usable: How many rollouts a group must have.
             refill: How often failed siblings may be run again.
             cursor: Where to go on: `stream.cursor` of the process before.
+            lease_seconds: A batch is cancelled when nobody has asked for it for so long, 10 s to a week; an hour by
+                default. It must be longer than your longest step, and than the time that a restart takes. None: the
+                batches of a trainer that has died run to their end.
             **options: Keyword arguments of `submit`: `trainer`, `defaults`, `run`, `on_stale` …
 
         Raises:
@@ -80,6 +93,8 @@ class AsyncRolloutStream:
         """How many rollouts were left out of the batches that were read to their end, by reason."""
         self._run: str | None = options.get("run")
         limited = self._run is not None and max_staleness is not None
+        options["lease_seconds"] = lease_seconds
+        self._renewal = LeaseRenewal(lease_seconds)
         self._client, self._options = client, options | ({"max_staleness": max_staleness} if limited else {})
         self._announced: int | None = None
         self._in_flight, self._max_staleness = in_flight, max_staleness
@@ -126,6 +141,13 @@ class AsyncRolloutStream:
                 oldest.submits += 1
                 await self._submit(oldest)
                 continue
+            # Its trainer was away for longer than the lease, this one or the process before.
+            if oldest.submits < MOST_SUBMITS and await self._lease_is_over(batch):
+                oldest.submits += 1
+                await self._submit(oldest)
+                continue
+            self._renewal.open.clear()
+            self._renewal.open.update(dict.fromkeys(entry.batch_id for entry in self._state.open[1:]))
             self._state.open.remove(oldest)
             self.dropped += batch.dropped
             del self._batches[oldest.position], self._kept[oldest.position]
@@ -178,7 +200,18 @@ class AsyncRolloutStream:
             key = self._state.key(entry.position, entry.submits)
             batch = await self._client.submit(items, idempotency_key=key, **self._options)
         entry.batch_id = batch.batch_id
-        self._batches[entry.position] = batch
+        self._keep(entry.position, batch)
+
+    def _keep(self, position: int, batch: AsyncBatch) -> None:
+        batch.renewal = self._renewal
+        self._renewal.open[batch.batch_id] = None
+        self._batches[position] = batch
+
+    async def _lease_is_over(self, batch: AsyncBatch) -> bool:
+        """Whether a batch was cancelled because nobody read it; asks only where something was cancelled."""
+        if not batch.dropped[RolloutStatus.CANCELLED]:
+            return False
+        return (await batch.status()).cancel_cause is CancelCause.LEASE
 
     def _stale(self, rollout: FinishedRollout) -> str | None:
         versions = sampled_versions(rollout)
@@ -193,6 +226,6 @@ class AsyncRolloutStream:
         for position, items in enumerate(islice(self._prompts, self._state.taken)):
             if entry := in_flight.pop(position, None):
                 self._kept[position] = items
-                self._batches[position] = AsyncBatch(self._client, entry.batch_id, None, Submission(items, options))
+                self._keep(position, AsyncBatch(self._client, entry.batch_id, None, Submission(items, options)))
         if in_flight:
             raise ValueError("the cursor is of a stream with more prompts; give the same prompts in the same order")
