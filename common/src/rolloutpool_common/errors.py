@@ -215,6 +215,7 @@ class TrainerStatusError(InfraFault):
         status: int = 500,
         retry_after: float | None = None,
         repeatable: bool = False,
+        said: str = "",
     ) -> None:
         """Decides the category and whether the call may be repeated.
 
@@ -223,8 +224,10 @@ class TrainerStatusError(InfraFault):
             status: The HTTP status code.
             retry_after: Seconds that the trainer asked to wait.
             repeatable: Whether the trainer promised that asking the same turn twice is safe.
+            said: What its answer says, for the worker alone: it need not be a trainer's.
         """
         super().__init__(message)
+        self.said = said
         self.http_status: int = status
         self.retry_after = retry_after
         self.retryable = status in NOT_SAMPLED or (repeatable and status >= 500)

@@ -1,5 +1,6 @@
 """One call to a trainer: each way in which it can fail is one error, which says whether to ask again."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.batches import NOWHERE, claim, submit
+from tests.support.raw_server import answering
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, body, close, hang, status
 
@@ -107,6 +109,26 @@ async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
         with pytest.raises(TrainerUnreachable) as raised:
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_another_services_words_are_not_shown_to_the_caller(store: Store, named: bool) -> None:
+    """The caller chose the address; a service there must not be readable through it."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line.partition(": ")[2] for line in head.split("\r\n") if line.lower().startswith("idempotency-key"))
+        said = b'{"error": {"message": "root:hunter2"}}'
+        repeated = f"X-Turn-Key: {key}\r\n" if named else ""
+        writer.write(f"HTTP/1.1 403 No\r\n{repeated}Content-Length: {len(said)}\r\n\r\n".encode() + said)
+
+    async with answering(refuse) as server:
+        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, server.url), max_reply_bytes=LARGEST)
+        with pytest.raises(TrainerStatusError) as raised:
+            await endpoint.post(b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
+        await transport.aclose()
+    assert raised.value.failure(1).message == "turn 1: the trainer answered 403" + (": root:hunter2" if named else "")
 
 
 async def test_a_gateways_page_takes_no_promise_back(

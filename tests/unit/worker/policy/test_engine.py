@@ -1,5 +1,6 @@
 """The channel to an engine: what is sent, what is refused, and what is repeated."""
 
+import re
 from typing import Any
 
 import pytest
@@ -138,10 +139,11 @@ async def test_the_key_travels_as_bearer(
             {"error": {"message": "no such field", "type": "BadRequestError", "param": None, "code": 400}},
             "no such field",
         ),
-        ({"error": "no such field"}, "no such field"),
-        ({"detail": "no such field"}, "no such field"),
-        ({"object": "error", "message": "no such field"}, "no such field"),
-        (b"<html>", "answered 400"),
+        ({"object": "error", "message": "no such field", "type": "BadRequestError"}, "no such field"),
+        # Nothing shows that these are an engine's.
+        ({"error": "no such field"}, "answered 400$"),
+        ({"detail": "no such field"}, "answered 400$"),
+        (b"<html>", "answered 400$"),
     ],
 )
 async def test_a_refusal_says_what_the_engine_says(
@@ -151,7 +153,7 @@ async def test_a_refusal_says_what_the_engine_says(
         engine.refusals = [Refusal(400, body)]
         with pytest.raises(TrainerStatusError) as refused:
             await (await channels.to(store, engine, "sglang")).sample(1, prompt())
-    assert words in refused.value.message
+    assert re.search(words, refused.value.message)
     assert not refused.value.retryable
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from rolloutpool_worker.policy.refusal import LONGEST, message_of, read_message
+from rolloutpool_worker.policy.refusal import LONGEST, Said, message_of, read_message
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,30 @@ from rolloutpool_worker.policy.refusal import LONGEST, message_of, read_message
     ],
 )
 def test_only_the_message_is_taken(body: bytes, said: str) -> None:
-    assert message_of(body) == said
+    assert message_of(body).message == said
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(message_of(b'{"message": "' + b"x" * 5_000 + b'"}')) == LONGEST
+    assert len(message_of(b'{"message": "' + b"x" * 5_000 + b'"}').message) == LONGEST
 
 
 async def test_a_large_body_is_left_alone() -> None:
-    assert await read_message(httpx.Response(503, content=b'{"message": "' + b"x" * 10_000_000 + b'"}')) == ""
-    assert await read_message(httpx.Response(503, json={"message": "later"})) == "later"
+    assert await read_message(httpx.Response(503, content=b'{"message": "' + b"x" * 10_000_000 + b'"}')) == Said()
+    assert await read_message(httpx.Response(503, json={"message": "later"})) == Said("later")
+
+
+@pytest.mark.parametrize(
+    ("body", "of_policy"),
+    [
+        (b'{"error": {"type": "BadRequestError", "message": "no such field"}}', True),
+        (b'{"object": "error", "type": "BadRequestError", "message": "no such field"}', True),
+        (b'{"error": {"type": "invalid_request_error", "message": "no such field"}}', True),
+        # Of another service, at an address that a caller has named.
+        (b'{"message": "user root, password hunter2"}', False),
+        (b'{"error": {"type": "Forbidden", "message": "user root"}}', False),
+        (b'{"error": {"type": ["BadRequestError"], "message": "user root"}}', False),
+        (b'{"error": "user root"}', False),
+    ],
+)
+def test_only_a_policy_servers_error_may_be_shown(body: bytes, of_policy: bool) -> None:
+    assert message_of(body).of_policy is of_policy

@@ -19,7 +19,7 @@ import httpx
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.metrics import IN_MODEL_CALL, MODEL_CALLS
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn, discard
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
@@ -203,7 +203,7 @@ class TrainerEndpoint:
                 self._breakers.worked(self._port)
                 # Before the status: an error that was meant for another turn says nothing of this one.
                 check_turn(response, headers.get(HEADER_IDEMPOTENCY))
-                await self._check_status(response, where)
+                await self._check_status(response, where, headers.get(HEADER_IDEMPOTENCY))
                 data = await self._read(response, where)
                 if data[:_BLANK].lstrip()[:1] != b"{":
                     # Before the trainer is heard: a gateway's page can't say what the trainer promises.
@@ -242,12 +242,15 @@ class TrainerEndpoint:
         self._breakers.failed(self._port, why)
         return TrainerUnreachable(f"{where}: no connection ({why})")
 
-    async def _check_status(self, response: httpx.Response, where: str) -> None:
+    async def _check_status(self, response: httpx.Response, where: str, key: str | None) -> None:
         status = response.status_code
         if status >= httpx.codes.MULTIPLE_CHOICES:
             said = await read_message(response, detail=self._spec.token_in)
+            named = key is not None and response.headers.get(HEADER_TURN_KEY) == key
+            shown = said.message and (named or said.of_policy)
             raise TrainerStatusError(
-                f"{where}: the trainer answered {status}" + (f": {said}" if said else ""),
+                f"{where}: the trainer answered {status}" + (f": {said.message}" if shown else ""),
+                said=said.message,
                 status=status,
                 retry_after=as_count(response.headers.get("retry-after")),
                 repeatable=self.may_repeat,

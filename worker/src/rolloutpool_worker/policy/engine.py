@@ -310,7 +310,7 @@ class EngineChannel:
         if error.http_status in _NOT_THERE and path != self._api.paths[-1]:
             self._engines.learn_lack(origin, path)
             return True
-        found = _LENGTH.search(error.message) if error.http_status == _TOO_LONG else None
+        found = _LENGTH.search(error.said) if error.http_status == _TOO_LONG else None
         if found is None:
             return False
         length = int(found[1])

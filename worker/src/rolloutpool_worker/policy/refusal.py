@@ -2,23 +2,51 @@
 
 Bodies of errors may be anything (a gateway's page, a traceback, the request itself with its prompts), so no other part
 of them goes into errors, logs and results.
+
+The message itself is shown only where the answer is a policy server's. A caller names the address that is called, so
+the answer may be one of any service in the pool's network, and the caller must not get to read what that says. It is
+taken for a policy server's if it repeats the request's name (`X-Turn-Key`), or if its error has one of the types that
+engines and OpenAI's API use. Of all others the status is shown alone.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 import httpx
 import orjson
 
-__all__ = ["message_of", "read_message"]
+__all__ = ["Said", "message_of", "read_message"]
 
 MOST_BYTES = 8_192
 READ_SECONDS = 2.0
 """A body that trickles must not hold up the next try."""
 LONGEST = 200
 """Characters."""
+_TYPES = frozenset(
+    {
+        # vLLM and SGLang.
+        *("BadRequestError", "NotFoundError", "UnprocessableEntityError", "NotImplementedError", "InternalServerError"),
+        *("ServiceUnavailableError", "AuthenticationError", "PermissionDeniedError", "RateLimitError", "ConflictError"),
+        *("EngineDeadError", "GenerationError"),
+        # OpenAI.
+        *("invalid_request_error", "not_found_error", "authentication_error", "permission_error", "rate_limit_error"),
+        *("server_error", "insufficient_quota", "tokens", "requests"),
+    }
+)
+"""Of errors: `{"error": {"type": …}}`, or vLLM's older `{"object": "error", "type": …}`."""
 
 
-async def read_message(response: httpx.Response, *, detail: bool = False) -> str:
+@dataclass(frozen=True)
+class Said:
+    """What an error's body says."""
+
+    message: str = ""
+    """Empty where it says nothing."""
+    of_policy: bool = False
+    """Whether the body has the form of a policy server's error."""
+
+
+async def read_message(response: httpx.Response, *, detail: bool = False) -> Said:
     """Reads the message of an error; empty where there is none, where the body is large, or where it does not come.
 
     Args:
@@ -31,13 +59,13 @@ async def read_message(response: httpx.Response, *, detail: bool = False) -> str
             async for part in response.aiter_bytes():
                 data += part
                 if len(data) > MOST_BYTES:
-                    return ""
+                    return Said()
     except (TimeoutError, httpx.HTTPError):
-        return ""
+        return Said()
     return message_of(data, detail=detail)
 
 
-def message_of(data: bytes, *, detail: bool = False) -> str:
+def message_of(data: bytes, *, detail: bool = False) -> Said:
     """Finds the message in a body: `{"message": …}`, `{"error": {"message": …}}` or `{"error": "…"}`.
 
     Args:
@@ -45,12 +73,12 @@ def message_of(data: bytes, *, detail: bool = False) -> str:
         detail: Whether `{"detail": "…"}` is one too. It is with SGLang; other servers may quote the request there.
 
     Returns:
-        At most 200 characters that a terminal shows as they are; empty where there is none.
+        At most 200 characters that a terminal shows as they are, and whether it may be shown.
     """
     try:
         document = orjson.loads(data)
     except (orjson.JSONDecodeError, RecursionError):
-        return ""
+        return Said()
     error = document.get("error") if isinstance(document, dict) else None
     inner = error.get("message") if isinstance(error, dict) else error
     found = (
@@ -59,6 +87,7 @@ def message_of(data: bytes, *, detail: bool = False) -> str:
         else None
     )
     if not isinstance(found, str):
-        return ""
+        return Said()
+    kind = error.get("type") if isinstance(error, dict) else document.get("type")
     line = "".join(c if c.isprintable() else "?" for c in " ".join(found.split()))
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return Said(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…", isinstance(kind, str) and kind in _TYPES)
