@@ -38,6 +38,7 @@ class TokenizerCache:
         size: int,
         *,
         allow: Sequence[str] | None = None,
+        paths: Sequence[str] | None = None,
         trust_remote_code_for: Sequence[str] = (),
         render_seconds: float = SECONDS,
     ) -> None:
@@ -46,6 +47,7 @@ class TokenizerCache:
         Args:
             size: How many tokenizers to keep.
             allow: Shell patterns of the names that may be loaded; None allows any.
+            paths: Without `allow`: the directories that may be named, exactly as they are named here; None allows any.
             trust_remote_code_for: Exact names whose repositories may run their own code in this process.
             render_seconds: CPU time that one render may take (`render_budget`).
         """
@@ -53,6 +55,7 @@ class TokenizerCache:
             raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
         self._size = size
         self._allow = allow
+        self._paths = None if paths is None else frozenset(_with_revision(path)[0] for path in paths)
         self._render_seconds = render_seconds
         self._trusted = frozenset(trust_remote_code_for)
         # Guards the three maps below; cachetools is not thread-safe.
@@ -81,6 +84,12 @@ class TokenizerCache:
         key = (name, revision)
         if self._allow is not None and not any(fnmatchcase(name, pattern) for pattern in self._allow):
             raise TokenizerNotAllowed(name, "this pool's settings allow only " + ", ".join(self._allow) + ".")
+        # Before anything is looked up: an error that depended on what is there would tell a caller which directories a
+        # worker has.
+        if self._allow is None and self._paths is not None and _is_path(name) and name not in self._paths:
+            raise TokenizerNotAllowed(
+                name, "it is a path, and a rollout may name only those that ROLLOUTPOOL_ALLOWED_TOKENIZERS lists."
+            )
         with self._lock:
             pending = self._loading.get(key)
             if pending is None:
@@ -144,6 +153,11 @@ class TokenizerCache:
         if tokenizer is not None:
             self._loaded.move_to_end(key)
         return tokenizer
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name cannot be one of the hub, which are `name` or `owner/name`."""
+    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1 or ".." in name.split("/")
 
 
 def _with_revision(name: str) -> _Key:

@@ -10,6 +10,7 @@ import pytest
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, TokenizerCache, TokenizerLoadError, TokenizerNotAllowed
 from rolloutpool_common.rendering import cache as cache_module
+from rolloutpool_common.testing import TINY_TOKENIZER
 
 
 class Loads:
@@ -119,6 +120,19 @@ def test_a_failure_is_remembered_for_a_short_time(loads: Loads, monkeypatch: pyt
     with pytest.raises(TokenizerLoadError):
         cache.load("bad")
     assert loads.count[("bad", None)] == 2
+
+
+def test_a_path_is_refused_alike_whether_it_exists_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    cache = TokenizerCache(1, paths=[str(TINY_TOKENIZER), "Qwen/Qwen3-8B@main"])
+    said = set()
+    for name in ("/etc", "/not/there", "./there", "./not", "~", "..", "there/../there", "a/b/c", "\\\\host\\share"):
+        with pytest.raises(TokenizerNotAllowed) as refused:
+            cache.load(name)
+        said.add(refused.value.reason)
+    assert len(said) == 1
+    assert cache.load(str(TINY_TOKENIZER)).vocab_size == cache.load("rolloutpool/tiny").vocab_size
 
 
 async def test_only_allowed_names_are_loaded(loads: Loads) -> None:

@@ -186,6 +186,8 @@ class Services:
         self.tokenizers = TokenizerCache(
             settings.tokenizer_cache_size,
             allow=settings.allowed_tokenizers or None,
+            # Who can call a pool that calls only loopback is on its machine, and can look for itself.
+            paths=settings.tokenizers if settings.allowed_targets else None,
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
             render_seconds=settings.template_cpu_seconds,
         )
