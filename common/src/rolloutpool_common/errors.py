@@ -195,8 +195,6 @@ class TrainerUnreachable(InfraFault):
     boundary = Boundary.TRAINER
     category = Category.NETWORK_ERROR
 
-    retryable = True  # not where the trainer may have sampled and did not promise that repeating is safe
-
 
 NOT_SAMPLED = frozenset({429, 500, 503})
 """Statuses by which a trainer says that it has not sampled this turn, so that asking again is always safe. 502 and 504

@@ -37,14 +37,23 @@ def test_rerender(kind: TrainerKind, rerender: int) -> None:
     assert masks.plan(MaskMode.RERENDER, kind, 20, rerender, 2) == MaskPlan((rerender,), 20, rerender)
 
 
-@pytest.mark.parametrize(("mode", "kind"), [(MaskMode.RERENDER, UNKNOWN), (MaskMode.AUTO, RERENDERS)])
-def test_a_count_that_cannot_be_is_the_policy_s(mode: MaskMode, kind: TrainerKind) -> None:
+def test_a_count_that_cannot_be_is_the_policy_s() -> None:
     with pytest.raises(MaskImpossible, match="turn 3: 7 tokens fewer") as negative:
-        masks.plan(mode, kind, 20, -7, 3)
+        masks.plan(MaskMode.RERENDER, UNKNOWN, 20, -7, 3)
     with pytest.raises(TemplateRefusedTurn, match="turn 3") as refused:
-        masks.plan(mode, kind, 20, None, 3)
-    for caught in (negative, refused):
+        masks.plan(MaskMode.AUTO, RERENDERS, 20, None, 3)
+    with pytest.raises(MaskImpossible, match="turn 3: 7 tokens fewer") as shown:
+        masks.check_accepted(MaskPlan((20,), 20, -7), 20, -7, 3)
+    for caught in (negative, refused, shown):
         assert caught.value.failure(3).kind is FailureKind.POLICY
+
+
+@pytest.mark.parametrize("kind", [RERENDERS, PARSED])
+def test_auto_sends_what_a_trainer_that_keeps_ids_counts_where_no_other_mask_can_be(kind: TrainerKind) -> None:
+    plan = masks.plan(MaskMode.AUTO, kind, 20, -7, 3, parsed=-3)
+    assert plan == MaskPlan((20,), 20, -7, -3)
+    # Its echo then shows what it is.
+    assert masks.infer_kind(kind, plan, EchoKind.EQUAL, 20) is KEEPS
 
 
 def test_a_mask_is_zeros_or_null() -> None:
@@ -123,7 +132,7 @@ def test_the_form_that_is_known_comes_first(
 
 def test_a_mask_that_neither_form_can_say_is_impossible() -> None:
     with pytest.raises(MaskImpossible, match="3 tokens fewer"):
-        masks.plan(MaskMode.AUTO, PARSED, 20, -7, 2, parsed=-3)
+        masks.plan(MaskMode.RERENDER, PARSED, 20, -7, 2, parsed=-3)
     with pytest.raises(TemplateRefusedTurn):
         masks.plan(MaskMode.AUTO, PARSED, 20, None, 2)
 
@@ -134,7 +143,7 @@ def test_the_other_form_is_worth_the_advice_too() -> None:
 
 
 @pytest.mark.parametrize("plan", [MaskPlan((26, 20), 20, 26), MaskPlan((20,), 20, None), MaskPlan((20,), 20, -7)])
-@pytest.mark.parametrize("new", [-7, 0, 20, 26, 27])
+@pytest.mark.parametrize("new", [-8, 0, 20, 26, 27])
 def test_an_accepted_mask_is_disproved_by_any_other_number(plan: MaskPlan, new: int) -> None:
     masks.check_accepted(plan, new, new, 2)
     with pytest.raises(MaskDisproved, match=f"has {new} new tokens") as caught:

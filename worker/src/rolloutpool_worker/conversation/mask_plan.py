@@ -13,7 +13,9 @@ be right, and they differ when a trainer that renders history again gets other i
 Mode `exact` or `rerender` sends that length. In mode `auto` the trainer's kind decides:
 
 1. It keeps ids (it says so, or an echo has shown it): send `exact`, and render nothing.
-2. It renders again: send `rerender`, or `parsed` where it is known to parse arguments.
+2. It renders again: send `rerender`, or `parsed` where it is known to parse arguments. If that is negative, no mask can
+   say it; then send `exact`. That is right if the trainer keeps ids after all: a kind is learned, and may be wrong. One
+   that does render again refuses it, and the rollout ends with `MaskImpossible`.
 3. Unknown and both are equal: send it; nothing can be learned from the reply.
 4. Unknown and they differ: send `rerender` first. A trainer that keeps ids refuses it with 422; then send `exact`.
    If `rerender` is negative, or the template refuses the history, there is only `exact` to send.
@@ -54,7 +56,7 @@ def plan(
         The lengths to try, in their order.
 
     Raises:
-        MaskImpossible: Only `rerender` would do, and it is negative.
+        MaskImpossible: The mode is `rerender`, and that is negative.
         TemplateRefusedTurn: Only `rerender` would do, and there is none.
     """
     if mode is MaskMode.RERENDER or kind.renders_again:
@@ -64,8 +66,10 @@ def plan(
             raise TemplateRefusedTurn(f"turn {turn}: the template cannot render the history again, so nothing to count")
         # A mask has no negative length. It happens where the render of a reply has fewer ids than were sampled.
         lengths = tuple(dict.fromkeys(n for n in found if n >= 0))
-        if not lengths:
+        if not lengths and mode is MaskMode.RERENDER:
             raise impossible(found[0], turn)
+        if not lengths:
+            return MaskPlan((exact,), exact, rerender, parsed)
         return MaskPlan(lengths, exact, rerender, parsed)
     if rerender is None or rerender < 0 or rerender == exact:
         return MaskPlan((exact,), exact, rerender)
@@ -121,7 +125,10 @@ def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
 
     Raises:
         MaskDisproved: The two differ; the error names the mode that fits this trainer.
+        MaskImpossible: Our own render of the history is also that much shorter than what the trainer had before.
     """
+    if new != sent and new < 0 and new in (plan.rerender, plan.parsed):
+        raise impossible(new, turn)
     if new != sent:
         mode = MaskMode.RERENDER if new in (plan.rerender, plan.parsed) and new >= 0 else MaskMode.EXACT
         raise MaskDisproved(

@@ -100,7 +100,7 @@ class TokenTrack:
             edited: Whether the history was edited since the last turn; then all of it is new to the trainer.
 
         Raises:
-            MaskImpossible: Only `rerender` would do, and it is negative.
+            MaskImpossible: The mode is `rerender`, and that is negative.
             TemplateRefusedTurn: Only `rerender` would do, and the template refuses the history.
         """
         spec = self._spec
