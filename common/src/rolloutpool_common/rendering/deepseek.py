@@ -31,7 +31,9 @@ def applies(codec: Codec) -> bool:
 def is_broken(template: Template, close: str) -> bool:
     """Tells whether a template tries to write such blocks and fails.
 
-    Later members of the family write outputs without a block, although their tokenizers have its tokens.
+    Later members of the family write outputs without a block, although their tokenizers have its tokens. What a
+    template refuses, it does not write wrongly: others take one call a turn, or no user directly after outputs. Their
+    rollouts are refused where they do that, and their other outputs are the template's own.
 
     Args:
         template: Of a tokenizer to which `applies` applies.
@@ -40,12 +42,17 @@ def is_broken(template: Template, close: str) -> bool:
     if any(text not in template.source for text in (*_BLOCK, *_OUTPUT)):
         return False
     forms = ((False, True), (True, True), (False, False), (True, False))
-    return not any(_writes_blocks(template, close, as_text, silent) for as_text, silent in forms)
+    found = [_writes_blocks(template, close, as_text, silent) for as_text, silent in forms]
+    return True not in found and False in found
 
 
-def _writes_blocks(template: Template, close: str, as_text: bool, silent: bool) -> bool:
-    """Whether each turn is closed before its outputs, and whatever is opened there is closed before what follows."""
-    user = {"role": "user", "content": "x"}
+def _writes_blocks(template: Template, close: str, as_text: bool, silent: bool) -> bool | None:
+    """Whether each turn is closed before its outputs, and whatever is opened there is closed before what follows.
+
+    Returns:
+        None where the template refuses all that is tried.
+    """
+    user, wrote = {"role": "user", "content": "x"}, None
     for outputs, follower in ((1, []), (2, []), (1, [user])):
         ids = [f"call{i:05d}" for i in range(outputs)]
         turn = sentinel.turn([(made, "f") for made in ids], arguments_as_text=as_text, silent=silent)
@@ -53,14 +60,15 @@ def _writes_blocks(template: Template, close: str, as_text: bool, silent: bool) 
         try:
             text = sentinel.after_sentinel(template.render([user, turn, *results, *sentinel.marked(follower)]))
         except TemplateRefused:
-            return False
+            continue
         if text is None:
             return False
         turn_end, _, rest = text[: sentinel.first_marker(text)].partition(_BLOCK[0])
         found = _PARTS.findall(_BLOCK[0] + rest)
         if close not in turn_end or found.count(_OUTPUT[0]) != outputs or not _CLOSED.fullmatch("".join(found)):
             return False
-    return True
+        wrote = True
+    return wrote
 
 
 def outputs_block(results: Sequence[Message], codec: Codec, *, after: str) -> list[int]:

@@ -263,10 +263,22 @@ OUTPUTS = (  # as DeepSeek's tokens, in a template that works
 )
 
 
-def test_a_template_of_deepseeks_that_works_is_used(make_tokenizer: MakeTokenizer) -> None:
+REFUSES = {
+    "nothing": "",
+    "two calls": "{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('one call') }}{% endif %}",
+    "a user after outputs": "{% if m.role == 'user' and loop.previtem and loop.previtem.role == 'tool' %}"
+    "{{ raise_exception('an answer comes first') }}{% endif %}",
+}
+"""What a template may refuse that writes the rest of it right."""
+
+
+@pytest.mark.parametrize("refuses", REFUSES)
+def test_a_template_of_deepseeks_that_works_is_used(make_tokenizer: MakeTokenizer, refuses: str) -> None:
     names = ("User", "Assistant", "tool▁outputs▁begin", "tool▁outputs▁end", "tool▁output▁begin", "tool▁output▁end")
     end = "<\uff5cend▁of▁sentence\uff5c>"
-    tokenizer = make_tokenizer(OUTPUTS, [*(f"<\uff5c{name}\uff5c>" for name in names), end], eos=end)
+    source = OUTPUTS.replace("{% for m in messages %}", "{% for m in messages %}" + REFUSES[refuses])
+    tokenizer = make_tokenizer(source, [*(f"<\uff5c{name}\uff5c>" for name in names), end], eos=end)
+    assert not tokenizer.writes_outputs_by_hand(None)
     assert delta(tokenizer, [USER, calling()], [result()], f"x{end}").endswith("<\uff5cAssistant\uff5c><think>\n")
 
 
