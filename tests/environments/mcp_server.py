@@ -8,6 +8,7 @@ Its counter belongs to the session of the MCP connection. It can be slow, huge, 
 import asyncio
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,12 @@ def make_server() -> Any:
         """The same, and says that calling it twice does no harm."""
         return await mark(word, seconds)
 
-    for tool in (add, who, boom, sleep, huge, die, mark, look):
+    async def complain() -> str:
+        """Writes to its standard error."""
+        print("the fuse is warm", file=sys.stderr, flush=True)
+        return "complained"
+
+    for tool in (add, who, boom, sleep, huge, die, mark, look, complain):
         server.tool(annotations=annotations(**hints) if tool in (who, look) else None)(tool)
     return server
 

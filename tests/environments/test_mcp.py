@@ -28,7 +28,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "tests/environments/mcp_server.py")]
-TOOLS = ["add", "who", "boom", "sleep", "huge", "die", "mark", "look"]
+TOOLS = ["add", "who", "boom", "sleep", "huge", "die", "mark", "look", "complain"]
 
 
 @pytest.fixture(scope="module")

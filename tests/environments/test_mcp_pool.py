@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, say
 from tests.support.waiting import until
-from tests.support.worker_process import started_worker
+from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -123,6 +124,35 @@ async def test_a_call_in_a_worker_that_is_killed_is_made_at_most_once_unless_its
             assert (result.status, read(result)) == (RolloutStatus.COMPLETED, [f"{name} 1", f"{name} 2"])
     # The calls before that were answered, and only a restartable session needs them again.
     assert [marks().count(f"{name} 1") for name in names] == [1, 1, 1, 1, 2]
+
+
+async def test_servers_behind_a_command_and_a_url_answer_in_workers_as_operators_start_them(
+    redis_url: str, tokenizer: ChatTokenizer, tmp_path: Path, there: ServedCallback
+) -> None:
+    """Celery puts a proxy without a descriptor in the place of `sys.stderr`, and a command's server needs one."""
+    file = tmp_path / "environments.toml"
+    command = [sys.executable, "-m", "tests.environments.mcp_server"]
+    file.write_text(
+        f'[url]\nkind = "mcp"\nurl = "{there.url}/mcp"\n'
+        f'[command]\nkind = "mcp"\ncommand = {json.dumps(command)}\nenv = {{PYTHONPATH = "{ROOT}"}}\n'
+    )
+    file.chmod(0o600)
+    rollouts = [{"rollout_id": kind, "environment": {"name": kind}} for kind in ("url", "command")]
+    script = [say(calls=[call("add", {"n": 2})]), say(calls=[call("complain", {})]), say("done")]
+    async with (
+        opened_pool(redis_url) as pool,
+        scripted_trainer(tokenizer, *script, announces=True) as trainer,
+    ):
+        named = str(file)
+        with started_worker(redis_url, arguments=("--processes", "1"), ROLLOUTPOOL_ENVIRONMENTS_FILE=named) as worker:
+            async with pool.reconciled():
+                uids = await pool.submit(rollouts, shared={"server_url": trainer.url})
+                results = [await pool.result(uid, 60) for uid in uids]
+            log = worker.log()
+    for result in results:
+        assert (result.failure, read(result)) == (None, ["counter 2", "complained"]), log
+    # What a server behind a command says of itself is in the worker's log.
+    assert "the fuse is warm" in log
 
 
 async def test_a_v1_rollout_calls_its_tool_server_where_the_operator_allows_it(

@@ -14,11 +14,12 @@ otherwise the SDK makes the handshake that opens a session.
 import asyncio
 import importlib
 import importlib.util
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import httpx
 import orjson
@@ -119,10 +120,23 @@ def stdio_client(command: str, arguments: list[str], env: Mapping[str, str], *, 
     async def connect() -> AsyncIterator[McpClient]:
         stdio = importlib.import_module("mcp.client.stdio")
         server = stdio.StdioServerParameters(command=command, args=arguments, env=dict(env))
-        async with _opened(stdio.stdio_client(server), sessions) as opened:
-            yield opened
+        with _error_log() as errors:
+            async with _opened(stdio.stdio_client(server, errlog=errors), sessions) as opened:
+                yield opened
 
     return connect
+
+
+def _error_log() -> TextIO:
+    """Opens what a command's server writes its errors to: the worker's own standard error.
+
+    The SDK would pass on `sys.stderr`. In a worker Celery has put a proxy there, which no process can inherit.
+    """
+    try:
+        return os.fdopen(os.dup(2), "w", encoding="utf-8")
+    except OSError:
+        # A service may be started without one.
+        return open(os.devnull, "w", encoding="utf-8")
 
 
 @asynccontextmanager
