@@ -73,6 +73,17 @@ def test_no_text_of_a_row_runs_loads_or_becomes_an_element(browser: Browser) -> 
         assert cell.endswith("⟨U+202E⟩gnp")
 
 
+def test_errors_of_tools_are_in_the_table_and_above_it(browser: Browser) -> None:
+    with viewed(browser) as pool:
+        pool.answers = answers(3, tool_calls=[12, 4, 0], tool_errors=[3, 0, 0])
+        pool.answers[f"/v1/batches/{BATCH}"] |= {"warnings": {f"tool_failed:{EVIL}": 1}}
+        page = pool.open(f"#/batch/{BATCH}")
+        page.locator("#row-2").wait_for()
+        expect(page.locator(".chip", has_text="⚠ tool_failed:<script>")).to_be_visible()
+        place = page.get_by_role("columnheader").all_inner_texts().index("tools")
+        assert [page.locator(f"#row-{row} .cell").nth(place).inner_text() for row in range(3)] == ["12/3", "4", ""]
+
+
 def test_why_rollouts_failed_is_said_above_the_table(browser: Browser) -> None:
     status = ["failed"] * 5 + ["expired"] * 2 + ["cancelled", "completed", "running"] + ["failed"] * 3
     category = ["network_error"] * 5 + [None] * 5 + ["tool_error", "mask_refused", "drift"]

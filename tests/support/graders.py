@@ -99,8 +99,18 @@ async def fails(rollout: RolloutResult, options: Any) -> object:
     """Raises as often as the options say, and then returns 0.5."""
     note("fails", rollout)
     if len([line for line in asked(Path(os.environ["GRADER_LOG"]), "fails") if rollout.uid in line]) <= options:
-        raise RuntimeError("secret detail")
+        _fail()
     return 0.5
+
+
+@grader("fails_in_child")
+def fails_in_child(rollout: RolloutResult, options: Any) -> object:
+    """Raises."""
+    return _fail()
+
+
+def _fail() -> object:
+    raise RuntimeError("secret detail")
 
 
 @grader("refuses")

@@ -37,6 +37,7 @@ def table(count: int, **columns: Any) -> dict[str, Any]:
         "drift": [["thinking_stripped"] if i % 11 == 5 else [] for i in range(count)],
         "turns": [i * 7919 % 13 for i in range(count)],
         "tool_calls": [i % 4 for i in range(count)],
+        "tool_errors": [i % 4 // 3 for i in range(count)],
         "samples": [1] * count,
         "sampled_tokens": [i * 104729 % 5003 for i in range(count)],
         "claimed_ms": [created + int(wait) for wait in queued],

@@ -27,6 +27,7 @@ them. So the code that retries a call and the code that requeues a rollout alway
             ├── RequestChanged
             ├── ResultQuarantined
             ├── SecretUnreadable
+            ├── ToolFault
             ├── EnvironmentFault
             │   ├── EnvironmentLost
             │   └── EnvironmentDiverged
@@ -75,6 +76,7 @@ __all__ = [
     "TokenizerLoadFailed",
     "TokenizerMismatch",
     "TooManyToolCalls",
+    "ToolFault",
     "TrainerProtocolError",
     "TrainerStatusError",
     "TrainerUnreachable",
@@ -303,7 +305,6 @@ class AmbiguousTurn(InfraFault):
 class RequestChanged(InfraFault):
     """This worker would ask the turn with another body than the attempt before; give all workers the same versions."""
 
-    boundary = Boundary.WORKER
     category = Category.REQUEST_CHANGED
 
 
@@ -318,7 +319,12 @@ class ResultQuarantined(InfraFault):
 class SecretUnreadable(InfraFault):
     """This worker cannot read a secret that the rollout needs; give API and workers the same keys."""
 
-    boundary = Boundary.WORKER
+
+class ToolFault(InfraFault):
+    """A tool failed, and `on_tool_error` is `fail`."""
+
+    boundary = Boundary.TOOL
+    category = Category.TOOL_ERROR
 
 
 class EnvironmentFault(InfraFault):
@@ -326,7 +332,6 @@ class EnvironmentFault(InfraFault):
 
     boundary = Boundary.ENVIRONMENT
     category = Category.ENVIRONMENT_ERROR
-    retryable = True
 
 
 class EnvironmentLost(EnvironmentFault):
@@ -348,7 +353,6 @@ class GraderFault(InfraFault):
 
     boundary = Boundary.GRADER
     category = Category.GRADER_ERROR
-    retryable = True
 
 
 class GradeInvalid(GraderFault):
@@ -377,16 +381,12 @@ class LeaseExpired(InfraFault):
 class PoisonRollout(InfraFault):
     """Several workers died while they ran this rollout; look into their logs before resubmitting."""
 
-    boundary = Boundary.WORKER
     category = Category.POISON
     retryable = False
 
 
 class WorkerFault(InfraFault):
     """The worker failed while it ran this rollout."""
-
-    boundary = Boundary.WORKER
-    category = Category.INTERNAL_ERROR
 
     @classmethod
     def of(cls, error: BaseException) -> "WorkerFault":

@@ -95,6 +95,8 @@ class Boundary(StrEnum):
     """Calling the trainer, and its replies."""
     AGENT = "agent"
     """What the policy sampled, as the agent saw it."""
+    TOOL = "tool"
+    """A tool that the policy called, where `on_tool_error` is `fail`."""
     ENVIRONMENT = "environment"
     """The session of the rollout's environment."""
     GRADER = "grader"
@@ -113,7 +115,8 @@ class Category(StrEnum):
     TRAINER_ERROR = "trainer_error"
     NETWORK_ERROR = "network_error"
     TOOL_ERROR = "tool_error"
-    """One turn made more tool calls than a worker runs. A tool that fails gives the policy a message instead."""
+    """One turn made more tool calls than a worker runs; or a tool failed, and `on_tool_error` is `fail`. Otherwise a
+    tool that fails gives the policy a message."""
     INTERNAL_ERROR = "internal_error"
     VALIDATION_ERROR = "validation_error"
     TRAINER_PROTOCOL_ERROR = "trainer_protocol_error"

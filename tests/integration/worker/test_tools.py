@@ -53,6 +53,17 @@ async def test_results_keep_call_order_and_ids_whatever_finishes_first(pool: Poo
         ("add", True),
         *[(name, False) for name in ("refuse", "crash", "hang", "hang")],
     ]
+    assert [made.error for made in called_at.tools if not made.ok] == [
+        "TimeoutError",
+        None,
+        "RuntimeError",
+        *["TimeoutError"] * 2,
+    ]
+    assert result.warnings == ["tool_failed:crash", "tool_failed:hang"]
+    status = await pool.store.batches.status(result.batch_id, None)
+    assert status is not None
+    assert status.tool_errors == {"crash:RuntimeError": 1, "hang:TimeoutError": 3}
+    assert not any(name.startswith("tool_error:") for name in (await pool.store.totals.read()).totals)
     assert all(made.ms >= 900 for made in called_at.tools if made.name == "hang")
     assert max(made.ms for made in called_at.tools) <= result.spans.tools_ms + 0.1
     assert called_at.start_ms is not None
@@ -179,7 +190,7 @@ async def test_an_isolated_tool_may_do_what_it_wants(
     calls = [*(call("run_code", {"code": code}) for code in codes), call("add", {"a": 1, "b": 2})]
     result = await called(pool, tokenizer, *calls, v1=v1)
     assert contents(result) == [*codes.values(), "3"]
-    assert result.warnings == []
+    assert result.warnings == ["tool_failed:run_code", "tool_result_cut:run_code"]
     assert worker.process.poll() is None
 
 

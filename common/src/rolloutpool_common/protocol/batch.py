@@ -222,6 +222,8 @@ class BatchStatus(Answer):
     """How many rollouts per `kind:category` of their failure."""
     warnings: dict[str, int]
     """How many rollouts per warning."""
+    tool_errors: dict[str, int] = Field(default_factory=dict)
+    """How many calls of tools failed, per `NAME:TYPE` of tool and error."""
     stale: dict[str, int] = Field(default_factory=dict)
     """How many rollouts were too old for `max_staleness`, by what became of them; how often one was `restarted`."""
     waiting: list[Waiting] = Field(default_factory=list)

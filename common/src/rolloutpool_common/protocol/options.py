@@ -26,6 +26,7 @@ __all__ = [
     "OnDrift",
     "OnInjection",
     "OnLimit",
+    "OnToolError",
     "RolloutOptions",
     "RolloutSpec",
     "RunOptions",
@@ -68,6 +69,15 @@ class OnInjection(StrEnum):
     """Keep what the policy saw, and say so in `drift`."""
     FAIL = "fail"
     """End the rollout with a failure."""
+
+
+class OnToolError(StrEnum):
+    """What to do when a tool raises an error that is no `ToolFailed`."""
+
+    MESSAGE = "message"
+    """The policy reads that the tool failed, and goes on."""
+    FAIL = "fail"
+    """End the attempt with a failure that is no data; it is made again."""
 
 
 class OnLimit(StrEnum):
@@ -133,6 +143,7 @@ class RunOptions(EndpointOptions):
     mask_mode: MaskMode = MaskMode.AUTO
     on_drift: OnDrift = OnDrift.FORK
     on_injection: OnInjection = OnInjection.LABEL
+    on_tool_error: OnToolError = OnToolError.MESSAGE
     context: ContextLimit | None = None
     """Truncate or summarise at a token limit; null lets the context grow."""
     declared_tokenizer: DeclaredTokenizer | None = None

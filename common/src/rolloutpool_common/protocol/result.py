@@ -78,6 +78,9 @@ class ToolTime:
     """Wall time, waiting for an isolated tool's place included."""
     ok: bool
     """Whether the policy got a result; false where what it reads begins with `Error:`."""
+    error: str | None = None
+    """What ended the call without a result: the type of the error that the tool raised, `TimeoutError`, or how its
+    process ended (`SIGSEGV`). Null where the tool answered, refused or was not run, and in older results."""
 
 
 class TurnSummary(BaseModel):

@@ -46,6 +46,7 @@ ENDED_FIELDS = {
     "mean_logprob": "mean of the sampling log-probabilities over the tokens with mask 1",
     "response_lengths": "list of the lengths of its samples' responses",
     "reward": "what its grader, or its environment, says that it is worth",
+    "tool_errors": "calls of tools of which the policy read an error",
 }
 """Name and meaning, in the order in which they are stored."""
 ROW_FIELDS = {
@@ -126,4 +127,5 @@ def row_values(result: RolloutResult) -> list[Any]:
         None if logprob is None else round(logprob, 5),
         [len(sample.response_ids) for sample in samples],
         result.reward,
+        sum(not call.ok for turn in result.turns for call in turn.tools),
     ]

@@ -74,6 +74,7 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         drift=prefixed("drift:"),
         failures=prefixed("failure:"),
         warnings=prefixed("warning:"),
+        tool_errors=prefixed("tool_error:"),
         stale=prefixed("stale:"),
         waiting=[*read_waits(fields, now_s), *lacking, *grading_wait(grading)] if finished_s is None else [],
         sampled_tokens=sampled,

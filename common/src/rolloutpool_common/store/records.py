@@ -298,4 +298,9 @@ def _result_counts(result: RolloutResult) -> list[str | int]:
         counts[f"stale:{result.stale}"] = 1
     for warning in result.warnings:
         counts[f"warning:{warning}"] = 1
+    for turn in result.turns:
+        for call in turn.tools:
+            if call.error is not None:
+                name = f"tool_error:{call.name}:{call.error}"
+                counts[name] = counts.get(name, 0) + 1
     return [part for name, n in counts.items() if n for part in (name, n)]

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.finished_rollouts import forked, rollout, sample, turn
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, ToolTime
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
@@ -43,6 +43,12 @@ def test_the_row_of_an_expired_rollout_says_what_it_waited_for() -> None:
     waited = Waiting(waits_for=WaitsFor.TRAINER, message="turn 3: no answer for 45 s yet")
     found = row(rollout(status=RolloutStatus.EXPIRED, waited_for=waited))
     assert (found["status"], found["category"], found["message"]) == ("expired", None, waited.message)
+
+
+def test_calls_of_which_the_policy_read_an_error_are_counted() -> None:
+    calls = [ToolTime("a", 1.0, ok=True), ToolTime("a", 1.0, ok=False, error="KeyError"), ToolTime("b", 1.0, ok=False)]
+    found = row(rollout(sample("p", ("sampled", "a", 1)), turns=[turn(1, tools=calls), turn(2, tools=calls[:2])]))
+    assert found["tool_errors"] == 3
 
 
 def test_many_policy_versions_are_cut() -> None:

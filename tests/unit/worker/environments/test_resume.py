@@ -182,6 +182,20 @@ async def test_other_tools_would_make_another_prompt(crash: CrashEffect) -> None
         await open_session(life_of(game), [record])
 
 
+async def test_a_session_that_is_restored_without_its_tools_says_so() -> None:
+    class Forgetful(GuessingGame):
+        async def restore(self, *about: Any, **named: Any) -> OpenedSession:
+            return replace(await super().restore(*about, **named), tools=())
+
+    first = await first_record(GuessingGame(CrashEffect.SNAPSHOT))
+    snapshot = base64.b64encode(orjson.dumps([RIGHT, 1])).decode()
+    life = life_of(Forgetful(CrashEffect.SNAPSHOT))
+    with pytest.raises(EnvironmentFault, match="restore returned a session without tools") as raised:
+        await open_session(life, [first, *played(WRONG, snapshot=snapshot)])
+    assert not raised.value.retryable
+    await life.close()
+
+
 async def test_other_messages_at_the_opening_are_a_difference() -> None:
     game = GuessingGame()
     record = replace(await first_record(game), messages=[{**INVITED, "content": "Guess!"}])

@@ -51,6 +51,23 @@ def test_a_group_gets_as_many_grades_as_it_has_members(answer: object) -> None:
         checked_grades(answer, [ONE, ONE], of_groups=True)
 
 
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        (Grade("1"), "the reward is no number but str"),  # type: ignore[arg-type]
+        (Grade(1.0, None), "parts must be a dict"),  # type: ignore[arg-type]
+        (Grade(1.0, {"style": None}), "the part 'style' is no number but NoneType"),  # type: ignore[dict-item]
+        # It could not be written as JSON, and the result with it.
+        (Grade(1.0, {"\ud800": 1.0}), "the names of parts"),
+        (Grade(1.0, {}, [[0.0] * 3, [0.0, None]]), "token_rewards of sample 1 is no number but NoneType"),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_wrong_with_a_grade_is_named(answer: Grade, names: str) -> None:
+    with pytest.raises(GradeInvalid, match=names) as raised:
+        checked_grades(answer, [ONE], of_groups=False)
+    assert not raised.value.retryable
+
+
 def test_refusals_travel_too() -> None:
     with pytest.raises(GradeInvalid, match="no number"):
         read_answer(write_refusal(GradeInvalid("no number")))

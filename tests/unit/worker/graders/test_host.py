@@ -59,11 +59,17 @@ async def test_what_would_end_the_event_loop_is_a_fault(host: GraderHost, option
     assert not task.cancelling()
 
 
-async def test_an_errors_text_stays_in_the_log(host: GraderHost, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(GraderFault, match="RuntimeError") as caught:
-        await ask(host, graders.fails, 1)
-    assert "secret detail" not in caught.value.message
-    assert "secret detail" in caplog.text
+@pytest.mark.parametrize("grader", [graders.fails, graders.fails_in_child], ids=["on the loop", "in a child"])
+async def test_an_error_is_named_with_its_place_and_its_traceback_is_in_the_log(
+    host: GraderHost, caplog: pytest.LogCaptureFixture, grader: Grader
+) -> None:
+    place = r"\(graders\.py:\d+ in _fail\)"
+    with pytest.raises(GraderFault, match=rf"failed with RuntimeError: secret detail {place}$"):
+        await ask(host, grader, 1)
+    (line,) = [record for record in caplog.records if record.message == "plug-in failed"]
+    fields = vars(line)["event_fields"]
+    assert (fields["plugin"], fields["error"]) == (f"grader {grader.name}", "RuntimeError")
+    assert 'raise RuntimeError("secret detail")' in fields["exception"]
 
 
 async def test_wrong_options_are_the_requests_fault(host: GraderHost) -> None:

@@ -18,6 +18,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
@@ -28,7 +29,7 @@ from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.rollout import attempt, deferral
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.outcome import make_result
-from rolloutpool_worker.tools import TOOLS
+from rolloutpool_worker.tools import TOOLS, Tool, ToolContext
 from rolloutpool_worker.tools.calculator import add
 
 
@@ -311,6 +312,33 @@ async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(
         monkeypatch.setattr(TOOLS, "get", lambda _: add)
         assert await inside.take(uid) == "completed"
         assert (await inside.result(uid)).status is RolloutStatus.COMPLETED
+
+
+async def test_a_tool_that_fails_may_be_tried_again_from_its_turn(
+    fake_redis: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+
+    async def flaky(context: ToolContext) -> str:
+        runs.append(context.idempotency_key)
+        if len(runs) == 1:
+            raise ConnectionError("no index")
+        return "found"
+
+    definition = ToolDefinition(function=ToolFunction(name="flaky"))
+    monkeypatch.setitem(TOOLS._things, "flaky", Tool(definition, flaky))
+    async with (
+        inside_worker(fake_redis, tokenizers, infra_retries=1) as inside,
+        scripted_trainer(tokenizer, say(calls=[call("flaky")]), say("done")) as trainer,
+    ):
+        # None of these turns is asked twice.
+        (uid,) = await inside.submit({"server_url": trainer.url, "on_tool_error": "fail"})
+        assert await inside.take(uid) == "retried"
+        assert await inside.take(uid) == "completed"
+        assert trainer.app.sampling_log.repeated() == {}
+        result = await inside.result(uid)
+    assert [message.content for message in result.messages if message.role == "tool"] == ["found"]
+    assert (len(runs), len(set(runs)), result.warnings) == (2, 1, [])
 
 
 async def test_a_journal_of_another_release_waits_for_a_worker_that_can_read_it(

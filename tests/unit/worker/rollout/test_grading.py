@@ -18,6 +18,7 @@ from tests.support.trainer_script import say, status
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
@@ -49,7 +50,7 @@ async def test_a_rollout_is_delivered_with_its_grade(
     assert await counts(store, uids[0]) == {"completed": 3}
     table = await store.rows.read(uids[0].rpartition("-")[0])
     assert table is not None
-    assert [row[-1] for row in table.rows] == [0.25, 1.0, None]
+    assert [row[list(ENDED_FIELDS).index("reward")] for row in table.rows] == [0.25, 1.0, None]
     await check_clean(store, uids)
 
 
@@ -80,7 +81,7 @@ async def test_a_grader_that_fails_is_asked_again_and_nothing_is_sampled_again(
             assert (seen.status, seen.attempt, seen.result) == (RolloutStatus.GRADING, tries, None)
             assert seen.waiting is not None
             assert (seen.waiting.waits_for, seen.waiting.tries) == (WaitsFor.GRADER, tries)
-            assert "secret detail" not in seen.waiting.message
+            assert "RuntimeError: secret detail (graders.py:" in seen.waiting.message
             assert await counts(store, uid) == {"grading": 1}
         history = await store.histories.read(uid, OWNER)
         assert history is not None

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from tests.support.tools import tool_host
 
-from rolloutpool_common.errors import EnvironmentFault, TooManyToolCalls
+from rolloutpool_common.errors import EnvironmentFault, ToolFault, TooManyToolCalls
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
+from rolloutpool_common.protocol.options import OnToolError
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.tools import Tool, ToolContext, ToolRunner
+from rolloutpool_worker.tools import Tool, ToolContext, ToolFailed, ToolRunner
 from rolloutpool_worker.tools.calculator import ADD
 from rolloutpool_worker.tools.limits import LONGEST_FAULT
 
@@ -131,6 +133,89 @@ async def test_whatever_a_tool_raises_is_a_message(error: type[BaseException], a
 
     calls: list[tuple[str, Any]] = [("end", {}), *[("add", {"a": 1, "b": 2})] * also]
     assert await texts(calls, made("end", end)) == ["Error: Tool execution failed", *["3"] * also]
+
+
+class Broken(Exception):
+    """A plug-in's own error."""
+
+
+async def buggy(_: ToolContext, n: int = 0) -> object:
+    """Has a bug."""
+    raise Broken(f"no {n} in the index")
+
+
+async def long(_: ToolContext) -> object:
+    """Says much."""
+    return "x" * 20_000
+
+
+async def picky(_: ToolContext) -> object:
+    """Refuses."""
+    raise ToolFailed("closed")
+
+
+async def slow(_: ToolContext) -> object:
+    """Does not answer."""
+    return await asyncio.Event().wait()
+
+
+MISBEHAVING = [made(run.__name__, run) for run in (buggy, long, picky, slow)]
+
+
+def runner_of(**options: Any) -> ToolRunner:
+    host = tool_host(seconds=0.2, calls=8, arguments=200_000, result=10_000)
+    return ToolRunner({tool.name: tool for tool in MISBEHAVING}, lenient=False, host=host, **options)
+
+
+async def run(runner: ToolRunner, *names: str) -> list[dict[str, Any]]:
+    asked = [ToolCall(id=f"c{i}", function=FunctionCall(name=name, arguments={})) for i, name in enumerate(names)]
+    return await runner.run(asked, [ToolContext("b-0", "r", 1, call.id, {}) for call in asked])
+
+
+async def test_a_tool_that_fails_or_says_too_much_is_named_in_the_result_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner = runner_of()
+    await run(runner, "buggy", "long", "picky", "slow", "buggy", "nowhere")
+    assert runner.take_warnings() == ("tool_failed:buggy", "tool_failed:slow", "tool_result_cut:long")
+    assert runner.take_warnings() == ()
+    errors = [(time.name, time.ok, time.error) for time in runner.take_times()]
+    assert errors == [
+        ("buggy", False, "Broken"),
+        ("long", True, None),
+        ("picky", False, None),
+        ("slow", False, "TimeoutError"),
+        ("buggy", False, "Broken"),
+        ("nowhere", False, None),
+    ]
+    logged = [vars(record)["event_fields"] for record in caplog.records if record.message == "plug-in failed"]
+    # Once for two calls, and with the traceback.
+    assert [fields["plugin"] for fields in logged] == ["tool buggy", "tool slow"]
+    assert "Broken: no 0 in the index" in logged[0]["exception"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("buggy", r"tool buggy failed with Broken: no 0 in the index \(test_execution\.py:\d+ in buggy\)"),
+        ("slow", r"tool slow failed with TimeoutError: no answer within 0\.2 s"),
+    ],
+)
+async def test_a_rollout_may_say_that_a_tools_error_is_no_message(name: str, why: str) -> None:
+    with pytest.raises(ToolFault, match=f"^{why}$") as raised:
+        await run(runner_of(on_error=OnToolError.FAIL), "picky", name)
+    failure = raised.value.failure()
+    assert (failure.kind, failure.boundary, failure.category) == (
+        FailureKind.INFRA,
+        Boundary.TOOL,
+        Category.TOOL_ERROR,
+    )
+    assert failure.retryable
+
+
+async def test_a_refusal_and_what_the_policy_did_wrong_are_messages_in_any_case() -> None:
+    messages = await run(runner_of(on_error=OnToolError.FAIL), "picky", "nowhere", "long")
+    assert [message["content"][:22] for message in messages] == ["Error: closed", "Error: Unknown functio", "x" * 22]
 
 
 async def test_what_a_result_raises_when_it_is_written_is_a_message_too() -> None:

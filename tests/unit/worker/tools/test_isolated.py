@@ -32,7 +32,8 @@ async def children() -> AsyncIterator[IsolatedTools]:
 
 
 async def ask(children: IsolatedTools, run: Any, seconds: float = 30.0, **given: Any) -> str:
-    return await children.call(isolated_tool(run), CONTEXT, given, seconds=seconds, result_bytes=10_000)
+    answer = await children.call(isolated_tool(run), CONTEXT, given, seconds=seconds, result_bytes=10_000)
+    return answer.text
 
 
 async def gone(pid: int) -> None:
@@ -158,8 +159,24 @@ async def test_a_child_that_keeps_much_memory_is_not_used_again(children: Isolat
 
 async def test_a_tool_s_own_limit_is_the_shorter_one(children: IsolatedTools) -> None:
     tool = isolated_tool(tools.spin, seconds=0.5)
-    text = await children.call(tool, CONTEXT, {}, seconds=60.0, result_bytes=10)
-    assert text == "Error: Tool execution timed out after 0.5 s"
+    answer = await children.call(tool, CONTEXT, {}, seconds=60.0, result_bytes=10)
+    assert (answer.text, answer.error) == ("Error: Tool execution timed out after 0.5 s", "TimeoutError")
+
+
+async def test_what_ended_a_call_is_named_and_an_error_has_its_place_in_the_users_code(children: IsolatedTools) -> None:
+    async def answer(run: Any, **given: Any) -> Any:
+        return await children.call(isolated_tool(run), CONTEXT, given, seconds=30.0, result_bytes=10_000)
+
+    died, left, raised, long = [
+        await answer(tools.segfault),
+        await answer(tools.leave, code=3),
+        await answer(tools.end_as, text="RuntimeError"),
+        await answer(tools.say, times=20_000),
+    ]
+    assert [(one.error, one.raised) for one in (died, left, long)] == [("SIGSEGV", None), ("exit", None), (None, None)]
+    assert re.fullmatch(r"RuntimeError: secret detail \(tools\.py:\d+ in end_as\)", str(raised.raised))
+    assert "raise {" in raised.raised.traceback
+    assert [one.cut for one in (died, raised, long)] == [False, False, True]
 
 
 async def test_an_idle_child_gives_its_memory_back(children: IsolatedTools, monkeypatch: pytest.MonkeyPatch) -> None:

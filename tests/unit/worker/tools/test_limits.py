@@ -17,22 +17,23 @@ JSON = st.recursive(
 
 @given(st.text(st.characters()), st.integers(min_value=1, max_value=50))
 def test_a_cut_shows_whole_characters_of_the_beginning(text: str, limit: int) -> None:
-    cut = cut_result(text, limit)
+    cut, was_cut = cut_result(text, limit)
     sendable = text.encode("utf-8", "backslashreplace").decode()
     if len(sendable.encode()) <= limit:
-        assert cut == sendable
+        assert (cut, was_cut) == (sendable, False)
         return
     shown, mark, rest = cut.rpartition("… [cut: ")
     assert mark
+    assert was_cut
     assert sendable.startswith(shown)
     assert len(shown.encode()) <= limit < len(shown.encode()) + 4
     assert rest.endswith(f" of {len(text)} characters shown]")
 
 
 def test_a_text_as_long_as_the_limit_is_whole() -> None:
-    assert cut_result("abc", 3) == "abc"
-    assert cut_result("abcd", 3) == "abc… [cut: 3 of 4 characters shown]"
-    assert cut_result("€", 2) == "… [cut: 0 of 1 characters shown]"
+    assert cut_result("abc", 3) == ("abc", False)
+    assert cut_result("abcd", 3) == ("abc… [cut: 3 of 4 characters shown]", True)
+    assert cut_result("€", 2).text == "… [cut: 0 of 1 characters shown]"
 
 
 def test_a_fault_quotes_little() -> None:

@@ -311,6 +311,7 @@ def _status_table(state: "BatchStatus", reasons: Counter[str] | None = None) -> 
             "failures": joined(state.failures),
             **({"because": _commonest(reasons)} if reasons else {}),
             "warnings": joined(state.warnings),
+            **({"tool errors": joined(state.tool_errors)} if state.tool_errors else {}),
             **({"stale": joined(state.stale)} if state.stale else {}),
             **{_waits_for(wait): _wait(wait) for wait in state.waiting},
             **({"pushes": joined(state.delivery)} if state.delivery else {}),

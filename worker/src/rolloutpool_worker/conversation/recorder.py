@@ -204,7 +204,7 @@ class Recorder:
             turn,
             tools_ms=elapsed,
             tool_calls=len(results),
-            warnings=self._tools.take_warnings(),
+            warnings=(*self._tools.take_warnings(), *(() if self._session is None else self._session.take_warnings())),
             times=times,
             environment=None if self._session is None else await self._session.take_facts(),
         )
@@ -232,7 +232,9 @@ class Recorder:
         elapsed = (time.perf_counter() - start) * 1000
         message = {"role": "user", "content": answer.content, "tool_calls": None, "tool_call_id": None}
         times = (ToolTime(session.choice.name[:LONGEST_NAME], round(elapsed, 1), ok=True),)
-        return await self.append([message], turn, tools_ms=elapsed, times=times, environment=facts)
+        return await self.append(
+            [message], turn, tools_ms=elapsed, warnings=session.take_warnings(), times=times, environment=facts
+        )
 
     async def append(
         self,

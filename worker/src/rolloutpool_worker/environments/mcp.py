@@ -26,6 +26,7 @@ from rolloutpool_worker.environments import mcp_sdk
 from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
 from rolloutpool_worker.environments.connections import ServerConnections, attempt_headers
 from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
+from rolloutpool_worker.plugin_errors import PluginError
 
 __all__ = ["McpEnvironment", "McpServer"]
 
@@ -99,7 +100,7 @@ class McpEnvironment(Environment):
         try:
             found = await connection.open()
         except Exception as error:
-            raise EnvironmentFault(f"environment {self._name}: no session ({_names(error)})") from error
+            raise self._fault("no session", error) from error
         tools = {tool.definition.function.name: tool for tool in found}
         once: Set[str] = frozenset()
         if self.crash is CrashEffect.STATELESS:
@@ -117,10 +118,9 @@ class McpEnvironment(Environment):
         except Exception as error:
             if self.crash is not CrashEffect.STATELESS or not session.tools[name].repeatable:
                 # A next attempt has another session, in which the call was not made; without sessions it was.
-                raise EnvironmentFault(
-                    f"environment {self._name}: {name} was not answered ({_names(error)})",
-                    retryable=self.crash is not CrashEffect.STATELESS,
-                ) from error
+                fault = self._fault(f"{name} was not answered", error)
+                fault.retryable = self.crash is not CrashEffect.STATELESS
+                raise fault from error
             answer = await self._call_again(session, name, arguments)
         text = f"Error: {answer.text}" if answer.is_error else answer.text
         return StepAnswer(text)
@@ -131,16 +131,14 @@ class McpEnvironment(Environment):
         try:
             await session.connection.open()
         except Exception as error:
-            raise EnvironmentFault(f"environment {self._name}: no connection for {name} ({_names(error)})") from error
+            raise self._fault(f"no connection for {name}", error) from error
 
     async def _call_again(self, session: _McpSession, name: str, arguments: dict[str, Any]) -> McpToolAnswer:
         await self._connect_again(session, name)
         try:
             return await session.connection.call(name, arguments, CALL_SECONDS)
         except Exception as error:
-            raise EnvironmentFault(
-                f"environment {self._name}: {name} was not answered twice ({_names(error)})"
-            ) from error
+            raise self._fault(f"{name} was not answered twice", error) from error
 
     async def close(self, session: _McpSession) -> None:
         """Ends the session on the server."""
@@ -159,9 +157,7 @@ class McpEnvironment(Environment):
         headers = attempt_headers(server.headers, rollout_uid, attempt)
         return mcp_sdk.http_client(server.url, headers, self._connections, sessions=sessions)
 
-
-def _names(error: BaseException) -> str:
-    """Names an error without its text, which could quote what a rollout says; of a group, those inside."""
-    if isinstance(error, BaseExceptionGroup):
-        return ", ".join(map(_names, error.exceptions[:3]))
-    return type(error).__name__
+    def _fault(self, what: str, error: BaseException) -> EnvironmentFault:
+        raised = PluginError.of(error)
+        raised.log(f"environment {self._name}")
+        return EnvironmentFault(f"environment {self._name}: {what}: {raised}")

@@ -51,7 +51,7 @@ async def open_session(life: SessionLife, records: Sequence[JournalRecord]) -> E
         RequestChanged: The session has other tools than the first one had; they are part of the prompt.
         EnvironmentLost: The session cannot be made again.
         EnvironmentDiverged: A call or the opening was answered otherwise than before.
-        EnvironmentFault: The environment failed.
+        EnvironmentFault: The environment failed, or has restored a session without its tools.
     """
     before = next((record for record in records if isinstance(record, EnvironmentRecord)), None)
     crash, name = life.environment.crash, life.choice.name
@@ -62,6 +62,12 @@ async def open_session(life: SessionLife, records: Sequence[JournalRecord]) -> E
     if before is None:
         return EnvironmentRecord(name=name, crash=crash, messages=_in_normal_form(life), tools_digest=life.tools_digest)
     if life.tools_digest != before.tools_digest:
+        if snapshot is not None and not life.tools:
+            raise EnvironmentFault(
+                f"environment {name}: restore returned a session without tools, and open had returned some; they are "
+                "part of the prompt, so return the same from both",
+                retryable=False,
+            )
         raise RequestChanged(f"environment {name} has other tools than at the attempt before")
     if snapshot is None and _in_normal_form(life) != before.messages:
         raise EnvironmentDiverged(f"environment {name}: a fresh session begins with other messages")

@@ -19,10 +19,9 @@
 import asyncio
 import base64
 import hashlib
-import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -34,23 +33,19 @@ from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentCho
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
 from rolloutpool_worker.environments.host import EnvironmentHost, SessionTicket
+from rolloutpool_worker.environments.opened import OpeningInvalid, checked_opening
+from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools import Tool, ToolContext, ToolFailed
 from rolloutpool_worker.tools.base import timed_out
 from rolloutpool_worker.tools.limits import cut_result
 
-__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "MOST_TOOLS", "SessionLife"]
+__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "SessionLife"]
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
 MOST_SNAPSHOT_BYTES = 2**20
 """Each one is written to the journal, with each answer."""
 MOST_INFO_BYTES = 64 * 1024
 """Of what an answer says beside its text."""
-MOST_TOOLS = 256
-"""Definitions of one session; all of them are part of the prompt."""
-MOST_TOOLS_BYTES = 2**20
-"""The same definitions as JSON; they go into each request for a turn."""
 
 
 class SessionLife:
@@ -84,6 +79,7 @@ class SessionLife:
         self._opened = False
         self._broken: EnvironmentFault | None = None
         self._steps: list[EnvironmentStep] = []
+        self._warnings: set[str] = set()
 
     @property
     def final(self) -> bool:
@@ -113,24 +109,20 @@ class SessionLife:
         opening = environment.open(*about) if snapshot is None else environment.restore(snapshot, *about)
         # Any object, because a plug-in need not keep to its types.
         opened: object = await self._bounded("open", opening, "open", (EnvironmentFull, RequestFault))
+        what = "open" if snapshot is None else "restore"
         if not isinstance(opened, OpenedSession):
-            raise self._break("open did not return an OpenedSession", retryable=False)
+            got = type(opened).__name__
+            raise self._break(f"{what} did not return an OpenedSession but {got}", retryable=False)
+        # First, so that it is closed also where something else of it is wrong.
         session = self._session = opened.session
         self._opened = True
-        self.once = frozenset(opened.once)
         ticket.close = lambda: environment.close(session)
-        self.messages = [dict(message) for message in opened.messages]
-        self._take_tools(opened.tools)
-
-    def _take_tools(self, definitions: Sequence[ToolDefinition]) -> None:
-        names = [definition.function.name for definition in definitions]
-        if len(set(names)) < len(names):
-            raise self._break("two of its tools have one name", retryable=False)
-        if len(names) > MOST_TOOLS:
-            raise self._break(f"it has {len(names)} tools, at most {MOST_TOOLS} are shown", retryable=False)
-        if sum(len(definition.model_dump_json()) for definition in definitions) > MOST_TOOLS_BYTES:
-            raise self._break(f"its tools take more than {MOST_TOOLS_BYTES:,} bytes", retryable=False)
-        self.tools = {name: self._as_tool(tool) for name, tool in zip(names, definitions, strict=True)}
+        try:
+            checked = checked_opening(opened)
+        except OpeningInvalid as error:
+            raise self._break(f"{what} returned what cannot be used: {error}", retryable=False) from None
+        self.once, self.messages = checked.once, checked.messages
+        self.tools = {tool.function.name: self._as_tool(tool) for tool in checked.tools}
 
     def _as_tool(self, definition: ToolDefinition) -> Tool:
         name = definition.function.name
@@ -185,14 +177,25 @@ class SessionLife:
         steps, self._steps = tuple(self._steps), []
         return EnvironmentFacts(steps, snapshot)
 
+    def take_warnings(self) -> tuple[str, ...]:
+        """Returns what the result should say of the answers since the last time."""
+        taken = tuple(sorted(self._warnings))
+        self._warnings.clear()
+        return taken
+
     async def score(self, transcript: Sequence[dict[str, Any]]) -> SessionScore | None:
         """Asks what the rollout is worth; None where the environment gives no score. Raises `EnvironmentFault`."""
         score: object = await self._bounded("score", self.environment.score(self._session, transcript), "score")
         if score is None:
             return None
+        if not isinstance(score, SessionScore):
+            raise self._break(f"score did not return a SessionScore but {type(score).__name__}", retryable=False)
         # An infinite reward would spoil a whole batch of a trainer.
-        if not isinstance(score, SessionScore) or not all(map(_is_finite, (score.reward, *score.parts.values()))):
-            raise self._break("its score is no SessionScore of finite numbers", retryable=False)
+        if not _is_finite(score.reward):
+            raise self._break("the reward of its score is no finite number", retryable=False)
+        parts: object = score.parts
+        if not isinstance(parts, Mapping) or not all(_is_text(n) and _is_finite(v) for n, v in parts.items()):
+            raise self._break("the parts of its score are no dict of finite numbers by name", retryable=False)
         return score
 
     async def close(self) -> None:
@@ -229,8 +232,11 @@ class SessionLife:
         if len(written) > MOST_INFO_BYTES:
             info = {"cut": f"{len(written)} bytes, at most {MOST_INFO_BYTES} are kept"}
         reward = None if answer.reward is None else float(answer.reward)
-        content = cut_result(answer.content, self._host.result_bytes)
-        return StepAnswer(content, reward, bool(answer.done), info)
+        shown = cut_result(answer.content, self._host.result_bytes)
+        if shown.cut:
+            # By the environment's name: a task may name its tools, and warnings are counted by what they name.
+            self._warnings.add(f"tool_result_cut:{self.choice.name}")
+        return StepAnswer(shown.text, reward, bool(answer.done), info)
 
     async def _bounded(
         self, what: str, asked: Awaitable[T], counted_as: str, passes: tuple[type[Exception], ...] = ()
@@ -261,10 +267,9 @@ class SessionLife:
                 if self.environment.crash is CrashEffect.STATELESS and ToolFailed in passes:
                     raise _TimeOver from None
                 raise self._break(f"{what} did not answer in {self._host.seconds:g} s") from None
-            # Only the type goes to the trainer: the text of a plug-in's error could quote what the rollout says.
-            _log.warning("environment %s failed for rollout %s", self.choice.name, self._uid, exc_info=error)
-            name = type(error).__name__
-            raise self._break(f"{what} failed with {name}; the worker's log has the traceback") from None
+            raised = PluginError.of(error)
+            raised.log(f"environment {self.choice.name}")
+            raise self._break(f"{what} failed with {raised}") from None
         finally:
             ENVIRONMENT_CALLS.observe(time.perf_counter() - start, self.choice.name, counted_as, outcome)
 
@@ -281,6 +286,11 @@ class SessionLife:
 
 class _TimeOver(Exception):
     """A stateless environment did not answer in time."""
+
+
+def _is_text(name: object) -> bool:
+    """Whether it can be written as JSON: half of a surrogate pair is a string to Python."""
+    return isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _is_finite(number: object) -> bool:

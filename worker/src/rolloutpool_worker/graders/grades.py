@@ -55,11 +55,11 @@ def _checked(answer: object, rollout: RolloutResult) -> Grade:
     parts: object = grade.parts
     if not isinstance(parts, dict) or len(parts) > MOST_PARTS:
         raise GradeInvalid(f"parts must be a dict of at most {MOST_PARTS} numbers")
-    if not all(isinstance(name, str) and len(name) <= LONGEST_PART for name in parts):
+    if not all(isinstance(name, str) and len(name) <= LONGEST_PART and _can_be_written(name) for name in parts):
         raise GradeInvalid(f"the names of parts must be texts of at most {LONGEST_PART} characters")
     return Grade(
         _number(grade.reward, "the reward"),
-        {name: _number(value, "a part") for name, value in parts.items()},
+        {name: _number(value, f"the part {name!r}") for name, value in parts.items()},
         None if grade.token_rewards is None else _token_rewards(grade.token_rewards, rollout),
     )
 
@@ -75,8 +75,14 @@ def _token_rewards(given: object, rollout: RolloutResult) -> list[list[float]]:
         if values is None or len(values) != length:
             got = type(row).__name__ if values is None else len(values)
             raise GradeInvalid(f"token_rewards of sample {place} must have {length} numbers, one per token, got {got}")
-        checked.append([_number(value, "a token's reward") for value in values])
+        what = f"a number in token_rewards of sample {place}"
+        checked.append([_number(value, what) for value in values])
     return checked
+
+
+def _can_be_written(name: str) -> bool:
+    # Half of a surrogate pair is a string to Python.
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _number(value: Any, what: str) -> float:

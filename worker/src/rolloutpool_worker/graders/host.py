@@ -5,11 +5,11 @@
    no place for as long as one answer may take leaves (`GraderBusy`), because waiting costs a slot of the worker.
 2. Another one is a task on the event loop, watched as tools are (`tools.watch`). When its time is over the task is
    cancelled and left alone, so that nothing waits for one that does not obey.
-3. Whatever goes wrong is a `GraderFault`. What a plug-in's error says stays in the log: it could quote the rollout.
+3. Whatever goes wrong is a `GraderFault`. It says which error the grader raised and where, and the log has the
+   traceback (`plugin_errors`).
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +20,11 @@ from rolloutpool_common.protocol.grading import Grade
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders.base import Grader, GraderBusy
 from rolloutpool_worker.graders.grades import answer_bytes, read_answer
+from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools import IsolatedTools, ToolContext, ToolWatch
 from rolloutpool_worker.tools.isolated import IsolatedEnd, NoPlace
 
 __all__ = ["GraderHost"]
-
-_log = logging.getLogger(__name__)
 
 
 class GraderHost:
@@ -131,9 +130,9 @@ class GraderHost:
             raise GraderFault(f"grader {grader.name}: {end.why}") from None
         except OSError as error:
             # The system has no process, or no memory, for a child.
-            raise self._failed(grader, type(error).__name__) from None
+            raise _failed(grader, PluginError.of(error)) from None
         if reply.raised is not None:
-            raise self._failed(grader, reply.raised)
+            raise _failed(grader, reply.raised)
         return read_answer(reply.text)
 
     async def _on_loop(
@@ -152,7 +151,7 @@ class GraderHost:
             task.cancel()
             raise GraderFault(f"grader {grader.name} did not answer within {self._seconds:g} s")
         if task.cancelled():
-            raise self._failed(grader, "CancelledError")
+            raise GraderFault(f"grader {grader.name} failed with CancelledError")
         return task.result()
 
     async def _guarded(
@@ -165,11 +164,12 @@ class GraderHost:
         except (GradeInvalid, RequestFault):
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            _log.warning("grader %s failed for rollout %s", grader.name, rollouts[0].uid, exc_info=error)
-            raise self._failed(grader, type(error).__name__) from None
+            raise _failed(grader, PluginError.of(error)) from None
 
-    def _failed(self, grader: Grader, raised: str) -> GraderFault:
-        return GraderFault(f"grader {grader.name} failed with {raised}; the worker's log says more")
+
+def _failed(grader: Grader, raised: PluginError) -> GraderFault:
+    raised.log(f"grader {grader.name}")
+    return GraderFault(f"grader {grader.name} failed with {raised}")
 
 
 def _outcome_of(error: RolloutError) -> str:

@@ -279,7 +279,7 @@ class Attempt:
             journal=journal,
             channel=channel,
             tokens=tokens,
-            tools=runner_of(trunk, tools, lenient=spec.v1, host=services.tool_host),
+            tools=runner_of(trunk, tools, spec, services.tool_host),
             stop=self._stop,
             trace=self.trace,
             session=session,

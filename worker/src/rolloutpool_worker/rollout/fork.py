@@ -27,6 +27,7 @@ from rolloutpool_common.protocol.journal import (
     TrainerKind,
     TurnRecord,
 )
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord, definitions_digest
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Store
@@ -140,11 +141,11 @@ class Trunk:
         return records
 
 
-def runner_of(trunk: Trunk | None, tools: Mapping[str, Tool], *, lenient: bool, host: ToolHost) -> ToolRunner:
+def runner_of(trunk: Trunk | None, tools: Mapping[str, Tool], spec: RolloutSpec, host: ToolHost) -> ToolRunner:
     """Makes the runner of a rollout's tools; of a fork's, the parent's calls are answered from its record."""
     if trunk is None:
-        return ToolRunner(tools, lenient=lenient, host=host)
-    return RecordedTools(trunk.script, tools, lenient=lenient, host=host)
+        return ToolRunner(tools, lenient=spec.v1, host=host, on_error=spec.on_tool_error)
+    return RecordedTools(trunk.script, tools, lenient=spec.v1, host=host, on_error=spec.on_tool_error)
 
 
 class Trunks:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.content import content_fault, joined_text, looks_like_parts
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.plugins import PluginBroken, Registry
 from rolloutpool_worker.tools.limits import shorten_fault
 from rolloutpool_worker.tools.schema import ArgumentsInvalid, read_signature
@@ -36,7 +37,18 @@ from rolloutpool_worker.tools.schema import ArgumentsInvalid, read_signature
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["FAILED", "TOOLS", "Isolated", "Tool", "ToolContext", "ToolFailed", "answer_call", "timed_out", "tool"]
+__all__ = [
+    "FAILED",
+    "TOOLS",
+    "Isolated",
+    "Tool",
+    "ToolAnswer",
+    "ToolContext",
+    "ToolFailed",
+    "answer_call",
+    "timed_out",
+    "tool",
+]
 
 FAILED = "Error: Tool execution failed"
 """What the policy reads of an error whose text is not meant for it."""
@@ -67,6 +79,22 @@ class ToolContext:
     def idempotency_key(self) -> str:
         """A key that is the same when this very call is repeated: after a crash a tool may run twice."""
         return f"{self.uid}/{self.turn}/{self.call_id}"
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What became of one call."""
+
+    text: str
+    """What the policy reads."""
+    cut: bool = False
+    """Whether it is only the beginning of the result."""
+    error: str | None = None
+    """What ended the call without a result, in a word: the type of an error, a signal; None where the tool answered or
+    refused."""
+    raised: PluginError | None = None
+    """The tool's own error, if there was one. The end of an isolated tool's process is none: what a policy wrote can
+    cause it."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools.base import ToolContext, answer_call
-from rolloutpool_worker.tools.limits import cut_result
+from rolloutpool_worker.tools.limits import ShownResult, cut_result
 
 __all__ = ["EXIT_MEMORY", "ToolAddress", "ToolCallRequest", "ToolReply", "serve_calls"]
 
@@ -36,6 +37,8 @@ EXIT_MEMORY = 113
 NICENESS = 5
 """How much a child yields to its worker: on one core the worker gets three quarters beside a tool that spins. With
 more, tools would run into their time limits wherever the cores are busy."""
+NOTHING = ShownResult("", cut=False)
+"""The result of a call that has raised an error."""
 PR_SET_PDEATHSIG = 1
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Libraries for numbers start a thread per core, with buffers that count as memory; one call gets one thread."""
@@ -74,8 +77,10 @@ class ToolReply:
 
     text: str
     """What the policy reads; after a start the reason why the tool cannot be used, or nothing."""
-    raised: str | None = None
-    """The type of the error that the tool raised, for the log."""
+    raised: PluginError | None = None
+    """The error that the tool raised."""
+    cut: bool = False
+    """Whether the text is only the beginning of the result."""
     worn: bool = False
     """Whether the child should not be used again."""
 
@@ -104,24 +109,26 @@ def serve_calls(pipe: Connection, source: ToolAddress, memory_mb: int, parent: i
         except EOFError:
             return None
         try:
-            text, raised = asyncio.run(_answer(request, run))
+            shown, raised = asyncio.run(_answer(request, run))
         except MemoryError:
             os._exit(EXIT_MEMORY)
         # `asyncio.run` raises these two past the coroutine, whatever it catches.
         except (SystemExit, KeyboardInterrupt) as error:
-            text, raised = "", type(error).__name__
+            shown, raised = NOTHING, PluginError.of(error)
         kept = _data_bytes() - fresh
-        pipe.send(ToolReply(text, raised, worn=kept > (memory_mb * 2**20 - fresh) / 2))
+        pipe.send(ToolReply(shown.text, raised, cut=shown.cut, worn=kept > (memory_mb * 2**20 - fresh) / 2))
 
 
-async def _answer(request: ToolCallRequest, run: Callable[..., Awaitable[object]]) -> tuple[str, str | None]:
+async def _answer(
+    request: ToolCallRequest, run: Callable[..., Awaitable[object]]
+) -> tuple[ShownResult, PluginError | None]:
     try:
         text = await answer_call(request.tool, run, request.context, request.arguments)
         return cut_result(text, request.result_bytes), None
     except (MemoryError, SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        return "", type(error).__name__
+        return NOTHING, PluginError.of(error)
 
 
 def _settle(memory_mb: int, parent: int) -> None:

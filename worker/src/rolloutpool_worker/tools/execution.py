@@ -11,8 +11,9 @@
 6. The results come in the order of the calls. One that is too large is cut.
 
 If a step for one call fails, its text ("Error: …") is the content of the tool message, and the policy may try again. A
-tool can neither end the rollout nor keep it waiting for ever, whatever it raises. Only the failure of an environment's
-session ends it (`EnvironmentFault`):
+tool can neither end the rollout nor keep it waiting for ever, whatever it raises. The result says which tools failed
+(`tool_failed:NAME`), and the log has the traceback. Only the failure of an environment's session ends the rollout
+(`EnvironmentFault`), and that of a tool where the rollout says so (`on_tool_error: fail`, `ToolFault`):
 
 - `SystemExit` and `KeyboardInterrupt` would end the event loop if they left a task, so they are caught inside it.
 - `CancelledError` may be the tool's own, or the rollout was cancelled (by the API, a drain or its deadline). The
@@ -21,23 +22,21 @@ session ends it (`EnvironmentFault`):
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.errors import EnvironmentFault, TooManyToolCalls
-from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.errors import EnvironmentFault, ToolFault, TooManyToolCalls
 from rolloutpool_common.process.metrics import TOOL_CALLS
 from rolloutpool_common.protocol.messages import ToolCall
+from rolloutpool_common.protocol.options import OnToolError
 from rolloutpool_common.protocol.result import ToolTime
-from rolloutpool_worker.tools.base import FAILED, Tool, ToolContext, answer_call, timed_out
+from rolloutpool_worker.plugin_errors import PluginError
+from rolloutpool_worker.tools.base import FAILED, Tool, ToolAnswer, ToolContext, answer_call, timed_out
 from rolloutpool_worker.tools.host import ToolHost
 from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
 
 __all__ = ["ToolRunner"]
-
-_log = logging.getLogger(__name__)
 
 LONGEST_NAME = 64
 """Characters of a called name that the times of tools show."""
@@ -52,17 +51,26 @@ CHECKED_ON_LOOP = 16_000
 class ToolRunner:
     """The tools that one rollout may call."""
 
-    def __init__(self, tools: Mapping[str, Tool], *, lenient: bool, host: ToolHost) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        *,
+        lenient: bool,
+        host: ToolHost,
+        on_error: OnToolError = OnToolError.MESSAGE,
+    ) -> None:
         """A runner for these tools.
 
         Args:
             tools: By the name that the policy calls them.
             lenient: Whether arguments are taken unchecked and messages lack the tool's name, as in protocol v1.
             host: What the process gives its tools.
+            on_error: Whether an error of a tool is for the policy to read.
         """
         self._tools = tools
         self._lenient = lenient
         self._host = host
+        self._fails = on_error is OnToolError.FAIL
         self._limits = host.limits
         self._warnings: set[str] = set()
         self._times: list[ToolTime] = []
@@ -73,7 +81,7 @@ class ToolRunner:
         return self._tools.keys()
 
     def take_warnings(self) -> tuple[str, ...]:
-        """Returns what the result should say of the tools that ran since the last time: who blocked, who was greedy."""
+        """Returns what the result should say of the tools that ran since the last time: who failed, who was greedy."""
         taken = tuple(sorted(self._warnings))
         self._warnings.clear()
         return taken
@@ -100,25 +108,35 @@ class ToolRunner:
         Raises:
             TooManyToolCalls: There are more calls than the limit; no tool was run.
             EnvironmentFault: The environment's session failed.
+            ToolFault: A tool failed, and such errors are not for the policy.
         """
         if len(calls) > self._limits.calls:
             raise TooManyToolCalls(
                 f"turn {contexts[0].turn}: the policy made {len(calls)} tool calls, and at most {self._limits.calls} "
                 "are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them was run"
             )
-        messages = []
+        messages, fault = [], None
         spent = [0.0] * len(calls)
-        texts = await self._texts(calls, contexts, spent, faults or {})
-        for call, text, seconds in zip(calls, texts, spent, strict=True):
+        answers = await self._answers(calls, contexts, spent, faults or {})
+        for call, answer, seconds in zip(calls, answers, spent, strict=True):
             # The name is the policy's, so it may be anything.
-            name, ok = call.function.name[:LONGEST_NAME], not text.startswith("Error:")
-            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=ok))
+            name, ok = call.function.name[:LONGEST_NAME], not answer.text.startswith("Error:")
+            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=ok, error=answer.error))
             TOOL_CALLS.observe(seconds, self._label_of(call.function.name), "ok" if ok else "error")
-            message = {"role": "tool", "content": text, "tool_calls": None, "tool_call_id": call.id}
+            if answer.error is not None:
+                self._warnings.add(f"tool_failed:{call.function.name}")
+            if answer.raised is not None:
+                answer.raised.log(f"tool {call.function.name}")
+                fault = fault or ToolFault(f"tool {call.function.name} failed with {answer.raised}")
+            if answer.cut:
+                self._warnings.add(f"tool_result_cut:{call.function.name}")
+            message = {"role": "tool", "content": answer.text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
                 message["name"] = call.function.name
             messages.append(message)
+        if self._fails and fault is not None:
+            raise fault
         return messages
 
     def _label_of(self, name: str) -> str:
@@ -128,18 +146,18 @@ class ToolRunner:
             return UNKNOWN
         return SESSION if tool.stateful else name
 
-    async def _texts(
+    async def _answers(
         self,
         calls: Sequence[ToolCall],
         contexts: Sequence[ToolContext],
         spent: list[float],
         faults: Mapping[str, str],
-    ) -> list[str]:
+    ) -> list[ToolAnswer]:
         # Each call has a task, a single one too. A tool that cancels the task in which it runs then ends its own call;
         # in the rollout's task that would look like a cancelled rollout. If the rollout is cancelled, `gather` raises
         # in any case, also where a tool caught the cancellation and returned something.
-        running: list[asyncio.Task[str]] = []
-        before: asyncio.Task[str] | None = None
+        running: list[asyncio.Task[ToolAnswer]] = []
+        before: asyncio.Task[ToolAnswer] | None = None
         for place, (call, context) in enumerate(zip(calls, contexts, strict=True)):
             tool = self._tools.get(call.function.name)
             stateful = tool is not None and tool.stateful
@@ -147,12 +165,12 @@ class ToolRunner:
             task = asyncio.create_task(self._timed(call, context, spent, place, faults.get(call.id), after))
             running.append(task)
             before = task if stateful else before
-        texts = await asyncio.gather(*running, return_exceptions=True)
+        ended = await asyncio.gather(*running, return_exceptions=True)
         # The first one is the cause: what follows it in the same session was not run.
-        for text in texts:
-            if isinstance(text, EnvironmentFault):
-                raise text
-        return [FAILED if isinstance(text, BaseException) else text for text in texts]
+        for end in ended:
+            if isinstance(end, EnvironmentFault):
+                raise end
+        return [_failed(PluginError.of(end)) if isinstance(end, BaseException) else end for end in ended]
 
     async def _timed(
         self,
@@ -161,22 +179,22 @@ class ToolRunner:
         spent: list[float],
         place: int,
         fault: str | None,
-        after: "asyncio.Task[str] | None",
-    ) -> str:
+        after: "asyncio.Task[ToolAnswer] | None",
+    ) -> ToolAnswer:
         if fault is not None:
-            return f"Error: {fault}"
+            return ToolAnswer(f"Error: {fault}")
         if after is not None:
             await asyncio.wait([after])
         start = time.perf_counter()
         try:
-            return await self._text(call, context)
+            return await self._answer(call, context)
         finally:
             spent[place] = time.perf_counter() - start
 
-    async def _text(self, call: ToolCall, context: ToolContext) -> str:
+    async def _answer(self, call: ToolCall, context: ToolContext) -> ToolAnswer:
         checked = await self._checked(call)
         if isinstance(checked, str):
-            return cut_result(checked, self._limits.result)
+            return ToolAnswer(cut_result(checked, self._limits.result).text)
         tool, arguments = checked
         try:
             if tool.isolated is not None:
@@ -185,16 +203,14 @@ class ToolRunner:
                 return await self._host.isolated.call(
                     tool, context, arguments, seconds=limits.seconds, result_bytes=limits.result
                 )
-            return cut_result(await self._on_loop(tool, arguments, context), self._limits.result)
+            return await self._on_loop(tool, arguments, context)
         except EnvironmentFault:
             raise
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            # Only the type: the text of a plug-in's error could quote what the rollout says.
-            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=type(error).__name__)
-            return FAILED
+            return _failed(PluginError.of(error))
 
     async def _checked(self, call: ToolCall) -> tuple[Tool, Any] | str:
         """Returns the tool and its arguments, or what the policy reads if there is something wrong with the call."""
@@ -219,17 +235,24 @@ class ToolRunner:
                 return f"Error: Invalid arguments for {name}: {shorten_fault(fault)}"
         return tool, arguments
 
-    async def _on_loop(self, tool: Tool, arguments: Any, context: ToolContext) -> str:
+    async def _on_loop(self, tool: Tool, arguments: Any, context: ToolContext) -> ToolAnswer:
         limit = asyncio.timeout(None if tool.stateful else self._limits.seconds)
         try:
             async with limit:
                 call = answer_call(tool.name, tool.run, context, arguments)
-                return await self._host.watch.watched(tool.name, call, self._warnings)
+                text = await self._host.watch.watched(tool.name, call, self._warnings)
         except TimeoutError:
             # Asked of the limit, because a tool may raise a TimeoutError of its own.
             if limit.expired():
-                return timed_out(self._limits.seconds)
+                late = PluginError("TimeoutError", f"no answer within {self._limits.seconds:g} s", "")
+                return ToolAnswer(timed_out(self._limits.seconds), error=late.type, raised=late)
             raise
+        # A session cuts its answers itself, because it compares them with what the policy has read.
+        return ToolAnswer(text) if tool.stateful else ToolAnswer(*cut_result(text, self._limits.result))
+
+
+def _failed(raised: PluginError) -> ToolAnswer:
+    return ToolAnswer(FAILED, error=raised.type, raised=raised)
 
 
 def _schema_fault(tool: Tool, arguments: Any) -> str | None:

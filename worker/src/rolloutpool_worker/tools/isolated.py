@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolContext, timed_out
+from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolAnswer, ToolContext, timed_out
 from rolloutpool_worker.tools.child import EXIT_MEMORY, ToolAddress, ToolCallRequest, ToolReply, serve_calls
 
 __all__ = ["IDLE_SECONDS", "IsolatedEnd", "IsolatedTools", "NoPlace"]
@@ -50,9 +50,16 @@ IDLE_SECONDS = 300.0
 class IsolatedEnd(RolloutPoolError):
     """A call in a child process got no answer."""
 
-    def __init__(self, message: str, why: str | None = None) -> None:
-        """`message` is what a policy reads of it, and `why` what happened, where that is not for the policy."""
+    def __init__(self, message: str, cause: str, why: str | None = None) -> None:
+        """Says what a policy reads, and what people read.
+
+        Args:
+            message: What a policy reads of it.
+            cause: What ended the call, in a word: a signal, `TimeoutError`.
+            why: What happened, where that is not for the policy.
+        """
         super().__init__(message)
+        self.cause = cause
         self.why = message.removeprefix("Error: ") if why is None else why
 
 
@@ -135,7 +142,9 @@ class IsolatedTools:
         """How many children there are."""
         return len(self._children)
 
-    async def call(self, tool: Tool, context: ToolContext, arguments: Any, *, seconds: float, result_bytes: int) -> str:
+    async def call(
+        self, tool: Tool, context: ToolContext, arguments: Any, *, seconds: float, result_bytes: int
+    ) -> ToolAnswer:
         """Runs a call in a child, as soon as there is a place.
 
         Args:
@@ -146,15 +155,15 @@ class IsolatedTools:
             result_bytes: How much of a result is shown.
 
         Returns:
-            What the policy reads.
+            What became of it.
         """
         try:
             reply = await self.reply(tool, context, arguments, seconds=seconds, result_bytes=result_bytes)
         except IsolatedEnd as end:
-            return end.message
+            return ToolAnswer(end.message, error=end.cause)
         if reply.raised is not None:
-            log_event(_log, logging.WARNING, "tool failed", tool=tool.name, error=reply.raised)
-        return FAILED if reply.raised is not None else reply.text
+            return ToolAnswer(FAILED, error=reply.raised.type, raised=reply.raised)
+        return ToolAnswer(reply.text, cut=reply.cut)
 
     async def reply(
         self,
@@ -207,16 +216,16 @@ class IsolatedTools:
                 refused = await self._wait(START_SECONDS, lambda: child.exchange(None))
                 if refused.text:
                     _log.error("isolated tool %s: %s", tool.name, refused.text)
-                    raise IsolatedEnd(FAILED, refused.text)
+                    raise IsolatedEnd(FAILED, "ImportError", refused.text)
                 child.ready = True
             reply = await self._wait(seconds, lambda: child.exchange(request))
             return reply
         except TimeoutError:
             limit = seconds if child.ready else START_SECONDS
             log_event(_log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s")
-            raise IsolatedEnd(timed_out(limit)) from None
+            raise IsolatedEnd(timed_out(limit), "TimeoutError") from None
         except (EOFError, OSError):
-            raise IsolatedEnd(_end_of(child, await self._end(child), context)) from None
+            raise _end_of(child, await self._end(child)) from None
         finally:
             if reply is None or reply.worn or child.ending is not None:
                 await self._end(child)
@@ -270,13 +279,14 @@ class IsolatedTools:
         return await asyncio.shield(child.ending)
 
 
-def _end_of(child: _Child, code: int, context: ToolContext) -> str:
+def _end_of(child: _Child, code: int) -> IsolatedEnd:
     """Says what became of a child that has ended during a call."""
     if code == EXIT_MEMORY:
-        why = f"was ended: it used more than {child.memory_mb} MB"
+        cause, why = "MemoryError", f"was ended: it used more than {child.memory_mb} MB"
     elif code < 0:
-        why = f"was ended by {signal.Signals(-code).name}"
+        cause = signal.Signals(-code).name
+        why = f"was ended by {cause}"
     else:
-        why = f"ended its process with exit code {code}"
+        cause, why = "exit", f"ended its process with exit code {code}"
     log_event(_log, logging.WARNING, "isolated tool ended", tool=child.tool, why=why)
-    return f"Error: {child.tool} {why}"
+    return IsolatedEnd(f"Error: {child.tool} {why}", cause)

@@ -10,9 +10,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["LONGEST_FAULT", "ToolLimits", "cut_result", "shorten_fault", "size_of"]
+__all__ = ["LONGEST_FAULT", "ShownResult", "ToolLimits", "cut_result", "shorten_fault", "size_of"]
 
 LONGEST_FAULT = 1000
 """Characters of a message about wrong arguments. Python and jsonschema quote the arguments, which may be long."""
@@ -32,24 +32,30 @@ class ToolLimits:
     """Bytes of one result, as UTF-8."""
 
 
-def cut_result(text: str, limit: int) -> str:
+class ShownResult(NamedTuple):
+    """What is shown of a tool's text."""
+
+    text: str
+    """The text itself, or its beginning with a mark that says how much is shown."""
+    cut: bool
+
+
+def cut_result(text: str, limit: int) -> ShownResult:
     """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown.
 
     Args:
         text: What the tool returned.
         limit: Bytes of the text in UTF-8; the mark that follows a cut is not counted.
-
-    Returns:
-        The text itself, or its beginning with a mark that says how much is shown.
     """
     # A character takes a byte at least, so the rest cannot be shown; a long text is not encoded for nothing.
     # Half of a surrogate pair is a string to Python, but it cannot be encoded as UTF-8.
     data = text[:limit].encode("utf-8", "backslashreplace")
     if len(text) <= limit and len(data) <= limit:
-        return data.decode()
+        return ShownResult(data.decode(), cut=False)
     # The border may be in the middle of a character; "ignore" drops its first bytes.
     shown = data[:limit].decode("utf-8", "ignore")
-    return f"{shown}… [cut: {min(len(shown), len(text))} of {len(text)} characters shown]"
+    mark = f"… [cut: {min(len(shown), len(text))} of {len(text)} characters shown]"
+    return ShownResult(f"{shown}{mark}", cut=True)
 
 
 def shorten_fault(text: str) -> str:

@@ -313,7 +313,8 @@ local function end_rollout(batch, index, status, result, row, counts)
   if min_usable then count_in_group(batch, index, status, tonumber(min_usable), late) end
   for i = 1, #counts, 2 do
     redis.call('HINCRBY', k_batch(batch), counts[i], counts[i + 1])
-    count(counts[i], counts[i + 1])
+    -- Types of errors are the users' own, so they are counted only as long as there is the batch.
+    if string.sub(counts[i], 1, 11) ~= 'tool_error:' then count(counts[i], counts[i + 1]) end
   end
   redis.call('HINCRBY', k_batch(batch), status, 1)
   count('status:' .. status)

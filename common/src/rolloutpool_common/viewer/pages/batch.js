@@ -56,6 +56,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
   return html`<div><h1>Batch <code>${visible(id)}</code></h1>
     <${Failure} error=${error} />
     <p class="chips">${counts.map(([name, count]) => html`<span key=${name} class="chip ${name === "failed" ? "bad" : ""}">${state(name)} ${figure(count)}</span>`)}
+      ${Object.entries(batch?.warnings ?? {}).map(([name, count]) => html`<span key=${name} class="chip">⚠ ${visible(name)} ${figure(count)}</span>`)}
       ${Object.entries(batch?.labels ?? {}).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}</p>
     ${(batch?.waiting ?? []).map((entry, at) => html`<${Waiting} key=${at} entry=${entry} />`)}
     <${Tabs} label="views of this batch" tabs=${tabs} current=${current} /></div>`;
@@ -69,7 +70,14 @@ export const Waiting = ({ entry }) =>
   html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${visible(entry.endpoint)}:
     ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${entry.tries ? `tried ${counted(entry.tries, "time")}, ` : ""}${counted(entry.rollouts, "rollout")}</p>`;
 
-/** @type {{ name: string, title: string, width: string, number?: boolean, show?: (value: any) => string }[]} */
+/**
+ * Calls of tools, and of how many of them the policy read an error: `12/3`.
+ * @param {number | null | undefined} calls
+ * @param {number | null | undefined} errors
+ */
+const called = (calls, errors) => (calls ? `${figure(calls)}${errors ? `/${figure(errors)}` : ""}` : "");
+
+/** @type {{ name: string, title: string, width: string, number?: boolean, show?: (value: any, all: Columns, place: number) => string }[]} */
 const COLUMNS = [
   { name: "index", title: "#", width: "64px", number: true },
   { name: "rollout_id", title: "rollout", width: "minmax(120px, 2fr)" },
@@ -78,6 +86,7 @@ const COLUMNS = [
   { name: "why", title: "ended by", width: "minmax(100px, 1.2fr)" },
   { name: "drift", title: "drift", width: "minmax(70px, 1fr)", show: (value) => (value?.length ? `≠ ${cell(value)}` : "") },
   { name: "turns", title: "turns", width: "64px", number: true },
+  { name: "tool_errors", title: "tools", width: "84px", number: true, show: (errors, all, place) => called(all.tool_calls?.[place], errors) },
   { name: "sampled_tokens", title: "sampled", width: "84px", number: true },
   { name: "queued_ms", title: "queued", width: "84px", number: true, show: duration },
   { name: "total_ms", title: "ran", width: "84px", number: true, show: duration },
@@ -105,7 +114,7 @@ export const Batch = ({ id, params }) => {
   const open = (place) => goTo(address(["rollout", columns.uid?.[place] ?? ""]));
   const shown = COLUMNS.concat(
     scoresOf(columns).slice(0, 2).map((name) => ({ name: scoreField(columns, name), title: name, width: "84px", number: true })),
-  ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place]) }));
+  ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place], all, place) }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />
     <${Reasons} id=${id} columns=${columns} />
     <${FilterBar} search=${search} where=${where} placeholder="filter: words, status=failed, turns>3, drift~edited, annotations.reward<0.5" fault=${fault}

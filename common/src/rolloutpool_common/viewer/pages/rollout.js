@@ -146,7 +146,7 @@ const History = ({ history }) => {
 };
 
 /** @param {Turn["tools"][number]} call */
-const tool = ({ name, ms, ok }) => `${visible(name)} ${ok ? "✓" : "✕"} ${duration(ms)}`;
+const tool = ({ name, ms, ok, error }) => `${visible(name)} ${ok ? "✓" : "✕"}${error ? ` ${visible(error)}` : ""} ${duration(ms)}`;
 
 /** @param {{ result: Result }} props */
 const Turns = ({ result }) => {
