@@ -50,6 +50,8 @@ class ResourcesServer:
     """The server; `app` is to be served."""
 
     capacity: int = 1000
+    counts: bool = False
+    """Whether it says how many calls of a session it has answered."""
     sessions: dict[str, _GameState] = field(default_factory=dict)
     """By cookie."""
     seen: Counter[str] = field(default_factory=Counter)
@@ -60,6 +62,11 @@ class ResourcesServer:
     """What `/seed_session` returns, besides its cookie."""
     manners: dict[str, str] = field(default_factory=dict)
     """By path: `hang`, `huge`, `500`, `503`, `302`, `garbage`."""
+
+    def forget(self) -> None:
+        """Begins all its sessions again, as a server without a memory of its own does when it is started again."""
+        for state in self.sessions.values():
+            state.guesses, state.right = 0, False
 
     @property
     def app(self) -> Starlette:
@@ -85,6 +92,9 @@ class ResourcesServer:
                     return PlainTextResponse("no", int(status))
             document = orjson.loads(await request.body())
             response: Response = await do(request, document)
+            state = self.sessions.get(request.cookies.get("session", ""))
+            if self.counts and state is not None:
+                response.headers["X-Session-Calls"] = self.manners.get("count", str(state.guesses))
             return response
 
         return answer

@@ -146,7 +146,8 @@ class Category(StrEnum):
     ENVIRONMENT_ERROR = "environment_error"
     """The environment failed, did not answer in time, or answered nonsense."""
     ENVIRONMENT_LOST = "environment_lost"
-    """The session ended with its worker, and the environment declares that it cannot be made again."""
+    """The session ended with its worker, and the environment declares that it cannot be made again; or its server has
+    forgotten it."""
     ENVIRONMENT_DIVERGED = "environment_diverged"
     """A fresh session answered journaled calls otherwise than the first one did."""
     LEASE_EXPIRED = "lease_expired"

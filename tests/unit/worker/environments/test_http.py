@@ -9,7 +9,7 @@ import pytest
 from tests.support.games import RIGHT, SEED, WRONG
 from tests.support.resources_server import ROW, ResourcesServer, row
 
-from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
+from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.security.targets import Targets
@@ -105,6 +105,7 @@ async def test_what_a_refused_seed_means(manner: str, error: type[Exception], te
         ("500", "answered 500 to /guess"),
         ("503", "answered 503 to /guess"),
         ("401", "answered 401 to /guess"),
+        ("404", "answered 404 to /guess"),
         ("302", "no redirect is followed"),
         ("huge", "larger than"),
     ],
@@ -121,7 +122,7 @@ async def test_what_a_failed_call_means(manner: str, text: str) -> None:
         await environment.aclose()
 
 
-@pytest.mark.parametrize("status", ["400", "404", "422"])
+@pytest.mark.parametrize("status", ["400", "422"])
 async def test_the_policy_reads_what_the_server_says_of_its_call(status: str) -> None:
     server = ResourcesServer(manners={"guess": status})
     with served(server) as environment:
@@ -129,6 +130,51 @@ async def test_the_policy_reads_what_the_server_says_of_its_call(status: str) ->
         assert (await environment.call(opened.session, "guess", {"number": 1})).content == "no"
         server.manners["guess"] = "garbage"
         assert (await environment.call(opened.session, "guess", {"number": 1})).content == "\x00{["
+        await environment.aclose()
+
+
+async def test_a_server_that_counts_calls_and_forgets_a_session_is_found_out() -> None:
+    """Otherwise all its later answers are wrong, and the reward of 0 is trained on."""
+    server = ResourcesServer(counts=True)
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        await environment.call(opened.session, "guess", {"number": WRONG})
+        # A call that the server refuses is not counted.
+        server.manners["guess"] = "422"
+        await environment.call(opened.session, "guess", {"number": WRONG})
+        del server.manners["guess"]
+        await environment.call(opened.session, "guess", {"number": RIGHT})
+        assert (await environment.score(opened.session, TRANSCRIPT)).reward == 1.0
+        server.forget()
+        said = "at /verify the server had answered 0 calls of this session, and 2 were made"
+        with pytest.raises(EnvironmentLost, match=said) as raised:
+            await environment.score(opened.session, TRANSCRIPT)
+        assert raised.value.retryable
+        with pytest.raises(EnvironmentLost, match="at /guess the server had answered 1 calls of this session, and 3"):
+            await environment.call(opened.session, "guess", {"number": WRONG})
+        await environment.aclose()
+
+
+@pytest.mark.parametrize("count", ["", "-", "9" * 6000, "1.0"])
+async def test_a_count_that_is_no_number_is_a_fault_for_good(count: str) -> None:
+    server = ResourcesServer(counts=True, manners={"count": count})
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        with pytest.raises(EnvironmentFault, match="X-Session-Calls of /guess is no number") as raised:
+            await environment.call(opened.session, "guess", {"number": WRONG})
+        assert not raised.value.retryable
+        await environment.aclose()
+
+
+async def test_after_a_call_that_was_given_up_nobody_knows_the_count() -> None:
+    server = ResourcesServer(counts=True, manners={"guess": "hang"})
+    with served(server) as environment:
+        opened = await environment.open(ROW, SEED, "b-0", 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await environment.call(opened.session, "guess", {"number": WRONG})
+        del server.manners["guess"]
+        assert "guess 1" in (await environment.call(opened.session, "guess", {"number": WRONG})).content
         await environment.aclose()
 
 

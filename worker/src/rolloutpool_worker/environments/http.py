@@ -14,9 +14,14 @@ What a reply's status means:
 
 - 429 and 503 to `/seed_session`: the server is full, and the rollout waits.
 - Another 4xx there: the task is wrong.
-- 400, 404 and 422 to a call: the policy reads the body, and may try again.
+- 400 and 422 to a call: the policy reads the body, and may try again.
 - Everything else, and each error of `/verify`: the environment has failed. So has a `/verify` that says of itself that
-  its reward measures nothing (`mask_sample`).
+  its reward measures nothing (`mask_sample`). A 404 to a call is no answer for the policy either: the row names the
+  tool, so the server has lost the route, or the session.
+
+A server that has lost a session may begin another one under the same cookie, and then all its answers are wrong. One
+that sends `X-Session-Calls` says how many calls of tools it has answered in the session, and that must be as many as
+were made.
 """
 
 import re
@@ -27,7 +32,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
@@ -40,8 +45,9 @@ from rolloutpool_worker.environments.server_calls import ServerCalls, ServerRepl
 __all__ = ["HttpEnvironment", "HttpServer"]
 
 FULL = frozenset({429, 503})
-SAID_TO_POLICY = frozenset({400, 404, 422})
+SAID_TO_POLICY = frozenset({400, 422})
 """A FastAPI server's words for a call that it cannot take."""
+SESSION_CALLS = "X-Session-Calls"
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED = frozenset(
     {"seed_session", "verify", "close_session", "sandbox_access", "aggregate_metrics", "reverify_mode", "mcp"}
@@ -74,7 +80,7 @@ class HttpServer(BaseModel):
         return value
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Session:
     calls: ServerCalls
     row: dict[str, Any]
@@ -82,6 +88,8 @@ class _Session:
     """As the row has them."""
     uid: str
     attempt: int
+    answered: int | None = 0
+    """Calls of tools that the server has answered with less than 400; None where one was given up."""
 
 
 class HttpEnvironment(Environment):
@@ -121,9 +129,12 @@ class HttpEnvironment(Environment):
 
     async def call(self, session: _Session, name: str, arguments: dict[str, Any]) -> StepAnswer:
         """Posts the arguments to the tool's route."""
+        answered, session.answered = session.answered, None
         reply = await session.calls.post(name, arguments)
         if reply.status not in SAID_TO_POLICY:
             self._check(reply, name)
+        session.answered = None if answered is None else answered + (reply.status < 400)
+        self._check_calls(session, reply, name)
         document = reply.document() if self._server.done_flag else None
         return StepAnswer(reply.text, done=isinstance(document, dict) and document.get("done") is True)
 
@@ -141,6 +152,7 @@ class HttpEnvironment(Environment):
         }
         reply = await session.calls.post("verify", {**session.row, "response": response})
         self._check(reply, "verify")
+        self._check_calls(session, reply, "verify")
         document = reply.document()
         if not isinstance(document, dict) or "reward" not in document:
             raise EnvironmentFault(f"environment {self._name}: /verify answered without a reward", retryable=False)
@@ -168,6 +180,22 @@ class HttpEnvironment(Environment):
         if not TOOL_NAME.fullmatch(function.name) or function.name in RESERVED:
             raise RequestFault(f"environment {self._name}: a tool cannot be called {function.name[:100]!r}")
         return ToolDefinition(function=function)
+
+    def _check_calls(self, session: _Session, reply: ServerReply, path: str) -> None:
+        said = reply.headers.get(SESSION_CALLS)
+        if said is None or session.answered is None:
+            return
+        try:
+            counted = int(said)
+        except ValueError:
+            why = f"{SESSION_CALLS} of /{path} is no number"
+            raise EnvironmentFault(f"environment {self._name}: {why}", retryable=False) from None
+        if counted != session.answered:
+            raise EnvironmentLost(
+                f"environment {self._name}: at /{path} the server had answered {counted} calls of this session, and "
+                f"{session.answered} were made; has it lost the session?",
+                retryable=True,
+            )
 
     def _check(self, reply: ServerReply, path: str) -> None:
         if reply.status == 409:

@@ -29,6 +29,7 @@ class ServerReply(NamedTuple):
 
     status: int
     body: bytes
+    headers: Mapping[str, str]
 
     @property
     def text(self) -> str:
@@ -103,7 +104,7 @@ class ServerCalls:
         except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError) as error:
             raise EnvironmentFault(f"{method} /{path}: no whole answer ({type(error).__name__})") from error
         self._keep_cookies(response)
-        return ServerReply(response.status_code, body)
+        return ServerReply(response.status_code, body, response.headers)
 
     def _keep_cookies(self, response: httpx.Response) -> None:
         for line in response.headers.get_list("set-cookie"):
