@@ -140,6 +140,18 @@ async def disobeys(rollout: RolloutResult, options: Any) -> object:
     return 0.5
 
 
+@grader("blocks")
+async def blocks(rollout: RolloutResult, options: Any) -> object:
+    """Holds its event loop for as many seconds as the options say."""
+    note("blocks", rollout)
+    if options["how"] == "sleeps":
+        time.sleep(options["seconds"])  # noqa: ASYNC251  it is what a grader should not do
+    until = time.perf_counter() + options["seconds"]
+    while options["how"] == "computes" and time.perf_counter() < until:
+        pass
+    return 0.5
+
+
 @grader("exits")
 async def exits(rollout: RolloutResult, options: Any) -> object:
     """Ends what would end the event loop."""

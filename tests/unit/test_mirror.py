@@ -57,6 +57,7 @@ PARTS = {
     "trainer/endpoint/errors": "unit/trainer/endpoint/test_request",
     "trainer/endpoint/prompts": "unit/trainer/endpoint/test_app_tokens",
     "trainer/errors": "unit/trainer/client/test_sync",
+    "worker/graders/own_loop": "unit/worker/graders/test_host",
     "worker/environments/opened": "unit/worker/environments/test_session",
     "worker/conversation/fork_point": "unit/worker/rollout/test_fork",
     "worker/recorded/channels": "unit/worker/replay/test_run",

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, Requ
 from rolloutpool_common.outcomes import FailureKind
 from rolloutpool_common.process.metrics import IN_GRADER, take_rows
 from rolloutpool_worker.graders import Grade, Grader, GraderBusy, GraderHost
+from rolloutpool_worker.graders.host import MOST_HELD
 from rolloutpool_worker.tools import ToolWatch
 
 ONE = rollout_of("abc", "de")
@@ -85,6 +87,48 @@ async def test_one_that_hangs_is_left_alone_when_its_time_is_over(host: GraderHo
     with pytest.raises(GradeLate):
         await ask(host, grader, left_s=0.05)
     assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("how", ["computes", "sleeps"])
+async def test_one_that_blocks_is_ended_at_its_limit_and_stops_nobody(
+    host: GraderHost, log: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    seconds = 4.0 if how == "sleeps" else 600.0
+    blocked = [asyncio.create_task(ask(host, graders.blocks, {"how": how, "seconds": seconds})) for _ in range(2)]
+    await until(lambda: asyncio.sleep(0, log.read_text().count("blocks b-0")), 10.0)
+    # Its loop is held, and neither this one nor that of another grader is.
+    assert await ask(host, graders.returns, "a number") == [Grade(0.5)]
+    for call in blocked:
+        with pytest.raises(GraderFault, match="did not answer within 1 s"):
+            await call
+    # The next call has another loop, as soon as it is known that the first one does not answer.
+    await until(lambda: asyncio.sleep(0, "grader holds its event loop" in caplog.text), 10.0)
+    assert await ask(host, graders.blocks, {"how": how, "seconds": 0.0}) == [Grade(0.5)]
+    # Nothing of the first one is left: Python interrupts what computes, and a sleep returns.
+    await until(lambda: asyncio.sleep(0, threads() == 1), 30.0)
+
+
+async def test_one_that_always_blocks_takes_no_more_than_some_threads(
+    host: GraderHost, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolloutpool_worker.graders.own_loop.ANSWER_SECONDS", 0.05)
+    host._seconds = 0.1
+    await until(lambda: asyncio.sleep(0, threads() == 0), 10.0)
+    busy = False
+    for _ in range(40):
+        try:
+            await ask(host, graders.blocks, {"how": "sleeps", "seconds": 6.0})
+        except GraderBusy:
+            busy = True
+            break
+        except GraderFault:
+            await asyncio.sleep(0.1)
+    assert busy
+    assert threads() == MOST_HELD
+
+
+def threads() -> int:
+    return sum(thread.name == "grader blocks" for thread in threading.enumerate())
 
 
 async def test_a_rollout_that_is_cancelled_does_not_wait_for_it(host: GraderHost) -> None:

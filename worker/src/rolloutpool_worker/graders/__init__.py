@@ -2,7 +2,7 @@
 
 - `base` says what a grader is and how to add one. Start here.
 - `grades` checks what a grader returns.
-- `host` asks graders: on the event loop, or in child processes, within time limits.
+- `host` asks graders: on event loops of their own (`own_loop`), or in child processes, within time limits.
 
 When they are asked, again and by whom, is decided by `rollout.grading`.
 """

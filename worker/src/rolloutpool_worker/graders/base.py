@@ -18,8 +18,8 @@ Put this into a module that `ROLLOUTPOOL_PLUGINS` names, or make it an entry poi
 asks for it with `grader: {"name": "last_answer", "options": {"answer": "4"}}`.
 
 A plain function runs in a child process with limits, because it would hold up all rollouts of its worker; the child
-imports its module (`tools.isolated`). An `async` function runs on the worker's event loop, beside the rollouts, unless
-it is declared isolated; that suits graders which ask a server.
+imports its module (`tools.isolated`). An `async` function runs in the worker, on an event loop of its own, unless it is
+declared isolated; that suits graders which ask a server.
 
 What it raises, and what becomes of it:
 

@@ -3,28 +3,38 @@
 1. A grader that is declared isolated, or is no `async` function, is asked in a child process, by the same machinery as
    isolated tools. Each grader has `places` children of its own, so one that hangs keeps no other one waiting. Who has
    no place for as long as one answer may take leaves (`GraderBusy`), because waiting costs a slot of the worker.
-2. Another one is a task on the event loop, watched as tools are (`tools.watch`). When its time is over the task is
-   cancelled and left alone, so that nothing waits for one that does not obey.
+2. Another one runs on an event loop of its own (`own_loop`), watched as tools are (`tools.watch`). When its time is
+   over it is cancelled and left alone, so that nothing waits for one that does not obey. One that holds its loop is
+   interrupted, and the next call gets another loop.
 3. Whatever goes wrong is a `GraderFault`. It says which error the grader raised and where, and the log has the
    traceback (`plugin_errors`).
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.errors import GradeInvalid, GradeLate, GraderFault, RequestFault, RolloutError
+from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import GRADER_CALLS, IN_GRADER
 from rolloutpool_common.protocol.grading import Grade
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders.base import Grader, GraderBusy
 from rolloutpool_worker.graders.grades import answer_bytes, read_answer
+from rolloutpool_worker.graders.own_loop import LoopHeld, OwnLoop
 from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools import IsolatedTools, ToolContext, ToolWatch
 from rolloutpool_worker.tools.isolated import IsolatedEnd, NoPlace
 
 __all__ = ["GraderHost"]
+
+_log = logging.getLogger(__name__)
+
+
+MOST_HELD = 4
+"""Loops of one grader that its code may hold at once, each with a thread. Beyond that its rollouts wait."""
 
 
 class GraderHost:
@@ -34,15 +44,18 @@ class GraderHost:
         """Starts nothing yet.
 
         Args:
-            watch: Names graders that block the event loop.
+            watch: Says how long a step may take; a grader that takes longer is named.
             seconds: Longest wait for one answer.
             places: Child processes of one grader at the most.
         """
-        self._watch = watch
         self._seconds = seconds
         self._places = places
         self._isolated: dict[str, IsolatedTools] = {}
-        self._tasks: set[asyncio.Task[list[Grade]]] = set()
+        self._own_watch = watch.apart()
+        self._loops: dict[str, OwnLoop] = {}
+        self._held: dict[str, list[OwnLoop]] = {}
+        """Loops that did not answer, by grader."""
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def ask(
         self,
@@ -103,8 +116,10 @@ class GraderHost:
 
     async def close(self) -> None:
         """Ends all children, and cancels what still runs."""
-        for task in self._tasks:
-            task.cancel()
+        for look in self._looks:
+            look.cancel()
+        for loop in (*self._loops.values(), *(one for held in self._held.values() for one in held)):
+            loop.end()
         await asyncio.gather(*(isolated.close() for isolated in self._isolated.values()))
 
     async def _in_child(
@@ -138,21 +153,48 @@ class GraderHost:
     async def _on_loop(
         self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, warnings: set[str]
     ) -> list[Grade]:
-        # A task of its own: one that cancels the task in which it runs must not look like a cancelled rollout.
-        task = asyncio.create_task(self._guarded(grader, rollouts, options, warnings))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        loop = self._loop_of(grader)
+        answer = loop.submit(self._guarded(grader, rollouts, options, warnings))
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._seconds)
+            done, _ = await asyncio.wait({answer}, timeout=self._seconds)
         except asyncio.CancelledError:
-            task.cancel()
+            self._give_up(grader, loop, answer)
             raise
         if not done:
-            task.cancel()
+            self._give_up(grader, loop, answer)
             raise GraderFault(f"grader {grader.name} did not answer within {self._seconds:g} s")
-        if task.cancelled():
+        if answer.cancelled():
             raise GraderFault(f"grader {grader.name} failed with CancelledError")
-        return task.result()
+        return answer.result()
+
+    def _loop_of(self, grader: Grader) -> OwnLoop:
+        loop = self._loops.get(grader.name)
+        if loop is None or not loop.alive:
+            held = self._held[grader.name] = [one for one in self._held.get(grader.name, ()) if one.alive]
+            if len(held) >= MOST_HELD:
+                raise GraderBusy
+            loop = self._loops[grader.name] = OwnLoop(f"grader {grader.name}")
+        return loop
+
+    def _give_up(self, grader: Grader, loop: OwnLoop, answer: "asyncio.Future[list[Grade]]") -> None:
+        answer.cancel()
+        look = asyncio.create_task(self._leave_if_held(grader, loop))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _leave_if_held(self, grader: Grader, loop: OwnLoop) -> None:
+        if self._loops.get(grader.name) is not loop or await loop.answers():
+            return
+        # Another call may have seen it too.
+        if self._loops.get(grader.name) is loop:
+            log_event(_log, logging.WARNING, "grader holds its event loop", grader=grader.name)
+            del self._loops[grader.name]
+            self._held.setdefault(grader.name, []).append(loop)
+            loop.leave()
+            loop.interrupt()
+            # Several calls may hold it, one after the other.
+            while not await loop.answers() and loop.alive:
+                loop.interrupt()
 
     async def _guarded(
         self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, warnings: set[str]
@@ -160,9 +202,11 @@ class GraderHost:
         """Asks it; makes faults of what would end the event loop if it left a task."""
         try:
             asked = grader.ask(rollouts, options)
-            return await self._watch.watched(f"grader {grader.name}", asked, warnings)
+            return await self._own_watch.watched(f"grader {grader.name}", asked, warnings)
         except (GradeInvalid, RequestFault):
             raise
+        except LoopHeld:
+            raise GraderFault(f"grader {grader.name} held its event loop for too long, and was ended") from None
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise _failed(grader, PluginError.of(error)) from None
 

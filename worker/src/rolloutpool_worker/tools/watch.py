@@ -67,6 +67,7 @@ class ToolWatch:
         memory_bytes: int,
         clock: Callable[[], float] = time.perf_counter,
         peak: Callable[[], int] | None = None,
+        apart: bool = False,
     ) -> None:
         """Watches nothing yet.
 
@@ -75,7 +76,9 @@ class ToolWatch:
             memory_bytes: The process may grow by so much during a call.
             clock: Returns seconds; tests pass their own.
             peak: Returns the most memory that the process ever had, in bytes; tests pass their own.
+            apart: Whether what it watches runs on another loop than the worker's.
         """
+        self._apart = apart
         self._blocked_seconds = blocked_seconds
         self._memory_bytes = memory_bytes
         self._clock = clock
@@ -86,6 +89,10 @@ class ToolWatch:
         self._running: set[_Call] = set()
         self._ended: deque[_Call] = deque(maxlen=REMEMBERED)
         self._named: dict[str, float] = {}
+
+    def apart(self) -> "ToolWatch":
+        """Makes a watch with the same limits, for another loop than the worker's, in a thread of its own."""
+        return ToolWatch(blocked_seconds=self._blocked_seconds, memory_bytes=self._memory_bytes, apart=True)
 
     async def watched(self, tool: str, coroutine: Coroutine[Any, Any, T], warnings: set[str]) -> T:
         """Runs a tool's coroutine and returns its result.
@@ -126,18 +133,21 @@ class ToolWatch:
         error: BaseException | None = None
         while True:
             step = RunningStep(tool, self._clock())
-            ToolWatch.step = step
+            if not self._apart:
+                ToolWatch.step = step
             try:
                 waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
-                ToolWatch.step = None
+                if not self._apart:
+                    ToolWatch.step = None
                 seconds = self._clock() - step.begun
                 if seconds > self._blocked_seconds:
                     warnings.add(f"tool_blocked:{tool}")
-                    self._log(f"blocked {tool}", f"tool {tool} blocked the event loop for {seconds:.1f} s")
+                    whose = "its own" if self._apart else "the"
+                    self._log(f"blocked {tool}", f"tool {tool} blocked {whose} event loop for {seconds:.1f} s")
             error = None
             try:
                 yield waits_for
