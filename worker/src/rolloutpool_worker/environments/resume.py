@@ -19,7 +19,6 @@ made once there. That is why sessions are never shared between attempts.
 """
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from rolloutpool_common.protocol.journal import EnvironmentRecord, JournalRecord
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault, text_of
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.session import SessionLife
+from rolloutpool_worker.tools.arguments import parse_arguments
 
 __all__ = ["open_session"]
 
@@ -113,7 +113,7 @@ async def _ask_step_again(life: SessionLife, turn: TurnRecord, step: Environment
     function = turn.message["tool_calls"][step.place]["function"]
     arguments = function["arguments"]
     # A call with other arguments never reached the session, so it has no step in the journal.
-    given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    given = await parse_arguments(arguments) if isinstance(arguments, str) else arguments
     return await life.call(function["name"], given, place=step.place)
 
 

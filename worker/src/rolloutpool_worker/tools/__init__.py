@@ -1,7 +1,7 @@
 """Tools: what a policy may call, and how a call becomes a message.
 
 - `base` says what a tool is and how to add one; `calculator` has the built-in ones.
-- `execution` runs the calls of a turn, within the `limits`.
+- `execution` runs the calls of a turn, within the `limits`; `arguments` parses what the policy wrote.
 - `isolated` and `child` are the two ends of a call in a child process.
 - `watch` finds tools that harm their neighbours.
 - `host` is what one process gives all of them.

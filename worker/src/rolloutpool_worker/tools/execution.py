@@ -1,7 +1,7 @@
 """Runs the tool calls of a turn and makes a tool message of each.
 
 1. The calls are counted. If they are more than the limit, none of them is run, and the rollout ends (`limits.py`).
-2. Arguments that come as text are parsed as JSON, unless they are too large.
+2. Arguments that come as text are parsed as JSON (`arguments.py`), unless they are too large.
 3. The tool is looked up by its name.
 4. Its arguments are checked against its JSON schema. Protocol v1 skips this (`lenient`): its clients expect whatever
    Python makes of the arguments.
@@ -21,7 +21,6 @@ tool can neither end the rollout nor keep it waiting for ever, whatever it raise
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.options import OnToolError
 from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_worker.plugin_errors import PluginError
+from rolloutpool_worker.tools.arguments import PARSED_ON_LOOP, parse_arguments
 from rolloutpool_worker.tools.base import FAILED, Tool, ToolAnswer, ToolContext, answer_call, timed_out
 from rolloutpool_worker.tools.host import ToolHost
 from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
@@ -44,8 +44,6 @@ UNKNOWN = "unknown"
 """Stands in metrics for names that no tool has."""
 SESSION = "session"
 """Stands in metrics for the tools of an environment's session: a task may name them, so there may be any number."""
-CHECKED_ON_LOOP = 16_000
-"""Size of arguments; checking larger ones against a schema can take seconds, so a thread does it."""
 
 
 class ToolRunner:
@@ -220,14 +218,15 @@ class ToolRunner:
             return f"Error: Invalid arguments for {name}: longer than {self._limits.arguments} characters; not run"
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
+                arguments = await parse_arguments(arguments)
             except (ValueError, RecursionError) as error:
                 return f"Error: Invalid JSON arguments: {shorten_fault(str(error))}"
         tool = self._tools.get(name)
         if tool is None:
             return f"Error: Unknown function '{name}'. Available: {list(self._tools)}"
         if not self._lenient:
-            in_thread = size > CHECKED_ON_LOOP
+            # Checking large ones can take seconds.
+            in_thread = size > PARSED_ON_LOOP
             fault = (
                 await asyncio.to_thread(_schema_fault, tool, arguments) if in_thread else _schema_fault(tool, arguments)
             )
