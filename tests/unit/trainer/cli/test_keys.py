@@ -1,6 +1,8 @@
 """Keys: made by a command, sent to the pool's API and to nobody else, and demanded before a pool is open to others."""
 
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from cryptography.fernet import Fernet
 from tests.support.stub_pool import Answer, stub_pool
 from typer.testing import CliRunner
 
-from rolloutpool_common.security.api_keys import KeyScope, find_key, parse_keys
+from rolloutpool_common.security.api_keys import KeyQuota, KeyScope, find_key, parse_keys
 from rolloutpool_trainer import AsyncRolloutClient, KeysMissing, LocalPool, RolloutClient
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.doctor import examine
@@ -29,7 +31,22 @@ def test_the_entry_that_is_printed_knows_the_key_that_is_printed() -> None:
     assert printed["key"] not in printed["entry"]
 
 
-@pytest.mark.parametrize("arguments", [["a b"], ["job7", "--scopes", "root"], ["public"], ["x:submit"]])
+def test_an_entry_is_printed_with_quota_and_end() -> None:
+    given = ["make-key", "job7", "--quota", "open=5, bytes=2kb", "--expires", "2026-12-01"]
+    done = CliRunner().invoke(app, [*given, "--json"])
+    assert done.exit_code == 0
+    (entry,) = parse_keys(json.loads(done.stdout)["entry"])
+    assert entry.quota == KeyQuota(open=5, bytes=2048)
+    assert entry.expires == datetime(2026, 12, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["a b"], ["job7", "--scopes", "root"], ["public"], ["x:submit"]),
+        *(["job7", "--quota", "open=lots"], ["job7", "--quota", "slots=3"], ["job7", "--expires", "soon"]),
+    ],
+)
 def test_what_no_entry_can_be_is_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["make-key", *arguments])
     assert done.exit_code == 2
