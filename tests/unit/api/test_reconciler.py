@@ -1,7 +1,7 @@
 """Chores go on whatever happens, and say once what happened."""
 
 import asyncio
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -81,6 +81,6 @@ async def test_an_api_whose_loop_is_busy_serves_nobody(monkeypatch: pytest.Monke
         return asyncio.run(tested._is_serving())
 
     assert await asyncio.to_thread(look)
-    looking = asyncio.get_running_loop().run_in_executor(None, look)
-    time.sleep(0.2)  # noqa: ASYNC251 (the loop is to be busy)
-    assert not await looking
+    with ThreadPoolExecutor() as threads:
+        # It keeps this loop busy until the other thread has answered.
+        assert not threads.submit(look).result()
