@@ -9,6 +9,8 @@
    answer the whole end is written. After a call only its stop is: what precedes the stop belongs to the call, and the
    policy has spelled that in its own way. Where calls have no stop, what ends answers too is written, such as a
    separator.
+4. Some templates, such as Apertus', write results into the turn that called, and the policy goes on in it. There a
+   call without its end is refused, and so is a turn that the policy has closed itself: results would stand in no turn.
 
 Example: an end `</call><|im_end|>`. The policy sampled `…</call>`, so `<|im_end|>` is written.
 """
@@ -85,13 +87,15 @@ class TurnEnd:
             if found is not None:
                 taken = found + _common(start[found:], sampled.space)
                 return taken, max(over, taken)
-            # A stop that this end does not have: it stands in place of the end's own.
-            if sampled.control in self._stops:
-                taken = stop.end() if stop else over
-                if calls and end is not None and not controls:
-                    taken = self._spelled(end)
-                taken += _common(start[taken:], sampled.space)
-                return taken, max(over, taken)
+        if calls and end is not None and self._stays_open(text, over, controls):
+            raise TurnEndNotFound("The turn was cut in a call, and this template writes results into that same turn.")
+        # A stop that this end does not have: it stands in place of the end's own.
+        if sampled.control in self._stops:
+            taken = stop.end() if stop else over
+            if calls and end is not None and not controls:
+                taken = self._spelled(end)
+            taken += _common(start[taken:], sampled.space)
+            return taken, max(over, taken)
         if not calls:
             return 0, over
         if stop is not None:
@@ -103,6 +107,14 @@ class TurnEnd:
         if not self._answers_close or not controls:
             return self._spelled(end), self._spelled(end)
         return controls[-1].start(), over
+
+    def _stays_open(self, text: str, over: int, controls: Sequence[re.Match[str]]) -> bool:
+        """Whether a turn that calls goes on behind its results: neither its end nor its results close or open one."""
+        closes = {match.group() for match in self._pattern.finditer(self._answer_end)}
+        if not controls or not closes or any(match.group() in closes for match in controls):
+            return False
+        following = self._pattern.search(text, over)
+        return following is None or following.group() in closes
 
     def _spelled(self, end: str) -> int:
         """The offset in a call's end up to which the policy spells it: behind that stands what ends answers as well."""

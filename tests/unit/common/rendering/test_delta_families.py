@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, TurnEndNotFound, load_tokenizer
 from rolloutpool_common.rendering.delta import DeltaRenderer
 
 Message = dict[str, Any]
@@ -217,6 +217,30 @@ def test_a_call_whose_stop_was_withheld_is_closed(make_tokenizer: MakeTokenizer,
     closed = sampled + found
     assert closed.count("<|im_end|>\n<|im_start|>tool\n38<|im_end|>") == 1
     assert closed.count("<|call_end|>") <= 1
+
+
+OPEN_TURN = (  # as Apertus: results are written into the turn that called, and the policy goes on in it
+    "{% set turn = namespace(open=false) %}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% if not turn.open %}{{ '<|start|>' }}{% endif %}{{ m.content }}{% set turn.open = m.tool_calls is defined %}"
+    "{% for c in m.tool_calls or [] %}{{ '<|calls|>[' + c.function.arguments | tojson + ']<|called|>' }}{% else %}"
+    "{{ '<|end|>' }}{% endfor %}{% elif m.role == 'tool' %}{{ '[' + m.content + ']' }}{% else %}"
+    "{{ ('<|end|>' if turn.open else '') + '<|user|>' + m.content }}{% set turn.open = false %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and not turn.open %}{{ '<|start|>' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("cut", ['[{"a"', '[{"a": 1}]', '[{"a": 1}]<|called|><|end|>', '[{"a": 1}]<|end|>'])
+def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: MakeTokenizer, cut: str) -> None:
+    control = ("<|start|>", "<|calls|>", "<|called|>", "<|end|>", "<|user|>")
+    tokenizer = make_tokenizer(OPEN_TURN, control, eos="<|end|>")
+    whole = '<|calls|>[{"a": 1}]<|called|>'
+    assert delta(tokenizer, [USER, calling()], [result()], whole) == "[38]"
+    assert delta(tokenizer, [USER, calling()], [result(), USER], whole) == "[38]<|end|><|user|>go on<|start|>"
+    for new in ([result()], [result(), USER]):
+        with pytest.raises(TurnEndNotFound, match="cut in a call"):
+            delta(tokenizer, [USER, calling()], new, f"<|calls|>{cut}")
+    # Without a result it is an answer like any other.
+    assert delta(tokenizer, [USER, said("<|calls|>[")], [USER], "<|calls|>[") == "<|end|><|user|>go on<|start|>"
 
 
 def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:
