@@ -106,8 +106,8 @@ def _detail(detail: Any) -> str:
     return detail if isinstance(detail, str) else ""
 
 
-def _error(response: httpx.Response) -> errors.ClientError:
-    status = response.status_code
+def _said(response: httpx.Response) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Reads the body of an error, what it has in the pool's own form, and the message."""
     try:
         document = response.json()
     except ValueError:
@@ -115,7 +115,18 @@ def _error(response: httpx.Response) -> errors.ClientError:
     body = document if isinstance(document, dict) else {}
     own = body.get("error")
     own = own if isinstance(own, dict) else {}
-    said = own.get("message") or _detail(body.get("detail"))
+    message = own.get("message")
+    return body, own, message if isinstance(message, str) else _detail(body.get("detail"))
+
+
+def what_was_said(response: httpx.Response) -> str:
+    """Returns the message of an error; empty where it has none, as a proxy's page."""
+    return _said(response)[2]
+
+
+def _error(response: httpx.Response) -> errors.ClientError:
+    status = response.status_code
+    body, own, said = _said(response)
     message = f"{_where(response)}: {status}" + (f", {said}" if said else "")
     if status in (401, 403):
         return errors.Unauthorized(message, status=status)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 
 from rolloutpool_common.process.backoff import Backoff
-from rolloutpool_trainer.client.calls import UNAVAILABLE, Call, T
+from rolloutpool_trainer.client.calls import UNAVAILABLE, Call, T, what_was_said
 from rolloutpool_trainer.errors import PoolUnavailable
 
 __all__ = ["RetryPolicy", "status_delays"]
@@ -51,7 +51,9 @@ class RetryPolicy:
         except ValueError:
             # HTTP also allows a date, which the pool never sends but a proxy may.
             wanted = 0.0
-        return self._next(f"{self._name}: the pool answered {status}", status, wanted)
+        # What is full, and whose, is in the pool's own words.
+        said = what_was_said(response)
+        return self._next(f"{self._name}: the pool answered {status}{said and f' ({said})'}", status, wanted)
 
     def _next(self, what: str, status: int | None, wanted: float) -> float:
         now = time.monotonic()
@@ -60,9 +62,8 @@ class RetryPolicy:
             self._deadline = now + self._seconds
         left = self._deadline - now
         if left <= 0:
-            raise PoolUnavailable(
-                f"{what}, for {self._seconds:g} s; is the pool running at this address?", status=status
-            )
+            asked = "" if status is not None else "; is the pool running at this address?"
+            raise PoolUnavailable(f"{what}, for {self._seconds:g} s{asked}", status=status)
         self._failures += 1
         delay = max(BACKOFF.delay_s(self._failures), min(wanted, BACKOFF.longest_s))
         # The last pause ends at the deadline, so that one more attempt is made there.
