@@ -69,11 +69,19 @@ def stop_one(env: dict[str, str], folder: Path, number: int, after: float) -> St
             parent.kill()
             code = 1000
         time.sleep(0.2)
-        left = [pid for pid in members[1:] if Path(f"/proc/{pid}/stat").exists()]
+        left = [pid for pid in members[1:] if _lives(pid)]
     text = log.read_text(errors="replace")
     return Stop(
         after, code, len(left), [line for line in text.splitlines() if "Traceback" in line or "exception" in line]
     )
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs. One that has ended stays listed where the machine's first process reaps nobody."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def feed(client: RolloutClient, url: str, submitted: list[str]) -> None:
@@ -113,6 +121,8 @@ def main() -> int:
         results = [result for batch_id in submitted for result in client.batch(batch_id).results()]
         with redis.Redis.from_url(pool.redis_url, decode_responses=True) as raw:
             totals = raw.hgetall("rp:totals")
+        said = (pool.state.logs / "api.log").read_text(errors="replace").splitlines()
+        deaths = [line for line in said if "is dead" in line]
     incomplete = sum(result.status != "completed" for result in results)
     lost = IN_FLIGHT * len(submitted) - len(results) + incomplete
     crashes = sum(int(totals.get(f"requeued:{reason}", 0)) for reason in ("crashes", "deaths"))
@@ -124,6 +134,7 @@ def main() -> int:
         "lost or not completed": lost,
         "crashes": crashes,
         "declared dead": dead,
+        "deaths": deaths,
         "given back by drains": int(totals.get("requeued:drains", 0)),
         "not clean": unclean,
     }

@@ -13,6 +13,7 @@ from tests.support.processes import runs
 from tests.support.waiting import until
 from tests.support.worker_process import LONGEST_WAIT, Worker, started_worker
 
+from rolloutpool_common.process.obituaries import Obituaries
 from rolloutpool_common.protocol.workers import Worker as Announced
 from rolloutpool_common.store import Store
 
@@ -158,3 +159,8 @@ async def test_a_report_arrives_when_redis_is_back() -> None:
             assert second.worker_id in {worker.worker_id for worker in others}
         finally:
             await store.close()
+
+
+def test_a_stop_that_interrupts_the_start_of_reports_is_no_error() -> None:
+    """A SIGTERM two seconds after the start of a parent ended it with a traceback."""
+    Obituaries("redis://127.0.0.1:9/0").stop()

@@ -87,7 +87,9 @@ class Obituaries:
     def stop(self) -> None:
         """Writes what is left to report, for up to two seconds, and ends both threads."""
         self._reports.put(None)
-        self._thread.join(LAST_REPORT_SECONDS)
+        # A signal may interrupt `start`. Then there is nothing to write, and a join would be an error.
+        if self._thread.ident is not None:
+            self._thread.join(LAST_REPORT_SECONDS)
         self._lifeline.stop()
 
     def name_worker(self) -> tuple[str, list[str]]:
