@@ -48,6 +48,8 @@ class Worker:
                 "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
                 # Hosts that are refused are tested on their own.
                 "ROLLOUTPOOL_ALLOWED_TARGETS": "*,127.0.0.0/8,::1",
+                # So are paths as names of tokenizers.
+                "ROLLOUTPOOL_ALLOWED_TOKENIZERS": "*",
                 "PYTHONPATH": os.pathsep.join([*map(str, import_from), os.environ.get("PYTHONPATH", "")]),
                 **env,
             },

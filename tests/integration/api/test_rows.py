@@ -125,6 +125,7 @@ async def test_live_and_ended_rows(client: httpx.AsyncClient, worker: ScriptedWo
         "mean_logprob": -0.375,
         "response_lengths": [3],
         "reward": None,
+        "tool_errors": 0,
     }
     assert (failed["kind"], failed["category"], failed["message"]) == ("infra", "network_error", FAILURE.message[:300])
     assert (failed["samples"], failed["mean_logprob"]) == (0, None)

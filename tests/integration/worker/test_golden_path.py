@@ -230,7 +230,11 @@ async def test_a_trainer_that_checks_nothing_is_disproved_exactly_where_it_count
         result = await run(inside, trainer, case, MaskMode.AUTO)
         (_, sent) = posts(trainer)[1]
         assert len(trainer.exchanges) == 2
-        if (sent or 0) != new_tokens(case, keeps_ids=keeps_ids):
+        name = next(name for name, known in CASES.items() if known is case)
+        if name in NEGATIVE and not keeps_ids:
+            # The echo shows what our own render says too: no mask could have been right.
+            assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
+        elif (sent or 0) != new_tokens(case, keeps_ids=keeps_ids):
             assert_failed(result, case, Category.MASK_DISPROVED, FailureKind.INFRA)
         elif keeps_ids:
             assert_kept(result, case)

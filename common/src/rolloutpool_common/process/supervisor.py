@@ -55,7 +55,7 @@ class Supervisor:
             ready: Whether it counts as ready at once, so that it is started again however early it ends.
 
         Returns:
-            The child. After `stop` it is one that has ended without a process.
+            The child. While `stop` runs it is one that ends without a process.
         """
         child = Child(spec, self._report, ready=ready)
         # Before its process: a signal may interrupt the start, and `stop` must know of it then. One that was forgotten
@@ -107,13 +107,16 @@ class Supervisor:
         self._await_end([child])
 
     def stop(self) -> None:
-        """Stops all children in the order of their roles: workers first, Redis last. Nothing is started any more."""
+        """Stops all children in the order of their roles: workers first, Redis last. Meanwhile nothing is started."""
         self._stopped = True
-        for role in Role:
-            children = self.children(role)
-            for child in children:
-                child.stop()
-            self._await_end(children)
+        try:
+            for role in Role:
+                children = self.children(role)
+                for child in children:
+                    child.stop()
+                self._await_end(children)
+        finally:
+            self._stopped = False
 
     def hurry(self) -> None:
         """Sends SIGTERM once more, which tells workers to wait for nothing; the next call kills all children at once.

@@ -316,7 +316,7 @@ async def test_what_the_engine_refuses_is_reported(
 
         async def refuse(asked: Any) -> None:
             if len(engine.asked) == 2:
-                raise Refusal(400, {"error": "unknown field"})
+                raise Refusal(400, {"error": {"message": "unknown field", "type": "BadRequestError"}})
 
         engine.before = refuse
         result = await run(worker, engine, protocol)
