@@ -153,3 +153,20 @@ async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(sto
     for cursor in ("0", last):
         with pytest.raises(BatchDeleted):
             await store.batches.results(batch_id, cursor, 2)
+
+
+async def test_a_batch_is_kept_once_for_its_pushes_and_the_repeated_call_says_so_too(store: Store, raw: Any) -> None:
+    (uid,) = await due(store, "http://up.example/", 1)
+    batch_id = uid.rpartition("-")[0]
+    await raw.zadd("rp:ended", {batch_id: 1})
+    assert await store.pushes.hold(batch_id)
+    # The same call again, because its answer was lost: "not kept" would delete what waits.
+    assert await store.pushes.hold(batch_id)
+    # That day is over.
+    await raw.zadd("rp:ended", {batch_id: 1})
+    assert not await store.pushes.hold(batch_id)
+    await raw.zadd("rp:ended", {batch_id: 4e12})
+    (push,) = await store.pushes.take(9, lease_s=60)
+    await store.pushes.settle(push, "delivered")
+    # The last push lets it go.
+    assert await raw.zscore("rp:ended", batch_id) < 4e12

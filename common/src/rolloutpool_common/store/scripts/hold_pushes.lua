@@ -2,6 +2,10 @@
 -- ARGV: batch, ms.
 -- Answer: 1 if it is kept.
 local batch, pending = ARGV[1], tonumber(redis.call('HGET', k_batch(ARGV[1]), 'push:pending') or '0')
-if pending <= 0 or redis.call('HSETNX', k_batch(batch), 'held_for_pushes', '1') == 0 then return 0 end
+if pending <= 0 then return 0 end
+if redis.call('HSETNX', k_batch(batch), 'held_for_pushes', '1') == 0 then
+  -- Kept before: by this very call, whose answer was lost, or for a time that is over now.
+  return tonumber(redis.call('ZSCORE', P .. 'ended', batch) or '0') > now_ms() and 1 or 0
+end
 redis.call('ZADD', P .. 'ended', str(now_ms() + tonumber(ARGV[2])), batch)
 return 1
