@@ -38,6 +38,8 @@ SERVING_SECONDS = 1.0
 """An API whose loop is busy for longer answers nobody, and no lease goes on meanwhile."""
 OFFERS_SECONDS = 0.9
 """Between two looks at what the workers offer; a little less than a period, so that each round has one."""
+RECOUNT_SECONDS = 3600.0
+"""Between two recounts of what owners hold: some microseconds of Redis' time for each batch that is kept."""
 RECOVER_EVERY = 5
 """Rounds between two looks for tickets that were lost between outbox and broker."""
 
@@ -127,6 +129,8 @@ class Reconciler:
         self._new_bytes = new_bytes
         self._rounds = 0
         self._leads = False
+        self._recount_at = 0.0
+        """When what owners hold is counted anew, on the monotonic clock; at once by a process that begins to lead."""
         self._look_again = 0.0
         """When it is looked next at what the workers offer, on the monotonic clock."""
         self._publish = PeriodicTask("publish", self._publish_once)
@@ -204,6 +208,11 @@ class Reconciler:
             serving = await self._is_serving()
             start = time.perf_counter()
             report = await store.reconciliation.run_once(serving=serving)
+            if not report.leader:
+                self._recount_at = 0.0
+            elif time.monotonic() >= self._recount_at:
+                await store.usage.recount()
+                self._recount_at = time.monotonic() + RECOUNT_SECONDS
             if report.leader:
                 slots = sum(worker.slots for worker in await store.workers.known() if worker.alive)
                 await store.usage.balance(slots, self._new_bytes)

@@ -117,3 +117,13 @@ async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, ra
         at = f"{mine.headers['location']}/annotations"
         body = {"items": [{"index": 0, "name": "reward", "value": 1.0}]}
         assert (await client.post(at, json=body, headers=auth(BOB))).status_code != 503
+
+
+async def test_a_new_leader_counts_anew_what_an_older_release_has_deleted(redis_url: str, raw: Any) -> None:
+    await raw.hset("rp:usage", mapping={f"{what}:{owner}": 9 for what in ("bytes", "open") for owner in ("ann", "")})
+
+    async def right() -> bool:
+        return not await raw.exists("rp:usage")
+
+    async with running_api(redis_url, api_keys_text=ENTRIES):
+        await until(right)

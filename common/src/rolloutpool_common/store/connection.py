@@ -58,7 +58,9 @@ _WITH_LANES = frozenset(
 )
 """Every function costs each call of its script, so the others go without these."""
 _USAGE = _FOLDER.joinpath("_usage.lua").read_text(encoding="utf-8")
-_WITH_USAGE = frozenset({"annotate.lua", "cancel.lua", "commit.lua", "finish.lua", "forget_usage.lua", "grade.lua"})
+_WITH_USAGE = frozenset(
+    {"annotate.lua", "cancel.lua", "commit.lua", "finish.lua", "forget_usage.lua", "grade.lua", "recount_usage.lua"}
+)
 """Likewise."""
 _SOURCES = {
     entry.name.removesuffix(".lua"): _PRELUDE

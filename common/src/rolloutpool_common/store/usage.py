@@ -8,7 +8,8 @@ its reserve. How much that is, is learnt for each owner and run, and no team pay
 2. A rollout that completes teaches its owner and run what a rollout takes (`learn` in `_usage.lua`); the reserve stands
    above 95 of 100. A new run begins with what the API's settings say. What is learnt is forgotten a day after
    the run's last rollout.
-3. The end of a rollout, and the deletion of a batch, take out what was counted, in the same scripts.
+3. The end of a rollout, and the deletion of a batch, take out what was counted, in the same scripts. Those of an older
+   release do not. So each new leader counts anew what is there, and does it again every hour (`Usage.recount`).
 4. Where the rollouts of a run become larger than those that taught its reserve, more was promised than there is. Then
    the leader, once a second, says how many rollouts may run at a time (`Usage.balance`, `rp:room`), and `reserve.lua`
    publishes no more. The owners who hold most wait first: what the others were promised stays free for them. All that
@@ -118,6 +119,7 @@ class Usage:
     """The usage of one store."""
 
     def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._redis = connection.redis
         self._narrow = False
         """Whether the last look found too little room; told once in the log."""
@@ -131,6 +133,14 @@ class Usage:
             pipe.hget(keys.ROOM, "slots")
             fields, still_open, slots = await pipe.execute()
         return usage_of(fields, int(still_open or 0), slots)
+
+    async def recount(self) -> list[str]:
+        """Counts anew what each owner holds; returns those of whom something else was known."""
+        owners = (await self.read()).owners
+        wrong = [owner for owner in owners if await self._connection.script("recount_usage", owner)]
+        if wrong:
+            _log.warning("what %s hold was counted anew: an older release has ended or deleted some", ", ".join(wrong))
+        return wrong
 
     async def balance(self, slots: int, new_bytes: int) -> Room | None:
         """Says for the next seconds how many rollouts may run at a time; by the process that reconciles.

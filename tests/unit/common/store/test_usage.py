@@ -85,6 +85,34 @@ async def test_what_an_older_release_has_ended_is_found_with_the_next_end_or_the
     assert (await store.usage.read()) == PoolUsage(0, OwnerUsage())
 
 
+async def test_what_an_older_release_has_deleted_or_ended_last_is_counted_anew(store: Store) -> None:
+    kept = new_batch(3, owner="ann", run="r", weight=2, attaches=True, attachment_bytes=1000)
+    ended, deleted = new_batch(2, owner="ann", run="r", weight=4), new_batch(2, owner="ann", run="other")
+    for batch in (kept, ended, deleted):
+        await store.batches.submit(batch, limits())
+    held = await claim(store, uids_of(kept)[0])
+    await store.rollouts.finish(held, result_of(held))
+    raw, right = store.usage._redis, await store.usage.read()
+    assert await store.usage.recount() == []
+    assert await store.usage.read() == right
+    # As its scripts do: they know nothing of usage.
+    await raw.hset(f"rp:batch:{ended.batch_id}", mapping={"ended": 2, "finished_ms": 1})
+    await raw.delete(f"rp:batch:{deleted.batch_id}")
+    await raw.zrem("rp:batches:ann", deleted.batch_id)
+    assert (await usage(store, "ann"))[:2] == (6, 7)
+    for wrong in (["ann"], []):
+        assert await store.usage.recount() == wrong
+        each = int(await raw.hget("rp:reserve:ann/r", "bytes"))
+        now = await usage(store, "ann")
+        assert (now.open, now.weight, now.reserved) == (2, 2, 2 * (each + 1000))
+        assert int(await raw.hget("rp:reserve:ann/r", "open")) == 2
+    assert now.bytes == sum([int(await raw.hget(f"rp:batch:{b.batch_id}", "held_bytes")) for b in (kept, ended)])
+    await store.batches.cancel(kept.batch_id)
+    for one in (kept, ended):
+        await store.batches.delete(one.batch_id)
+    assert (await store.usage.read()).total == OwnerUsage()
+
+
 async def test_the_reserve_comes_to_what_a_runs_rollouts_take(store: Store) -> None:
     async def reserve(run: str) -> int:
         return int(await store.usage._redis.hget(f"rp:reserve:ann/{run}", "bytes"))

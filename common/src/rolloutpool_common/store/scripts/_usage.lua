@@ -24,8 +24,14 @@ local function hold_bytes(batch, n)
   use(owner, 'bytes', n)
 end
 
+-- Nothing of a run is open: what was not learnt need not be kept. What was, is kept for a day, as results are.
+local function drop_reserve(key)
+  if redis.call('HDEL', key, 'open') == 0 then return end
+  if redis.call('HEXISTS', key, 'learnt') == 1 then redis.call('PEXPIRE', key, DAY_MS) else redis.call('DEL', key) end
+end
+
 -- Take what has ended of a batch out of what its owner holds. A worker of an older release ends rollouts and knows nothing of
--- this; they are found here at the next end, or when the batch is deleted.
+-- this; they are found here at the next end, when the batch is deleted, or by recount_usage.lua.
 local function settle_usage(batch)
   local owner, key, total, ended, settled, attachment_bytes, weight = unpack(redis.call(
     'HMGET', k_batch(batch), 'owner', 'reserve', 'total', 'ended', 'settled', 'attachment_bytes', 'weight'
@@ -37,11 +43,7 @@ local function settle_usage(batch)
   local each = tonumber(redis.call('HGET', key, 'bytes') or '0') + tonumber(attachment_bytes or '0')
   use(owner, 'open', -n)
   use(owner, 'reserved', -n * each)
-  if redis.call('HINCRBY', key, 'open', -n) <= 0 then
-    redis.call('HDEL', key, 'open')
-    -- What was not learnt need not be kept. What was, is kept for a day, as results are.
-    if redis.call('HEXISTS', key, 'learnt') == 1 then redis.call('PEXPIRE', key, DAY_MS) else redis.call('DEL', key) end
-  end
+  if redis.call('HINCRBY', key, 'open', -n) <= 0 then drop_reserve(key) end
   if ended == total then use(owner, 'weight', -tonumber(weight or '1')) end
 end
 
