@@ -13,6 +13,7 @@ from celery import Celery
 from celery.apps import worker as celery_apps_worker
 from celery.worker import state as celery_state
 from celery.worker.consumer import Consumer
+from celery.worker.control import Panel
 from celery.worker.request import Request
 from kombu import Message
 from kombu.serialization import dumps
@@ -21,6 +22,7 @@ from rolloutpool_worker.queue.celery_compat import (
     LoopConsumer,
     PoolTask,
     log_signals,
+    refuse_revokes,
     report_failure,
     report_retry,
     report_success,
@@ -149,3 +151,15 @@ def test_what_celery_says_of_a_signal_is_logged(
     (record,) = [record for record in caplog.records if record.getMessage() == "celery says"]
     assert "Warm shutdown" in getattr(record, "event_fields")["text"]  # noqa: B009
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["revoke", "terminate"])
+def test_nothing_is_revoked_because_a_rollouts_next_ticket_has_the_same_id(
+    app: Celery, request_of_celery: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(Panel, "data", {**Panel.data})
+    monkeypatch.setattr(celery_state, "revoked", type(celery_state.revoked)())
+    refuse_revokes()
+    answer = Panel.data[command](SimpleNamespace(app=app, consumer=None), task_id=request_of_celery.id, signal="TERM")
+    assert "cancel the rollout by the API" in answer["error"]
+    assert request_of_celery.id not in celery_state.revoked

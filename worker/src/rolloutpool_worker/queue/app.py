@@ -35,7 +35,7 @@ from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
 from rolloutpool_worker.process.regrading import regrade
 from rolloutpool_worker.process.worker import WorkerProcess
-from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals
+from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals, refuse_revokes
 from rolloutpool_worker.queue.pace import Pace
 from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed, RolloutsGoOn
 from rolloutpool_worker.queue.slots import Slots
@@ -138,6 +138,7 @@ class CeleryWorker:
         """
         settings = self._settings
         log_signals()
+        refuse_revokes()
         # Not `worker_main`, which imports Celery's whole command line: 12 MB and a tenth of a worker's start.
         worker = self.app.Worker(
             pool_cls=LoopPool,

@@ -6,6 +6,7 @@
   for a failure. We report ends in this form.
 - `Consumer.on_send_event_buffered`, with `timer` and `event_dispatcher`: we send events together, not one by one.
 - `celery.apps.worker.safe_say`: its signal handlers write plain text with it. We put one in its place that logs.
+- `celery.worker.control.Panel.data`: what a worker does at a command, by the command's name. We refuse revokes.
 - `Consumer.on_ready`, with `pool`, `timer` and `task_consumer`: we reserve messages by the rollouts that they bring.
 
 `test_celery_compat.py` runs each of them against the installed Celery.
@@ -22,6 +23,7 @@ from billiard.einfo import ExceptionInfo
 from celery.apps import worker as celery_worker
 from celery.exceptions import Retry
 from celery.worker.consumer import Consumer
+from celery.worker.control import Panel
 from kombu.serialization import loads
 
 from rolloutpool_common.process.logs import log_event
@@ -32,6 +34,7 @@ __all__ = [
     "PoolTask",
     "TaskCallback",
     "log_signals",
+    "refuse_revokes",
     "report_failure",
     "report_retry",
     "report_success",
@@ -108,6 +111,22 @@ def log_signals() -> None:
         threading.Thread(target=log_event, args=(_log, logging.INFO, "celery says"), kwargs=text, daemon=True).start()
 
     setattr(celery_worker, "safe_say", say)  # noqa: B010  a function of another type, to mypy
+
+
+def refuse_revokes() -> None:
+    """Has Celery revoke nothing, for instance by Flower's button.
+
+    All tickets that begin with the same rollout have one id. Celery would remember it for three hours, and discard each
+    ticket by which the rollout was to run meanwhile.
+    """
+
+    def refuse(_: object, **__: object) -> dict[str, str]:
+        text = "nothing is revoked; cancel the rollout by the API"
+        log_event(_log, logging.WARNING, "celery says", text=text)
+        return {"error": text}
+
+    for command in ("revoke", "revoke_by_stamped_headers", "terminate"):
+        Panel.data[command] = refuse
 
 
 class LoopConsumer(Consumer):
