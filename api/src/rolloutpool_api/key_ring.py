@@ -36,8 +36,8 @@ class KeyRing:
         """Begins with the keys that the settings have read; tests pass their own `clock` of Unix time."""
         self._settings = settings
         self._clock = clock
-        # Before the keys: what is written in between is then seen as a change.
-        self._mark = self._look()
+        # Of no file, so that the first look reads it again: it may have changed since the settings have read it.
+        self._mark: _Mark = (0, 0, 0)
         self._keys = settings.api_keys
         self._required = bool(self._keys)
         self._looked = clock()
@@ -111,7 +111,10 @@ class KeyRing:
             _log.error("api keys not reloaded", why=str(error))
             _log.warning("admin_action", action="reload_keys", key=None, outcome="refused")
             return
-        before, self._keys, self._fault = self._keys, keys, None
+        before, had_fault = self._keys, self._fault is not None
+        self._keys, self._fault = keys, None
+        if keys == before and not had_fault:
+            return
         self._required = self._required or bool(keys)
         added, removed = (
             sorted({key.name for key in some if key not in others}) for some, others in ((keys, before), (before, keys))
