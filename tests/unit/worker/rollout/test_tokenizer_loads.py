@@ -150,12 +150,17 @@ async def test_names_that_take_long_do_not_keep_a_neighbours_tokenizer_waiting(
         (uid,) = await submit_batch(store, owner=owner, shared={"tokenizer_name": name, "server_url": url})
         return uid
 
-    async with inside_worker(fake_redis, TokenizerCache(50)) as worker, scripted_trainer(tokenizer, say()) as trainer:
+    async with (
+        inside_worker(fake_redis, TokenizerCache(50)) as worker,
+        scripted_trainer(tokenizer, say(), say(), say()) as trainer,
+    ):
         many = [await of("greedy", f"{UNKNOWN}{n}", trainer.url) for n in range(32)]
+        # Last in its line, and the neighbour's.
+        many.append(await of("greedy", "tests/good", trainer.url))
         tickets = [asyncio.create_task(worker.take(uid)) for uid in many]
 
         async def all_wait() -> bool:
-            return len(worker.services.tokenizer_loads.waiting()) == 30
+            return len(worker.services.tokenizer_loads.waiting()) == 31
 
         await until(all_wait)
         assert await worker.take(await of("neighbour", "tests/good", trainer.url)) == "completed"

@@ -8,7 +8,8 @@ should hold no claim, so that no rollout loses anything. So:
 2. A ticket's rollout waits here until its tokenizer is loaded, and only then is claimed. Rollouts with another one go
    on meanwhile. The worker's beats name what is being loaded.
 3. Few tokenizers are loaded at once, and places are fair: owners take turns, and none has all of them. 32 names that
-   no hub knows kept a neighbour's tokenizer waiting for minutes.
+   no hub knows kept a neighbour's tokenizer waiting for minutes. A tokenizer that several owners need waits in the line
+   of each, so that nobody can hold it up by asking for it behind 32 others.
 4. After its claim a rollout can still find that others have pushed its tokenizer out of the cache. Only then is it
    loaded under a claim. No call was noted by then (`store.model_calls`), so nothing becomes ambiguous.
 
@@ -44,13 +45,14 @@ class TokenizerLoads:
         self._cache = cache
         self._store = store
         self._drain = drain
-        self._tasks: dict[TokenizerRef, asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[TokenizerRef, str], asyncio.Task[None]] = {}
+        """By tokenizer and owner."""
         self._places = FairPlaces(PLACES, PLACES_OF_ONE)
-        self._waiting: Counter[str] = Counter()
+        self._waiting: Counter[TokenizerRef] = Counter()
 
     def waiting(self) -> list[str]:
         """Returns the names of the tokenizers that wait for a place to be loaded."""
-        return list(self._waiting)
+        return list(dict.fromkeys(ref.name for ref in self._waiting if not self._cache.is_loaded(*ref)))
 
     async def before_claim(self, uid: str) -> None:
         """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down.
@@ -61,10 +63,12 @@ class TokenizerLoads:
         needed = await self._store.batch_tokenizers.of_rollout(uid)
         if needed is None or self._cache.is_loaded(*needed.ref):
             return
-        # Not the task itself: a rollout that is cancelled while it waits must not end the load for the others.
+        self._load(*needed)
+        loads = {task for (ref, _), task in self._tasks.items() if ref == needed.ref}
+        # Not a task itself: a rollout that is cancelled while it waits must not end the load for the others.
         drained = asyncio.ensure_future(self._drain.wait())
         try:
-            await asyncio.wait({self._load(*needed), drained}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*loads, drained}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             drained.cancel()
 
@@ -87,20 +91,22 @@ class TokenizerLoads:
             _log.warning("this worker does not know which tokenizers are needed: %s", error.message)
 
     def _load(self, ref: TokenizerRef, owner: str) -> asyncio.Task[None]:
-        task = self._tasks.get(ref)
+        task = self._tasks.get((ref, owner))
         if task is None:
-            task = self._tasks[ref] = asyncio.create_task(self._in_turn(ref, owner))
-            task.add_done_callback(lambda _: self._tasks.pop(ref))
+            task = self._tasks[ref, owner] = asyncio.create_task(self._in_turn(ref, owner))
+            task.add_done_callback(lambda _: self._tasks.pop((ref, owner)))
         return task
 
     async def _in_turn(self, ref: TokenizerRef, owner: str) -> None:
-        self._waiting[ref.name] += 1
+        self._waiting[ref] += 1
         try:
             await self._places.take(owner)
         finally:
-            self._waiting -= Counter([ref.name])
+            self._waiting -= Counter([ref])
         try:
-            await self._loaded(ref)
+            # Another owner's turn may have come before.
+            if not self._cache.is_loaded(*ref):
+                await self._loaded(ref)
         finally:
             self._places.give(owner)
 
