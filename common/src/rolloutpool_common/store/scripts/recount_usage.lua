@@ -21,7 +21,12 @@ for _, v1 in ipairs({ false, true }) do
 end
 for key, open in pairs(runs) do
   held.reserved = held.reserved + open * tonumber(redis.call('HGET', key, 'bytes') or '0')
-  if open > 0 then redis.call('HSET', key, 'open', str(open)) else drop_reserve(key) end
+  if open > 0 then
+    redis.call('HSET', key, 'open', str(open))
+    redis.call('PERSIST', key)
+  else
+    drop_reserve(key)
+  end
 end
 local changed = 0
 for what, n in pairs(held) do
