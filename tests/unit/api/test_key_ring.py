@@ -156,7 +156,7 @@ def test_a_change_of_quota_ends_no_request_and_holds_from_then_on(tmp_path: Path
 def test_what_is_written_between_the_start_and_the_first_request_is_read(tmp_path: Path) -> None:
     (old, first), (new, second) = make_key("ann", READ), make_key("bob", READ)
     keys = Keys(tmp_path, first)
-    settings = ApiSettings(redis_url="redis://nowhere", api_keys_file=keys.path)  # type: ignore[arg-type]
+    settings = ApiSettings(redis_url="redis://nowhere", api_keys_file=keys.path)
     # Settings read the file as soon as they are made.
     keys.write([second.entry()])
     ring = KeyRing(settings, clock=keys.clock)
