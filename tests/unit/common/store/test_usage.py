@@ -137,6 +137,17 @@ async def test_the_reserve_comes_to_what_a_runs_rollouts_take(store: Store) -> N
         assert int(await store.usage._redis.hget(f"rp:reserve:{owner}/{run}", "bytes")) == NEW
 
 
+async def test_rollouts_that_come_one_by_one_teach_too(store: Store) -> None:
+    """As a caller of protocol v1 sends them: none is open when the next one comes."""
+    for _ in range(3):
+        batch = new_batch(1, owner="ann", v1=True)
+        await store.batches.submit(batch, limits())
+        await complete(store, batch)
+    assert int(await store.usage._redis.hget("rp:reserve:ann/", "bytes")) == int(int(int(NEW * 0.99) * 0.99) * 0.99)
+    assert await store.usage._redis.pttl("rp:reserve:ann/") > 0
+    assert (await usage(store, "ann")).reserved == 0
+
+
 async def test_what_fails_teaches_nothing(store: Store) -> None:
     batch = new_batch(50, owner="ann", run="r")
     await store.batches.submit(batch, limits())

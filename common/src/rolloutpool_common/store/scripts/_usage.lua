@@ -62,13 +62,15 @@ end
 -- A rollout has ended just now: what it keeps takes the place of what was reserved for it. `size` is the bytes of its result,
 -- its row and its attachments; `peak` leaves the attachments out, for which its batch has a reserve of its own.
 local function account_end(batch, index, status, size, peak)
-  settle_usage(batch)
   hold_bytes(batch, size + BESIDE)
   local uid = batch .. '-' .. index
   local journaled = redis.call('HGET', k_rollout(uid), 'journaled')
   if journaled then redis.call('HDEL', k_rollout(uid), 'journaled') end
   -- What fails, or is cancelled, says little of the size of what succeeds.
-  if status ~= 'completed' then return end
-  local owner, key = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'reserve'))
-  if key then learn(owner, key, math.max(tonumber(journaled or '0'), peak) + BESIDE) end
+  if status == 'completed' then
+    local owner, key = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'reserve'))
+    if key then learn(owner, key, math.max(tonumber(journaled or '0'), peak) + BESIDE) end
+  end
+  -- Last: with the last open rollout of a run goes what was not learnt.
+  settle_usage(batch)
 end
