@@ -3,7 +3,7 @@
 from tests.support.batches import claim, new_batch, submit, uids_of
 
 from rolloutpool_common.protocol.runs import OnStale
-from rolloutpool_common.store import ClaimRefused, Store
+from rolloutpool_common.store import Claim, ClaimRefused, Store
 
 
 async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> None:
@@ -26,3 +26,18 @@ async def test_a_claim_says_how_much_may_be_attached(store: Store) -> None:
     assert (await claim(store, first)).attachment_bytes == 5000
     assert await store.rollouts.claim(first, "w2") is ClaimRefused.TAKEN
     assert (await claim(store, second)).attachment_bytes == 5000
+
+
+async def test_the_calls_before_a_drain_are_told_each_time_that_the_claim_arrives(
+    store: Store,
+) -> None:
+    (uid,) = await submit(store)
+    await store.rollouts.release(await claim(store, uid), clean=True, tried=3)
+    # The same claim again, because its answer was lost.
+    first, again = [await store.rollouts.claim(uid, "w1", token="t") for _ in range(2)]
+    assert isinstance(first, Claim)
+    assert isinstance(again, Claim)
+    assert (first.attempt, first.tried) == (again.attempt, again.tried) == (2, 3)
+    # Its attempt ended otherwise: the next one begins with nothing.
+    await store.rollouts.release(again, clean=True)
+    assert (await claim(store, uid)).tried == 0

@@ -81,8 +81,6 @@ if not again then
   attempt = attempt + 1
   count_claimed(batch, uid, 1)
   hold(uid, attempt, token, worker, epoch())
-  -- It is of the turn that this attempt asks first, and of no later one.
-  if tried then redis.call('HDEL', k_rollout(uid), 'tried') end
   -- The holder of a polling lease waits for each change of the status, and not for the end alone.
   if polled then wake(batch) end
 end

@@ -67,7 +67,8 @@ local priority = redis.call('HGET', k_batch(batch), 'priority')
 if uncalled == epoch() and (worker ~= '' or counter == 'losses') then clean = was_clean or '1' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'clean', clean)
 local why, tried = ARGV[9], tonumber(ARGV[10] or '0')
-if tried > 0 then redis.call('HSET', k_rollout(uid), 'tried', tried) end
+-- Not taken out by the claim, whose answer may be lost: then it comes again, and has to be answered likewise.
+if tried > 0 then redis.call('HSET', k_rollout(uid), 'tried', tried) else redis.call('HDEL', k_rollout(uid), 'tried') end
 local detail = (why and why ~= '' and why) or (worker ~= '' and redis.call('HGET', P .. 'obituaries', worker))
 redis.call('RPUSH', k_rollout(uid, 'history'), cjson.encode({
   attempt = tonumber(attempt), worker = holder, claimed_ms = tonumber(claimed), ended_ms = now_ms(), delay_ms = delay_ms,
