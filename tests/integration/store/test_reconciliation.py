@@ -11,7 +11,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import ClaimLost, ClaimRefused, Store
+from rolloutpool_common.store import ClaimLost, ClaimRefused, Store, deletion
 from rolloutpool_common.store.reconciliation import MAX_CRASHES, Removal
 
 
@@ -255,6 +255,24 @@ async def test_a_batch_whose_pushes_wait_is_kept_for_a_day_more_and_no_longer(
     await raw.zadd("rp:ended", {waits.rpartition("-")[0]: 1})
     assert (await store.reconciliation.run_once()).deleted == 1
     assert await raw.exists("rp:push:due") == 0
+
+
+async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
+    store: Store, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uid,) = await submit(store, delivery=Delivery(callback_url="http://127.0.0.1:9/", secret="long enough"))
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed))
+
+    async def die(*_: object) -> None:
+        raise KeyError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deletion, "_delete_rollouts", die)
+        with pytest.raises(KeyError):
+            await store.batches.delete(uid.rpartition("-")[0])
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await store.rollouts.view(uid, OWNER) is None
 
 
 async def test_a_death_with_a_known_cause_from_outside_makes_no_suspect(store: Store, raw: redis.asyncio.Redis) -> None:

@@ -61,7 +61,11 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
             return
         if finished is None:
             raise BatchStillRunning(f"batch {batch_id}: {BatchStillRunning.__doc__}")
-        await redis.hset(keys.batch(batch_id), "deleting", 1)
+        mark = redis.pipeline(transaction=True)
+        mark.hset(keys.batch(batch_id), "deleting", 1)
+        # Should this process die, the reconciler goes on at once, and not when the retention is over.
+        mark.zadd(keys.ENDED, {batch_id: 1})
+        await mark.execute()
         for start in range(0, int(total), CHUNK):
             await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
         await Pieces(connection).forget_batch(batch_id, owner.decode())

@@ -35,7 +35,7 @@ __all__ = ["OwnerUsage", "PoolUsage", "Room", "Usage", "room_of"]
 _log = logging.getLogger(__name__)
 
 RECOUNTED = 20_000
-"""Batches of an owner that are counted anew: 70 ms of Redis' time at most. Protocol v1 makes a batch of each rollout."""
+"""Batches of an owner that are counted anew: 70 ms of Redis' time. Protocol v1 makes a batch of each rollout."""
 
 ROOM_SECONDS = 10
 """What the leader has said counts for so long; a new leader is there before."""
