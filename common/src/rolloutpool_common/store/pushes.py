@@ -23,7 +23,7 @@ from rolloutpool_common.store.records import DuePush
 __all__ = ["Pushes"]
 
 LOOK_AT = 500
-"""Due pushes that one `take` looks at: two milliseconds of Redis' time where none may go to its receiver now."""
+"""Due pushes that one look of `take` sees: two milliseconds of Redis' time where none may go to its receiver now."""
 HELD_SECONDS = 24 * 3600
 """How much longer a batch is kept for its pushes."""
 

@@ -127,6 +127,17 @@ async def test_a_receiver_that_is_down_is_left_alone_then_tried_by_one_push_and_
     assert len(await store.pushes.take(9, lease_s=60, share=8)) == 4
 
 
+async def test_many_pushes_for_a_receiver_that_is_down_hide_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "LOOK_AT", 3)
+    await due(store, "http://down.example/", 20)
+    (first,) = await store.pushes.take(1, lease_s=60)
+    await store.pushes.settle(first, "down", retry_in_s=600)
+    (good,) = await due(store, "http://good.example/", 1)
+    assert [push.uid for push in await store.pushes.take(9, lease_s=60)] == [good]
+
+
 async def test_all_pushes_of_a_batch_can_be_made_due_again(store: Store) -> None:
     uids = await due(store, "http://down.example/", 4)
     one, two, three, _ = await store.pushes.take(4, lease_s=60)
