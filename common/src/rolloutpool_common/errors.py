@@ -216,6 +216,7 @@ class TrainerStatusError(InfraFault):
         retry_after: float | None = None,
         repeatable: bool = False,
         said: str = "",
+        error_type: str = "",
     ) -> None:
         """Decides the category and whether the call may be repeated.
 
@@ -225,11 +226,10 @@ class TrainerStatusError(InfraFault):
             retry_after: Seconds that the trainer asked to wait.
             repeatable: Whether the trainer promised that asking the same turn twice is safe.
             said: What its answer says, for the worker alone: it need not be a trainer's.
+            error_type: What its answer's error has as type, for the worker alone.
         """
         super().__init__(message)
-        self.said = said
-        self.http_status: int = status
-        self.retry_after = retry_after
+        self.said, self.error_type, self.http_status, self.retry_after = said, error_type, status, retry_after
         self.retryable = status in NOT_SAMPLED or (repeatable and status >= 500)
         self.category = _category_of(status)
 

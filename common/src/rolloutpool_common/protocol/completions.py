@@ -2,7 +2,9 @@
 
 A request has exactly the nine keys of `CompletionsRequest`, in this order and nulls included. The sampling parameters
 that only the batch API knows follow them. Everything else is in headers (`turn_headers`), because protocol v1's
-trainers refuse unknown keys. Workers write the body as bytes from the parts that `CompletionsRequest.frame` gives,
+trainers refuse unknown keys. There are two exceptions. A fork's first turn has `prompt_token_ids`, and is asked again
+without if the trainer refuses it. A turn that a trainer has refused as `unknown_session` is asked again with
+`restore_session` (`PastTokens`). Workers write the body as bytes from the parts that `CompletionsRequest.frame` gives,
 since the messages of the history are encoded once, not at every turn.
 
 A reply's lists hold tens of thousands of numbers, so their checks run inside pydantic's core: strict types and bounds
@@ -19,7 +21,13 @@ __all__ = [
     "CompletionsChoice",
     "CompletionsRequest",
     "CompletionsResponse",
+    "PastTokens",
 ]
+
+RESTORE_SESSION = "restore_session"
+"""The key of a request's body that holds `PastTokens`."""
+UNKNOWN_SESSION = "unknown_session"
+"""`error.type` of a trainer's 409: it has no session of this rollout, and would take `restore_session`."""
 
 _LOWEST_LOGPROB = -10_000.0
 """Some servers write -9999 for minus infinity. What is lower is no log-probability: no sampled token comes near it."""
@@ -51,6 +59,21 @@ class CompletionsRequest(BaseModel):
     def frame(self) -> dict[str, Any]:
         """The keys between `messages` and `response_mask`, which are the same at each turn of a rollout."""
         return self.model_dump(exclude={"model", "messages", "response_mask"})
+
+
+class PastTokens(BaseModel):
+    """The tokens of a rollout's turns so far, as the pool knows them, for a trainer that has forgotten its session.
+
+    Example: the first prompt has 400 ids, turn 1 sampled 20, the next 30 are a tool's result, and turn 2 sampled 10.
+    Then there are 460 ids, and `sampled` is [[400, 420], [450, 460]].
+    """
+
+    token_ids: Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**32)]], Field(fail_fast=True)]
+    """The current sample's context from its first id to the last sampled one; empty where nothing of it is sampled."""
+    digest: str
+    """blake2b-128 (hex) of these ids as little-endian uint32, as in `X-Echo-Prefix-Digest`."""
+    sampled: list[tuple[Annotated[int, Strict()], Annotated[int, Strict()]]]
+    """Start and end of what each turn sampled, in order; the last one ends with the ids."""
 
 
 class CompletionsChoice(BaseModel):

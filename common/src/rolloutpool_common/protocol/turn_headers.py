@@ -54,7 +54,8 @@ with another mask, which is another request: its key ends with `/2`, and the one
 HEADER_ATTEMPT = "X-Rollout-Attempt"
 """Which attempt asks, from 1; a trainer refuses a lower one than it has seen."""
 HEADER_DIGEST = "X-Request-Digest"
-"""blake2b-128 (hex) of the request body. The same key with another digest is another request, hence 409."""
+"""blake2b-128 (hex) of the request body without `restore_session`. The same key with another digest is another request,
+hence 409."""
 HEADER_ECHO_PREFIX = "X-Echo-Prefix-Length"
 """On the request: how many first ids of the prompt the pool knows. On the reply: how many the trainer left out."""
 HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"

@@ -3,9 +3,10 @@
 One call is one turn of one rollout. It is handled in six steps, which the functions below follow from top to bottom:
 
 1. **Parse** the request (`request.py`); what cannot be read is refused with 400 or 422.
-2. **Find the session** of its rollout. A turn that is finished or being sampled ends here: the first is answered again
-   byte for byte, the second is waited for. So a turn is sampled once, however often the pool has to ask. Each answer
-   and `GET /health` say so (`X-Idempotent-Turns`), so that a batch need not declare `idempotent: true`.
+2. **Find the session** of its rollout. One that was forgotten is restored from the pool's ids (`session_proof.py`). A
+   turn that is finished or being sampled ends here: the first is answered again byte for byte, the second is waited
+   for. So a turn is sampled once, however often the pool has to ask. Each answer and `GET /health` say so
+   (`X-Idempotent-Turns`), so that a batch need not declare `idempotent: true`.
 3. **Render** the prompt and **check the mask**: `response_mask` must be one 0 per token that was added since the policy
    last sampled. The session's ledger knows that number. A strict endpoint refuses a wrong mask, any other counts it.
 4. **Sample** the turn (`policy.py`) and parse its text into the agent's message.
@@ -45,7 +46,7 @@ from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_to
 from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
-from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.parsing import parse_sampled, parse_tool_calls
 from rolloutpool_trainer.endpoint.pausing import SamplingGate
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
@@ -53,6 +54,7 @@ from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
 from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens, turn_head, turn_reply
 from rolloutpool_trainer.endpoint.request import TurnRequest, message_digest, parse_request
 from rolloutpool_trainer.endpoint.sampling_log import LoggedTurn, SamplingLog
+from rolloutpool_trainer.endpoint.session_proof import SessionProof, SessionUnproved
 from rolloutpool_trainer.endpoint.session_store import SessionStore, session_key
 from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, Turn
 from rolloutpool_trainer.endpoint.tool_source import ToolSource
@@ -146,6 +148,7 @@ class CallbackApp:
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
         self._strict, self._api_key, self._parse = strict, api_key, parse
+        self._proof = SessionProof(prompter, parse)
         self._gate = SamplingGate()
         self._about = {
             HEADER_IDEMPOTENT: "true",
@@ -251,9 +254,7 @@ class CallbackApp:
         key = session_key(request)
         session = self.sessions.find(key)
         if session is None or session.restarts_with(request):
-            # A fork begins here at the turn at which it left its parent.
-            begins = 1 if request.forked_from is None or request.turn is None else request.turn
-            session = Session(*key, before=begins - 1)
+            session = Session.open(request)
         turn = session.admit(request)
         if isinstance(turn, Turn):
             return turn_reply(turn.head, session.tokens_of(turn), turn.policy_version, request)
@@ -277,11 +278,16 @@ class CallbackApp:
             messages = [message.wire() for message in request.body.messages]
             prompt = await self._render(session, request, messages, tools)
             self._check_mask(session, request, number, prompt)
+            if session.is_unproved:
+                logger.info("rollout %s, turn %d: the session is restored", session.rollout_id, number)
             params = request.generate_params(session.rollout_id, number, messages, tools)
             generation, message = await self._sample(prompt, params)
             return self._remember(session, request, number, prompt, generation, message)
         finally:
             session.running = None
+            # What was claimed for it may be wrong. A later request must bring, and prove, all of it again.
+            if session.is_unproved:
+                self.sessions.discard(session)
 
     async def _render(
         self,
@@ -290,16 +296,22 @@ class CallbackApp:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None,
     ) -> Prompt:
-        appended = _appended(session, request)
+        appended = session.appended(request)
         if request.prompt_ids is not None and request.forked_from is not None and not session.begun:
             self._check_ids(session, request.prompt_ids)
             if self._prompter.keeps_ids:
                 return Prompt(request.prompt_ids, None)
         try:
+            if session.is_unproved and request.past is not None and not request.edited:
+                return await asyncio.to_thread(self._proof.prompt, request.past, messages, tools)
             if request.size <= INLINE_BYTES:
                 return self._prompter.prompt(messages, tools, session.ledger, appended)
             # Safe in a thread: the ledger changes only in `commit`, and this turn is the only one that runs.
             return await asyncio.to_thread(self._prompter.prompt, messages, tools, session.ledger, appended)
+        except SessionUnproved as error:
+            error.details["rollout_id"] = session.rollout_id
+            logger.warning("rollout %s: %s", session.rollout_id, error.message)
+            raise
         except (TemplateRefused, TemplateUnusable) as error:
             raise EndpointError(
                 400,
@@ -320,14 +332,16 @@ class CallbackApp:
 
     def _check_mask(self, session: Session, request: TurnRequest, number: int, prompt: Prompt) -> None:
         # After an edit the mask covers the whole prompt; otherwise what the prompt adds to the ledger.
-        covered_before = 0 if request.edited else len(session.ledger)
-        expected = len(prompt.ids) - covered_before if session.begun else 0
-        cut = session.begun and not request.edited and _appended(session, request) is None
+        past = request.past if session.is_unproved else None
+        covered_before = 0 if request.edited else len(session.ledger if past is None else past.token_ids)
+        expected = len(prompt.ids) - covered_before if session.begun or past is not None else 0
+        cut = session.begun and not request.edited and session.appended(request) is None
         try:
             check_mask(request.mask, expected, rollout_id=session.rollout_id, turn=number, cut=cut)
         except MaskMismatch:
             session.mismatches += 1
-            if self._strict:
+            # A session is restored from nothing that is in doubt.
+            if self._strict or past is not None:
                 raise
 
     async def _sample(self, prompt: Prompt, params: GenerateParams) -> tuple[Generation, Message]:
@@ -335,10 +349,7 @@ class CallbackApp:
             async with self._gate.sampling():
                 version = self.policy_version  # read before sampling: the weights may change while it is sampled
                 generation = await sample(self._generate, prompt.ids, params)
-            # The stop token ends the message, but is no part of its text.
-            ids = generation.token_ids
-            tokenizer = self._prompter.tokenizer
-            message = self._parse(tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.stop_ids else ids))
+            message = parse_sampled(generation.token_ids, self._prompter.tokenizer, self._parse)
         except Exception as error:
             logger.exception("rollout %s, turn %d: the policy failed", params.rollout_id, params.turn)
             raise EndpointError(
@@ -369,16 +380,6 @@ class CallbackApp:
         )
         tokens = TurnTokens(prompt.ids, list(generation.token_ids), list(generation.logprobs))
         return turn_reply(head, tokens, generation.policy_version, request)
-
-
-def _appended(session: Session, request: TurnRequest) -> int | None:
-    """How many messages are new since the last turn's reply; None on turn 1, or where the history was edited."""
-    known = len(session.history)
-    if not session.begun or request.edited or request.history[:known] != session.history:
-        return None
-    new = request.body.messages[known:]
-    # An assistant message that this endpoint did not sample is an edit too.
-    return None if any(message.role == "assistant" for message in new) else len(new)
 
 
 def _mark_error_as_seen(task: asyncio.Task[TurnReply]) -> None:

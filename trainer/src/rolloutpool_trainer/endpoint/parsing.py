@@ -11,10 +11,12 @@ to be unique in one conversation only.
 import json
 import re
 import uuid
+from collections.abc import Callable, Sequence
 
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
+from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["parse_tool_calls"]
+__all__ = ["parse_sampled", "parse_tool_calls"]
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _ID_LENGTH = 9
@@ -47,6 +49,18 @@ def parse_tool_calls(text: str) -> Message:
     outside.append(text[end:])
     content = "".join(outside).strip()
     return Message(role="assistant", content=content or None, tool_calls=calls)
+
+
+def parse_sampled(ids: Sequence[int], tokenizer: ChatTokenizer, parse: Callable[[str], Message]) -> Message:
+    """Makes the agent's message of a sampled turn.
+
+    Args:
+        ids: What was sampled, at least one id.
+        tokenizer: Decodes it.
+        parse: Makes the message from the text.
+    """
+    # The stop token ends the message, but is no part of its text.
+    return parse(tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.stop_ids else ids))
 
 
 def _call(block: str) -> ToolCall | None:

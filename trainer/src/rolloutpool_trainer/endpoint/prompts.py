@@ -60,21 +60,55 @@ class Prompter:
             TemplateRefused: The template cannot render the conversation.
             PromptFault: What was appended is not what a full render has.
         """
+        if not self.keeps_ids or appended is None:
+            return Prompt(self.whole(messages, tools), None)
+        return self.continued(messages, tools, ledger.ids, ledger.last_sampled(SAMPLED_TAIL), appended)
+
+    def whole(self, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+        """Renders a conversation from its start; arguments and errors as of `prompt`."""
         if not self.keeps_ids:
             # Deliberately naive: no control token is escaped, because trainers that re-render do not do it either.
-            ids = rerender(self.tokenizer, messages, tools=tools, template_kwargs=self.template_kwargs)
-            return Prompt(ids, None)
-        if appended is None:
-            ids = self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs)
-            return Prompt(list(ids), None)
-        context, sampled = ledger.ids, ledger.last_sampled(SAMPLED_TAIL)
-        delta = self.tokenizer.render_delta(
+            return rerender(self.tokenizer, messages, tools=tools, template_kwargs=self.template_kwargs)
+        return list(self.tokenizer.render_prompt(messages, tools=tools, template_kwargs=self.template_kwargs))
+
+    def delta(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        sampled: Sequence[int],
+        appended: int,
+    ) -> Delta:
+        """Renders what the last messages add after a sampled turn; arguments and errors as of `continued`."""
+        return self.tokenizer.render_delta(
             messages[len(messages) - appended :],
             sampled=sampled,
             history=messages[: len(messages) - appended],
             tools=tools,
             template_kwargs=self.template_kwargs,
         )
+
+    def continued(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        context: Sequence[int],
+        sampled: Sequence[int],
+        appended: int,
+    ) -> Prompt:
+        """Renders a prompt that continues sampled ids.
+
+        Args:
+            messages: The whole conversation, in normal form.
+            tools: What the policy may call.
+            context: What was seen and sampled so far.
+            sampled: The last ids of it, of the last turn; `SAMPLED_TAIL` of them are enough.
+            appended: How many of the messages are new since that turn's reply.
+
+        Raises:
+            TemplateRefused: The template cannot append these messages.
+            PromptFault: What was appended is not what a full render has.
+        """
+        delta = self.delta(messages, tools, sampled, appended)
         ids = [*context, *delta.close_ids, *delta.glue_ids]
         self.check.check(messages, appended, delta, sampled=sampled, tools=tools, prompt=len(ids))
         return Prompt(ids, delta)

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.completions import CompletionsRequest
+from rolloutpool_common.protocol.completions import RESTORE_SESSION, CompletionsRequest, PastTokens
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_trainer.endpoint.errors import EndpointError
@@ -51,6 +51,9 @@ class TurnRequest:
     """The turn of another rollout in whose place this one is sampled; the rollout begins with it here."""
     prompt_ids: list[int] | None = None
     """What that turn is to be sampled after, [P]; None where the sender does not say."""
+    past: PastTokens | None = None
+    """The rollout's tokens so far, of which nothing is proved yet; None unless the sender was told that its session is
+    unknown."""
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
@@ -104,8 +107,10 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
     prompt_ids = _prompt_ids(document.pop("prompt_token_ids", None))
     # Taken out before the model sees it, because `mask_check` looks at each value itself and says which one is wrong.
     mask = document.pop("response_mask", None)
+    past = document.pop(RESTORE_SESSION, None)
     try:
         completions = CompletionsRequest.model_validate(document)
+        tokens = None if past is None else PastTokens.model_validate(past)
     except ValidationError as error:
         faults = [
             {"path": ".".join(map(str, fault["loc"])), "message": fault["msg"]}
@@ -134,6 +139,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         echo=turn_headers.echo,
         forked_from=turn_headers.forked_from,
         prompt_ids=prompt_ids,
+        past=tokens,
     )
 
 

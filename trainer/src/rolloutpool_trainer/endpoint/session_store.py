@@ -82,6 +82,12 @@ class SessionStore:
         if not self._named[key[0]]:
             del self._named[key[0]]
 
+    def discard(self, session: Session) -> None:
+        """Forgets this very session, if it is still there."""
+        key = (session.rollout_id, session.uid)
+        if self._sessions.get(key) is session:
+            self.remove(key)
+
     def _touch(self, key: SessionKey) -> None:
         self._sessions.move_to_end(key)
         self._used[key] = self._clock()

@@ -8,6 +8,10 @@ A turn is in one of three states when a request for it arrives, and `Session.adm
 
 Everything else is a conflict (409): an older attempt, a turn that was asked with another digest, a gap in the turns.
 
+A rollout that is not known here, and does not begin here, is refused as `unknown_session`. The caller may then ask with
+the tokens so far. They are proved (`session_proof`), and the session is restored: it begins with that turn, after these
+ids, just as a fork's does. Of the turns before it has no masks or log-probabilities.
+
 A session changes only when a turn is whole. A turn that failed leaves no trace, so asking again is safe. Answers are
 not stored but rebuilt from the ledger, so memory grows with the tokens and not with turns times tokens. A session is
 used from one event loop; once its rollout is over, any thread may read it.
@@ -17,6 +21,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.samples import Sample
@@ -71,17 +76,22 @@ class Session:
     or was re-rendered with drift; `samples` has them all.
     """
 
-    def __init__(self, rollout_id: str, uid: str | None, *, before: int = 0) -> None:
+    def __init__(self, rollout_id: str, uid: str | None, *, before: int = 0, restored: bool = False) -> None:
         """A session without turns.
 
         Args:
             rollout_id: The caller's name of the rollout.
             uid: The pool's name of it.
-            before: Turns that a fork has of its parent. They were not sampled here, so the first one here follows them.
+            before: Turns that this session has not: those that a fork has of its parent, or those from before it was
+                restored. The first one here follows them.
+            restored: Whether it was known once, and forgotten.
         """
         self.rollout_id = rollout_id
         self.uid = uid
-        self._before = before
+        self.before = before
+        """How many turns were not sampled in this session. 0, except for a fork, and for a restored one."""
+        self.restored = restored
+        """Whether this endpoint had forgotten the rollout, and `samples` begin with turn `before + 1` therefore."""
         self.ledger = TokenLedger()
         self.attempt = 0
         """The highest attempt that a request named; 0 if none did."""
@@ -94,10 +104,40 @@ class Session:
         self._turns: list[Turn] = []
         self._samples = 0
 
+    @classmethod
+    def open(cls, request: TurnRequest) -> "Session":
+        """Opens the session of a rollout that is not known here.
+
+        Raises:
+            EndpointError: 409 `unknown_session`: the rollout does not begin here, and the request has no tokens of the
+                turns before.
+        """
+        rollout_id, before = request.body.rollout_id, (request.turn or 1) - 1
+        # A fork begins here at the turn at which it left its parent.
+        if not before or request.forked_from is not None:
+            return cls(rollout_id, request.uid, before=before)
+        if request.past is None:
+            raise EndpointError(
+                409,
+                UNKNOWN_SESSION,
+                f"turn {request.turn} cannot follow: this endpoint has no session of this rollout. It was dropped, or "
+                f"the trainer was restarted; ask the same turn with the ids so far ({RESTORE_SESSION}), or start the "
+                "rollout again",
+                rollout_id=rollout_id,
+                expected=1,
+                received=request.turn,
+            )
+        return cls(rollout_id, request.uid, before=before, restored=True)
+
     @property
     def turns(self) -> int:
-        """How many turns the rollout has; those that a fork has of its parent count."""
-        return self._before + len(self._turns)
+        """How many turns the rollout has; those count that were not sampled in this session."""
+        return self.before + len(self._turns)
+
+    @property
+    def is_unproved(self) -> bool:
+        """Whether it is to be restored from tokens that are not proved yet."""
+        return self.restored and not self.begun
 
     @property
     def begun(self) -> bool:
@@ -143,6 +183,15 @@ class Session:
     def _last(self) -> Sample:
         samples = self.ledger.samples()
         return samples[-1] if samples else _NO_SAMPLE
+
+    def appended(self, request: TurnRequest) -> int | None:
+        """How many messages are new since the last turn's reply; None on turn 1, or where the history was edited."""
+        known = len(self.history)
+        if not self.begun or request.edited or request.history[:known] != self.history:
+            return None
+        new = request.body.messages[known:]
+        # An assistant message that this endpoint did not sample is an edit too.
+        return None if any(message.role == "assistant" for message in new) else len(new)
 
     def restarts_with(self, request: TurnRequest) -> bool:
         """Whether a caller without turn identity starts this rollout again: its first request, without a mask."""
@@ -251,9 +300,10 @@ class Session:
         )
 
     def _repeat(self, number: int, request: TurnRequest) -> Turn:
-        if number <= self._before:
-            raise self._conflict(f"turn {number} was sampled for the parent of this fork, not for it", received=number)
-        turn = self._turns[number - 1 - self._before]
+        if number <= self.before:
+            whose = "before this session was restored" if self.restored else "for the parent of this fork, not for it"
+            raise self._conflict(f"turn {number} was sampled {whose}", received=number)
+        turn = self._turns[number - 1 - self.before]
         if request.digest == turn.digest:
             return turn
         raise self._conflict(

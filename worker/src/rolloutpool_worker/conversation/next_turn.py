@@ -6,6 +6,8 @@
    different body would be another turn to the trainer, so nothing is asked (`RequestChanged`).
 3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next. After the last one,
    all are counted anew (`TokenTrack.replan`), and those not yet tried are asked.
+4. If the trainer says that it has forgotten the rollout's session (409 `unknown_session`), the very same turn is asked
+   once more, with the ledger's ids, from which it can prove and restore the session (`past_tokens`).
 
 The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. A fork's first own
 turn is a first turn to its trainer, too (`fork_point`).
@@ -13,15 +15,18 @@ turn is a first turn to its trainer, too (`fork_point`).
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
+from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, zeros
 from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.mask_plan import impossible
+from rolloutpool_worker.conversation.past_tokens import past_tokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 
@@ -29,6 +34,7 @@ __all__ = ["TurnAsker"]
 
 _log = logging.getLogger(__name__)
 
+CONFLICT = 409
 MASK_REFUSED = 422
 KEY_REFUSED = frozenset({400, MASK_REFUSED})
 """Statuses by which trainers refuse a key of the body that they do not know."""
@@ -100,7 +106,7 @@ class TurnAsker:
             known = self._tokens.known_echo()
             call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo, known=known)
             try:
-                reply = await self._channel.sample(call)
+                reply = await self._sample(call)
             except TrainerStatusError as error:
                 if error.http_status != MASK_REFUSED:
                     raise
@@ -115,6 +121,18 @@ class TurnAsker:
                 log_event(_log, logging.INFO, "mask refused", length=length, next_length=lengths[tried])
                 continue
             return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
+
+    async def _sample(self, call: TurnCall) -> Reply:
+        """Asks once; and once more, with the ids so far, if the trainer has forgotten the session."""
+        try:
+            return await self._channel.sample(call)
+        except TrainerStatusError as error:
+            if error.http_status != CONFLICT or error.error_type != UNKNOWN_SESSION:
+                raise
+        past = past_tokens(self._tokens.ledger)
+        log_event(_log, logging.INFO, "trainer forgot the session", turn=call.turn, ids=len(past.token_ids))
+        body = call.body.with_key(RESTORE_SESSION, past.model_dump())
+        return await self._channel.sample(replace(call, body=body))
 
     async def _ask_fork(
         self, fork: ForkPoint, planned: PlannedTurn | None, wire: MessageBytes

@@ -30,6 +30,17 @@ class TurnBody:
     digest: str
     """blake2b-128 of `data`, in hex. A trainer refuses the same turn with another digest."""
 
+    def with_key(self, key: str, value: Any) -> "TurnBody":
+        """Returns the same turn with one more key, and with the digest of this body: it is no other turn.
+
+        A trainer that answered only the longer request answers the plain one as well, if a later attempt asks that.
+
+        Args:
+            key: A name that needs no escapes.
+            value: What orjson can encode.
+        """
+        return TurnBody(b'%b,"%b":%b}' % (self.data[:-1], key.encode(), orjson.dumps(value)), self.digest)
+
 
 class MessageBytes:
     """Messages in normal form, encoded as JSON, with the running digest of a body that begins with them."""

@@ -251,6 +251,7 @@ class TrainerEndpoint:
             raise TrainerStatusError(
                 f"{where}: the trainer answered {status}" + (f": {said.message}" if shown else ""),
                 said=said.message,
+                error_type=said.error_type,
                 status=status,
                 retry_after=as_count(response.headers.get("retry-after")),
                 repeatable=self.may_repeat,

@@ -44,6 +44,8 @@ class Said:
     """Empty where it says nothing."""
     of_policy: bool = False
     """Whether the body has the form of a policy server's error."""
+    error_type: str = ""
+    """Empty where the error has none."""
 
 
 async def read_message(response: httpx.Response, *, detail: bool = False) -> Said:
@@ -90,4 +92,5 @@ def message_of(data: bytes, *, detail: bool = False) -> Said:
         return Said()
     kind = error.get("type") if isinstance(error, dict) else document.get("type")
     line = "".join(c if c.isprintable() else "?" for c in " ".join(found.split()))
-    return Said(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…", isinstance(kind, str) and kind in _TYPES)
+    kind = kind if isinstance(kind, str) else ""
+    return Said(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…", kind in _TYPES, kind)
