@@ -19,8 +19,8 @@ class Manner(StrEnum):
     RERENDER = "rerender"
     """Renders the whole history again each turn, so that its prompt differs from what was sampled."""
     FORGETFUL = "forgetful"
-    """Says that it is idempotent, and forgets its sessions when it is killed; rollouts that need one fail, typed, or
-    complete."""
+    """Says that it is idempotent, and forgets its sessions when it is killed; they are restored from the pool's ids, or
+    their rollouts fail, typed."""
     SHORT = "short"
     """Returns one log-probability too few."""
     ALIEN = "alien"

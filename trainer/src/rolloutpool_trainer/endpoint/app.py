@@ -102,7 +102,8 @@ def callback_app(
         api_key: If set, each call must bring it as bearer token.
         pool_api_key: The pool's key, where `tools` is its URL; None takes ROLLOUTPOOL_API_KEY.
         template_kwargs: For the chat template. They must be the rollouts' `template_kwargs`.
-        parse: Makes the agent's message from a turn's text without its stop token.
+        parse: Makes the agent's message from a turn's text without its stop token; the same from the same text, but
+            for call ids, or no session can be restored.
         policy_version: Sent as X-Policy-Version with turns whose generation names none.
         max_sessions: How many rollouts to remember; the least recently used is forgotten first.
         session_ttl: Seconds after which an unused session is forgotten.

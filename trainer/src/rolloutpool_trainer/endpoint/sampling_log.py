@@ -2,6 +2,7 @@
 
 Each finished sampling is one record. A turn that was sampled twice is there twice, even if its session was dropped in
 between; with this log a test proves that recovery sampled no turn a second time. It is bounded: old records go first.
+It begins anew with each process: what a process before has sampled is not in it.
 """
 
 from collections import Counter, deque

@@ -27,7 +27,7 @@ from typing import Any
 from rolloutpool_common.errors import TemplateUnusable
 from rolloutpool_common.protocol.completions import PastTokens
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.rendering import TemplateRefused
+from rolloutpool_common.rendering import SAMPLED_TAIL, TemplateRefused
 from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.parsing import parse_sampled
@@ -88,7 +88,7 @@ class SessionProof:
             raise SessionUnproved(f"the chat template cannot render the history: {error.message}") from error
         if not self._prompter.keeps_ids:
             return Prompt(self._prompter.whole(messages, tools), None)
-        last = past.token_ids[slice(*spans[-1])]
+        last = past.token_ids[slice(*spans[-1])][-SAMPLED_TAIL:]
         return self._prompter.continued(messages, tools, past.token_ids, last, len(messages) - replies[-1] - 1)
 
     def _check_form(self, past: PastTokens) -> None:
@@ -131,7 +131,9 @@ class SessionProof:
             return
         turns = zip(past.sampled, replies, strict=True)
         for ((start, end), reply), ((following, _), next_reply) in pairwise(turns):
-            delta = prompter.delta(messages[:next_reply], tools, ids[start:end], next_reply - reply - 1)
+            # The very ids that the turn was rendered after, when the session was known.
+            sampled = ids[start:end][-SAMPLED_TAIL:]
+            delta = prompter.delta(messages[:next_reply], tools, sampled, next_reply - reply - 1)
             _prove_equal(ids, end, following, [*delta.close_ids, *delta.glue_ids])
 
 
