@@ -37,6 +37,8 @@ class Busy(BaseHTTPRequestHandler):
         request = self.rfile.read(int(self.headers["Content-Length"])).decode()
         body = json.dumps({"error": {"message": REASON}, "request": request}).encode()
         self.send_response(503)
+        # By this it is known for a policy server. What other servers say is shown to nobody.
+        self.send_header("X-Turn-Key", self.headers["Idempotency-Key"])
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -77,7 +77,9 @@ class Trainer:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._right(scope, receive, send)
         elif manner is Manner.BUSY:
-            await _answer(send, 503, {"error": {"message": REASON}})
+            # Without its request's key it would be taken for any server, whose words are shown to nobody.
+            key = dict(scope["headers"]).get(b"idempotency-key", b"")
+            await _answer(send, 503, {"error": {"message": REASON}}, [(b"x-turn-key", key)])
         elif manner is Manner.TEMPLATE:
             await self._template(scope, receive, send)
         elif manner in (Manner.LYING, Manner.UNEQUAL):

@@ -97,12 +97,8 @@ def _where(response: httpx.Response) -> str:
 def _detail(detail: Any) -> str:
     """Returns FastAPI's error text. Of a list only place and reason, because each entry repeats the input."""
     if isinstance(detail, list):
-        parts = [
-            f"{'.'.join(map(str, entry.get('loc', ())))}: {entry.get('msg', '')}"
-            for entry in detail
-            if isinstance(entry, dict)
-        ]
-        return "; ".join(parts)
+        entries = [entry for entry in detail if isinstance(entry, dict)]
+        return "; ".join(f"{'.'.join(map(str, entry.get('loc', ())))}: {entry.get('msg', '')}" for entry in entries)
     return detail if isinstance(detail, str) else ""
 
 
@@ -113,10 +109,8 @@ def _said(response: httpx.Response) -> tuple[dict[str, Any], dict[str, Any], str
     except ValueError:
         document = None
     body = document if isinstance(document, dict) else {}
-    own = body.get("error")
-    own = own if isinstance(own, dict) else {}
-    message = own.get("message")
-    return body, own, message if isinstance(message, str) else _detail(body.get("detail"))
+    own = error if isinstance(error := body.get("error"), dict) else {}
+    return body, own, said if isinstance(said := own.get("message"), str) else _detail(body.get("detail"))
 
 
 def what_was_said(response: httpx.Response) -> str:
@@ -257,11 +251,8 @@ def purge(batch_id: str) -> Call[BatchPurged]:
 
 def retry_pushes(batch_id: str) -> Call[int]:
     """`POST /v1/batches/{id}/pushes/retry`; the answer says how many results are due at the webhook."""
-    return Call(
-        method="POST",
-        path=f"{resource('batches', batch_id)}/pushes/retry",
-        read=lambda response: PushesRetried.model_validate_json(response.content).due,
-    )
+    path = f"{resource('batches', batch_id)}/pushes/retry"
+    return Call(method="POST", path=path, read=lambda response: _read(PushesRetried, response).due)
 
 
 def rollout_view(rollout_id: str) -> Call[RolloutView]:
