@@ -58,8 +58,8 @@ async def test_an_argument_of_10_mb(
     assert result.failure is None, result.failure
     (read,) = [message.content for message in result.messages if message.role == "tool"]
     assert read == "Error: Invalid arguments for add: longer than 1048576 characters; not run"
-    # It took more than 90 s and 1.7 to 2.8 GB.
-    assert seconds < 20
+    # It took more than 90 s and 1.7 to 2.8 GB. Since then it took 29 s at most, on a machine that did much else.
+    assert seconds < 60
     assert mb < 400
 
 
