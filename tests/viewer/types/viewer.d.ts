@@ -36,6 +36,8 @@ declare global {
     message: (string | null)[];
     drift: (string[] | null)[];
     turns: (number | null)[];
+    tool_calls: (number | null)[];
+    tool_errors: (number | null)[];
     sampled_tokens: (number | null)[];
     queued_ms: (number | null)[];
     tokenizer_ms: (number | null)[];

@@ -10,7 +10,7 @@
    policy has spelled that in its own way. Where calls have no stop, what ends answers too is written, such as a
    separator.
 4. Some templates, such as Apertus', write results into the turn that called, and the policy goes on in it. There a
-   call without its end is refused, and so is a turn that the policy has closed itself: results would stand in no turn.
+   call without its end is refused: nothing tells where its end begins.
 
 Example: an end `</call><|im_end|>`. The policy sampled `…</call>`, so `<|im_end|>` is written.
 """
@@ -87,7 +87,8 @@ class TurnEnd:
             if found is not None:
                 taken = found + _common(start[found:], sampled.space)
                 return taken, max(over, taken)
-        if calls and end is not None and self._stays_open(text, over, controls):
+        # Where the policy has closed its turn, nothing was cut, and what the template writes follows.
+        if calls and not sampled.control and end is not None and self._stays_open(text, over, controls):
             raise TurnEndNotFound("The turn was cut in a call, and this template writes results into that same turn.")
         # A stop that this end does not have: it stands in place of the end's own.
         if sampled.control in self._stops:

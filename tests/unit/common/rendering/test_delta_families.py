@@ -229,7 +229,7 @@ OPEN_TURN = (  # as Apertus: results are written into the turn that called, and 
 )
 
 
-@pytest.mark.parametrize("cut", ['[{"a"', '[{"a": 1}]', '[{"a": 1}]<|called|><|end|>', '[{"a": 1}]<|end|>'])
+@pytest.mark.parametrize("cut", ['[{"a"', '[{"a": 1}]'])
 def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: MakeTokenizer, cut: str) -> None:
     control = ("<|start|>", "<|calls|>", "<|called|>", "<|end|>", "<|user|>")
     tokenizer = make_tokenizer(OPEN_TURN, control, eos="<|end|>")
@@ -239,6 +239,8 @@ def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: 
     for new in ([result()], [result(), USER]):
         with pytest.raises(TurnEndNotFound, match="cut in a call"):
             delta(tokenizer, [USER, calling()], new, f"<|calls|>{cut}")
+    # Where the policy has closed its turn, the results follow that: gemma-4's tokens are known, and so are these.
+    assert delta(tokenizer, [USER, calling()], [result()], f"{whole}<|end|>") == "[38]"
     # Without a result it is an answer like any other.
     assert delta(tokenizer, [USER, said("<|calls|>[")], [USER], "<|calls|>[") == "<|end|><|user|>go on<|start|>"
 
