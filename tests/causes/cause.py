@@ -48,8 +48,8 @@ CHANGED = "(assistant_text_changed|tool_call_reserialised)"
 CAUSES = (
     Cause(
         Manner.DOWN,
-        viewer=r"Waits for trainer_port URL.*refused \d+ connections",
-        status=r"waits for URL.*(no connection|refused \d+ connections)",
+        viewer=r"Waits for trainer_port URL.*\d+ calls in a row got no connection",
+        status=r"waits for URL.*no connection",
         metric="rolloutpool_model_calls_total",
         labels={"endpoint": "URL", "outcome": "refused"},
     ),
