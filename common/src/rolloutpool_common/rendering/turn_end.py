@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rolloutpool_common.rendering.codec import Codec
+from rolloutpool_common.rendering.control_tokens import split_marks
 from rolloutpool_common.rendering.errors import TurnEndNotFound
 
 __all__ = ["SAMPLED_TAIL", "Sampled", "TurnEnd", "sampled_tail"]
@@ -114,7 +115,9 @@ class TurnEnd:
         closes = {match.group() for match in self._pattern.finditer(self._answer_end)}
         if not controls or not closes or any(match.group() in closes for match in controls):
             return False
-        following = self._pattern.search(text, over)
+        # Only what the template writes: a control string that was typed in a result closes nothing.
+        written = (part for part, of_template in split_marks(text[over:]) if of_template)
+        following = next(filter(None, map(self._pattern.search, written)), None)
         return following is None or following.group() in closes
 
     def _spelled(self, end: str) -> int:
