@@ -245,17 +245,6 @@ def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: 
     assert delta(tokenizer, [USER, said("<|calls|>[")], [USER], "<|calls|>[") == "<|end|><|user|>go on<|start|>"
 
 
-@pytest.mark.parametrize("content", ["38", "<|end|>38", "<|end|><|done|>"])
-def test_a_typed_end_in_a_result_closes_no_turn(make_tokenizer: MakeTokenizer, content: str) -> None:
-    """As gemma-4 writes results: in the turn that called, between control tokens of their own. Nothing is refused."""
-    control = ("<|start|>", "<|calls|>", "<|called|>", "<|end|>", "<|user|>", "<|result|>", "<|done|>")
-    template = OPEN_TURN.replace("'[' + m.content + ']'", "'<|result|>' + m.content + '<|done|>'")
-    tokenizer = make_tokenizer(template, control, eos="<|end|>")
-    new: list[Message] = [{**result(), "content": content}]
-    found = delta(tokenizer, [USER, calling()], new, '<|calls|>[{"a"')
-    assert found == f"<|called|><|result|>{content}<|done|>"
-
-
 def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, LOOP + GENERATION, ("<|stop|>",))
     stop = load_tokenizer(str(tmp_path)).token_id("<|stop|>")
