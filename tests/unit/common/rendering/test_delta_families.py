@@ -239,7 +239,6 @@ def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: 
     for new in ([result()], [result(), USER]):
         with pytest.raises(TurnEndNotFound, match="cut in a call"):
             delta(tokenizer, [USER, calling()], new, f"<|calls|>{cut}")
-    # Where the policy has closed its turn, the results follow that: gemma-4's tokens are known, and so are these.
     assert delta(tokenizer, [USER, calling()], [result()], f"{whole}<|end|>") == "[38]"
     # Without a result it is an answer like any other.
     assert delta(tokenizer, [USER, said("<|calls|>[")], [USER], "<|calls|>[") == "<|end|><|user|>go on<|start|>"
