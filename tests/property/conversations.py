@@ -7,18 +7,19 @@ its seed: the same seed is the same conversation.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
-from tests.property.oracle import Message, Oracle, TemplateRaised, turn_before
+from tests.oracle.conversations import Case, Player, Talk
+from tests.oracle.encoder import Mixed
+from tests.oracle.referee import Appended, Message, TemplateRaised
 from tests.support.journals import parse_entry
 
 from rolloutpool_common.rendering import (
     SAMPLED_TAIL,
     ChatTokenizer,
     ContentUnsafe,
+    PartsRefused,
     RerenderCounter,
     TemplateRefused,
 )
@@ -26,24 +27,6 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Tally", "WrongMask", "play"]
-
-_WORDS = (
-    "the", "result", " is", "38", " ", "\n", "\n\n", "\t", "  ", "é", "e\u0301", "漢字", "🙂", "👩\u200d🚀",
-    "\u202eabc", '{"a": 15}', "```json\n", "def f(x):\n    return x", "\\", "'", '"', "<", ">", "|", "<|", "|>", "</",
-    "[", "]", "\u00a0", "\u200b", "1e9", "-0.0", "user", "assistant\n", "tool", "%s{}", "{{ x }}", "<b>", "&amp;",
-    "\x00", "\x7f", "/no_think", "/think",
-)  # fmt: skip
-_KWARGS: dict[str, Any] = {"date_string": "26 Jul 2024", "enable_thinking": True}
-_TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "description": "Adds two numbers.",
-            "parameters": {"type": "object", "properties": {"a": {"type": "number", "description": "One."}}},
-        },
-    }
-]
 
 
 class WrongMask(AssertionError):
@@ -104,87 +87,57 @@ class _Provenance:
         return [s for s in (*self.sealed, self.now[: self.head]) if any(row[1] for row in s)]
 
 
-def play(tokenizer: ChatTokenizer, oracle: Oracle, seed: str) -> Tally:
+def play(tokenizer: ChatTokenizer, player: Player, seed: str) -> Tally:
     """Play one conversation. Raises WrongMask."""
-    return _Play(tokenizer, oracle, Random(seed)).run()
+    return _Play(tokenizer, player, Random(seed)).run()
 
 
 class _Play:
-    def __init__(self, tokenizer: ChatTokenizer, oracle: Oracle, random: Random) -> None:
-        self.tokenizer, self.oracle, self.random = tokenizer, oracle, random
+    def __init__(self, tokenizer: ChatTokenizer, player: Player, random: Random) -> None:
+        self.tokenizer, self.random = tokenizer, random
+        self.referee = player.referee
+        self.talk = Talk(player, random)
+        self.tools, self.kwargs = self.talk.tools, self.talk.kwargs
         self.tally = Tally(examples=1)
         self.wire: list[Message] = []
         """The messages so far, as a request has them."""
-        self.tools = _TOOLS if random.random() < 0.25 or oracle.needs_tools else None
-        self.kwargs = {**_KWARGS, "tools": self.tools} if self.tools else _KWARGS
-        """As the oracle takes them."""
 
     def run(self) -> Tally:
         chance = self.random.random
-        history: list[Message] = [{"role": "user", "content": self.content()}]
-        if chance() < 0.4:
-            history.insert(0, {"role": "system", "content": self.content()})
+        history = self.talk.opening()
         try:
-            prompt = self.oracle.prompt(history, self.kwargs)
-        except TemplateRaised:
-            return self.tally
-        try:
-            ours = self.tokenizer.render_prompt(history, tools=self.tools, template_kwargs=_KWARGS)
-        except ContentUnsafe:  # stricter than the oracle where content and template text add up
+            prompt = self.referee.prompt(history, self.tools, self.kwargs)
+            ours = self.tokenizer.render_prompt(history, tools=self.tools, template_kwargs=self.kwargs)
+        except (TemplateRaised, Mixed, ContentUnsafe, PartsRefused):  # ours is stricter where texts add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
         counters = {
-            parsed: RerenderCounter(self.tokenizer, tools=self.tools, template_kwargs=_KWARGS, parsed=parsed)
+            parsed: RerenderCounter(self.tokenizer, tools=self.tools, template_kwargs=self.kwargs, parsed=parsed)
             for parsed in (False, True)
         }
         ledger, truth = TokenLedger(), _Provenance(prompt)
         ledger.seed(prompt)
-        for turn in range(1, 2 + self.random.randrange(3)):
+        for turn in range(1, 1 + self.talk.rounds()):
             self.tally.turns += 1
-            self.sample(ledger, truth, turn)
-            new = self.new_messages()
-            if not self.append(ledger, truth, history, new, turn):
+            case = self.talk.case(history)
+            self.sample(ledger, truth, case.sampled, turn)
+            if not self.append(ledger, truth, case, turn):
                 break
             self.echo(ledger, truth)
-            if chance() < 0.2:
-                self.predict(counters, [*history, turn_before(new), *new])
-            history += [turn_before(new), *new]
+            history = [*case.history, *case.new]
+            # Parts are no matter of counting: what trainers make of them is the template's.
+            if chance() < 0.2 and not any(isinstance(m["content"], list) for m in history):
+                self.predict(counters, history)
         self.check(ledger, truth)
         return self.tally
 
     def expect(self, holds: bool, what: str, detail: object) -> None:
         if not holds:
-            raise WrongMask(f"{self.oracle.name}: {what}: {detail!r}")
+            raise WrongMask(f"{self.referee.name}: {what}: {detail!r}")
 
-    def content(self) -> str:
+    def sample(self, ledger: TokenLedger, truth: _Provenance, ids: list[int], turn: int) -> None:
+        """A turn's ids, under one policy version or two, in training or out of it."""
         pick = self.random
-        pieces = []
-        for _ in range(pick.randrange(6)):
-            kind = pick.random()
-            if kind < 0.75:
-                pieces.append(pick.choice(_WORDS))
-            else:
-                control = pick.choice(self.oracle.control)
-                cut = pick.randrange(len(control) + 1)
-                pieces.append(control if kind < 0.88 else control[:cut] if kind < 0.94 else control[cut:])
-        return "".join(pieces)
-
-    def sample(self, ledger: TokenLedger, truth: _Provenance, turn: int) -> None:
-        """A turn in any form: canonical text, odd splits, arbitrary ids; with, without, or with another stop token."""
-        pick = self.random
-        kind = pick.random()
-        if kind < 0.4:
-            ids = self.tokenizer.encode(self.content())
-        elif kind < 0.7:
-            ids = [i for _ in range(pick.randrange(4)) for i in self.tokenizer.encode(pick.choice(_WORDS))]
-        else:
-            ids = [pick.randrange(self.tokenizer.vocab_size) for _ in range(pick.randrange(6))]
-        end = pick.random()
-        close = self.tokenizer.close_id
-        if end < 0.6 and close is not None:
-            ids.append(close)
-        elif end < 0.7:
-            ids.append(pick.choice(sorted(self.tokenizer.stop_ids)))
         logprobs = [-pick.random() - 1e-9 for _ in ids]
         train = pick.random() < 0.9
         split = pick.randrange(len(ids) + 1) if pick.random() < 0.2 else 0  # two policy versions in one turn
@@ -193,87 +146,35 @@ class _Play:
         truth.sample(ids, logprobs, train)
         self.tally.sampled_ids += len(ids)
 
-    def new_messages(self) -> list[Message]:
-        pick = self.random
-        kind = pick.random()
-        if kind < 0.05:
-            return [{"role": "system", "content": self.content()}]
-        results = 0 if kind < 0.4 else 1 if kind < 0.8 else pick.randrange(2, 4)
-        new: list[Message] = [
-            {"role": "tool", "name": "add", "tool_call_id": f"call{i:05d}", "content": self.result()}
-            for i in range(results)
-        ]
-        if not results or pick.random() < 0.1:
-            new.append({"role": "user", "content": self.content()})
-        return new
-
-    def result(self) -> Any:
-        return {"r": self.content(), "n": 38} if self.random.random() < 0.1 else self.content()
-
-    def append(
-        self, ledger: TokenLedger, truth: _Provenance, history: list[Message], new: list[Message], turn: int
-    ) -> bool:
+    def append(self, ledger: TokenLedger, truth: _Provenance, case: Case, turn: int) -> bool:
         """Render what is new, beside the oracle; false where the rollout ends with a refusal."""
-        calls = sum(m["role"] == "tool" for m in new)
-        try:
-            expected = self.oracle.delta(history, calls, new, self.kwargs)
-        except TemplateRaised:
-            expected = None
-        sampled = ledger.last_sampled(SAMPLED_TAIL)
         try:
             delta = self.tokenizer.render_delta(
-                new, sampled=sampled, history=[*history, turn_before(new)], tools=self.tools, template_kwargs=_KWARGS
+                case.new,
+                sampled=ledger.last_sampled(SAMPLED_TAIL),
+                history=case.history,
+                tools=self.tools,
+                template_kwargs=self.kwargs,
             )
         except TemplateRefused as refusal:
             name = type(refusal).__name__
-            # Refusing is always safe, but only two needless kinds are meant: content that adds up to control strings,
-            # and a late system message that a template appends only where another one came first.
-            meant = isinstance(refusal, ContentUnsafe) or new[0]["role"] == "system"
-            self.expect(meant or not self.oracle.appends(history, calls, new, self.kwargs), f"refused ({name})", new)
+            # Refusing is always safe, but only few needless kinds are meant: content that adds up to control strings,
+            # parts that a template would change, and a late system message that a template appends only sometimes.
+            meant = isinstance(refusal, (ContentUnsafe, PartsRefused)) or case.new[0]["role"] == "system"
+            self.expect(meant or not isinstance(case.verdict, Appended), f"refused ({name})", case)
             self.tally.refused += 1
             self.tally.reasons[name] = self.tally.reasons.get(name, 0) + 1
             return False
         close, glue = list(delta.close_ids), list(delta.glue_ids)
-        if expected is None:
+        if case.expected is None:
             self.tally.deltas_without_oracle += 1
         else:
-            # What the policy has sampled of the end of its turn is not written again: white space, a header that is its
-            # stop token, or the stop itself where the oracle's end stands in front of it.
-            rest = expected[: len(expected) - len(glue)]
-            written = (
-                self.tokenizer.decode(sampled).endswith(self.tokenizer.decode(rest))
-                or self.ended(sampled, rest)
-                or self.spaced(sampled, rest)
-                or self.stopped(sampled, rest)
-            )
-            shortened = not close and self.tokenizer.decode(expected).endswith(self.tokenizer.decode(glue)) and written
-            self.expect(glue == expected or shortened, "the delta", (new, glue, expected))
+            self.expect([*close, *glue] == case.expected, f"the delta ({case.kind})", (case, [*close, *glue]))
             self.tally.deltas_checked += 1
         ledger.append_close(close, turn=turn)
         ledger.append_glue(glue, turn=turn)
         truth.glue([*close, *glue])
         return True
-
-    def ended(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
-        """Whether these very ids were sampled, and nothing but white space after them."""
-        found = [at for at in range(len(end), len(sampled) + 1) if tuple(sampled[at - len(end) : at]) == tuple(end)]
-        return bool(end and found) and not self.tokenizer.decode(sampled[found[-1] :]).strip()
-
-    def spaced(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
-        """Whether other white space was sampled behind a stop, where the template writes nothing but white space."""
-        stops = [at for at, token in enumerate(sampled, 1) if token in self.tokenizer.stop_ids]
-        behind = sampled[stops[-1] :] if stops else ()
-        return bool(behind) and not any(self.tokenizer.decode(ids).strip() for ids in (behind, end))
-
-    def stopped(self, sampled: Sequence[int], end: Sequence[int]) -> bool:
-        """Whether the template's stop was sampled, with other white space around it.
-
-        White space was sampled behind it if and only if the template writes some there.
-        """
-        said, ends = self.tokenizer.decode(sampled), self.tokenizer.decode(end)
-        stop = ends.strip()
-        spaces = (said != said.rstrip(), ends != ends.rstrip())
-        return bool(stop) and said.rstrip().endswith(stop) and spaces[0] == spaces[1]
 
     def echo(self, ledger: TokenLedger, truth: _Provenance) -> None:
         """A trainer that echoes what we have, another tail, or another history."""
@@ -306,7 +207,8 @@ class _Play:
         wire = list(self.wire)
         for parsed, counter in counters.items():
             try:
-                rendered = self.oracle.rendered_again(wire, self.kwargs, parsed=parsed)
+                given = [_parsed(message) for message in wire] if parsed else wire
+                rendered = self.referee.encoder.plain(self.referee.render(given, self.tools, self.kwargs))
             except TemplateRaised:
                 continue
             form = "parsed" if parsed else "as text"
@@ -317,7 +219,7 @@ class _Play:
         """The message with the arguments of its calls as text, in one of the ways in which policies spell JSON."""
         if "tool_calls" not in message:
             return message
-        value = {"a": self.content(), "n": [1, 2.50, None]}
+        value = {"a": self.talk.text(), "n": [1, 2.50, None]}
         spelled = (json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(",", ":")))
         calls = [
             {**call, "function": {**call["function"], "arguments": self.random.choice(spelled)}}
@@ -345,3 +247,14 @@ class _Play:
         if self.random.random() < 0.1:
             entries = [parse_entry(entry.model_dump(mode="json")) for entry in ledger.entries]
             self.expect(TokenLedger.replay(entries) == ledger, "the replayed journal", None)
+
+
+def _parsed(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    parsed = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+        for call in calls
+    ]
+    return {**message, "tool_calls": parsed}

@@ -10,45 +10,33 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
+from tests.oracle.conversations import Player
+from tests.oracle.sets import KNOWN_WRONG, entries, player
 from tests.property.conversations import Tally, WrongMask, play
-from tests.property.families import FAMILIES, lay_out
-from tests.property.oracle import Oracle
-from tests.property.rare_families import RARE
-from tests.property.wild_families import WILD
-from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES, TINY
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 
-__all__ = ["directories", "tokenizers"]
+__all__ = ["tokenizers"]
 
 BATCH = 200  # examples on one tokenizer before the next has its turn
 
 
-def directories() -> dict[str, Path]:
-    """Every tokenizer that is laid out, with a chat template."""
-    found = {"tiny": TINY}
-    found |= {name: BUILD / name for name in sorted(SHA256) if name != "yi"}
-    found |= dict(lay_out(BUILD.parent / "families", {**FAMILIES, **WILD, **RARE}))
-    found |= {f"template:{name}": TEMPLATE_BUILD / name for name in sorted(TEMPLATES)}
-    return {name: path for name, path in found.items() if (path / "tokenizer.json").is_file()}
-
-
-def tokenizers() -> list[tuple[ChatTokenizer, Oracle]]:
-    """All of them, loaded."""
-    return [(load_tokenizer(str(path)), Oracle(name, path)) for name, path in directories().items()]
+def tokenizers() -> list[tuple[ChatTokenizer, Player]]:
+    """All that are laid out, loaded."""
+    chosen = [entry for which in ("families", "golden") for entry in entries(which) if entry.name not in KNOWN_WRONG]
+    return [(load_tokenizer(str(entry.directory)), player(entry)) for entry in chosen]
 
 
 def run(seed: int, first: int, step: int, examples: int, deadline: float | None) -> dict[str, Tally]:
     """Play every `step`th batch of examples from `first` on; what was covered, by tokenizer."""
     pairs = tokenizers()
-    tallies = {oracle.name: Tally() for _, oracle in pairs}
+    tallies = {one.referee.name: Tally() for _, one in pairs}
     for batch in range(first, -(-examples // BATCH), step):
-        tokenizer, oracle = pairs[batch % len(pairs)]
+        tokenizer, one = pairs[batch % len(pairs)]
         for number in range(batch * BATCH, min((batch + 1) * BATCH, examples)):
             try:
-                tallies[oracle.name].add(play(tokenizer, oracle, f"{seed}:{number}"))
+                tallies[one.referee.name].add(play(tokenizer, one, f"{seed}:{number}"))
             except WrongMask as wrong:
                 raise WrongMask(f"example {number} of seed {seed}: {wrong}") from None
         if deadline is not None and time.monotonic() > deadline:
@@ -67,8 +55,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.only is not None:
         pairs = tokenizers()
-        tokenizer, oracle = pairs[options.only // BATCH % len(pairs)]
-        print(json.dumps(vars(play(tokenizer, oracle, f"{options.seed}:{options.only}"))))
+        tokenizer, one = pairs[options.only // BATCH % len(pairs)]
+        print(json.dumps(vars(play(tokenizer, one, f"{options.seed}:{options.only}"))))
         return
     started = time.monotonic()
     deadline = started + options.minutes * 60 if options.minutes else None

@@ -79,7 +79,7 @@ def main() -> None:
     print(f"{len(SHA256)} tokenizers and {len(TEMPLATES)} templates in build/")
 
 
-def over_tiny(template: str, end: str) -> dict[str, bytes]:
+def over_tiny(template: str, end: str, control: re.Pattern[str] = _CONTROL) -> dict[str, bytes]:
     """The tiny tokenizer's files with another template and the control strings that it writes."""
     tokenizer = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))
     config = json.loads((TINY / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def over_tiny(template: str, end: str) -> dict[str, bytes]:
     known = {token["content"] for token in added}
     model = next(token for token in added if token["special"])
     first = max(token["id"] for token in added) + 1
-    new = [text for text in dict.fromkeys(["<bos>", end, *_CONTROL.findall(template)]) if text not in known]
+    new = [text for text in dict.fromkeys(["<bos>", end, *control.findall(template)]) if text not in known]
     added += [{**model, "id": first + i, "content": text} for i, text in enumerate(new)]
     config |= {"chat_template": template, "bos_token": "<bos>", "eos_token": end}
     return {

@@ -16,8 +16,9 @@ delivery.pushed_before_mark   the receiver has taken a result, the pool has not 
 import os
 import random
 import signal
+from collections.abc import Callable
 
-__all__ = ["NAMES", "VARIABLE", "hit"]
+__all__ = ["NAMES", "VARIABLE", "hit", "watch"]
 
 VARIABLE = "ROLLOUTPOOL_FAILPOINTS"
 NAMES = frozenset(
@@ -46,10 +47,21 @@ def _parse(text: str) -> dict[str, float] | None:
 
 _ARMED = _parse(os.environ.get(VARIABLE, ""))
 _passes: dict[str, int] = {}
+_watchers: list[Callable[[str], None]] = []
+
+
+def watch(*watchers: Callable[[str], None]) -> None:
+    """Has each pass of each failpoint told to these, and no longer to those of an earlier call.
+
+    Where several workers live in one process, a watcher ends the one that passes: the process is not its own.
+    """
+    _watchers[:] = watchers
 
 
 def hit(name: str) -> None:
     """Pass a failpoint. Does not return if the failpoint is armed and this is the pass to end at."""
+    for watcher in _watchers:
+        watcher(name)
     if _ARMED is None:
         return
     when = _ARMED.get(name)

@@ -1,37 +1,37 @@
-"""Renders only what is new, so that history is never tokenised again.
+"""The rule: what new messages add to the prompt, found in renders of the real conversation. Exact, or refused.
 
-1. A **sentinel turn** stands for the policy's last turn (`sentinel`). After it come the real new messages, their
-   typed control strings marked.
-2. Before it stands the smallest context that the shape's probe has shown to be enough (`shape`): one dummy user
-   message, the real system message, or the real history.
-3. All that the template writes after the sentinel is the end of the turn, the new messages and the generation prompt.
-   What the policy sampled of the end itself is cut off (`turn_end`); the rest is the **delta**, and only that is
-   tokenised.
+1. **Sentinel.** The policy's last turn gets one word more than it has, which occurs nowhere else: behind what an answer
+   says, or as the arguments of a call. All that the template writes after that word is the end of the turn, the new
+   messages and the header after which the policy speaks.
+2. **Marks.** Each new message says a numbered mark instead of its words. Each mark must stand behind the sentinel, once
+   and in order. Otherwise the template hoists, moves, merges or drops the message, and it is refused.
+3. **Text.** The real new messages, their typed control strings marked (`marked_render`), behind the sentinel turn.
+4. **Cut.** What the policy sampled of its turn's end itself is cut off (`turn_end`). The rest is the **delta**, and
+   only that is tokenised, once.
+5. **Referee.** The conversation as it is, without any sentinel, must end with the delta's text. If it does not, the
+   turn's own words decide what stands behind it, and the delta is refused.
 
-Example, on ChatML. The render ends with `SENTINEL<|im_end|>⏎<|im_start|>tool⏎38<|im_end|>⏎<|im_start|>assistant⏎`. The
-policy sampled `… is 38<|im_end|>`, so the delta is all that follows the sentinel's own `<|im_end|>`.
+Example, on ChatML. Step 3 gives `… 38SENTINEL<|im_end|>⏎<|im_start|>user⏎Thanks<|im_end|>⏎<|im_start|>assistant⏎`. The
+policy sampled `… 38<|im_end|>`, so the delta is all that follows the sentinel's own `<|im_end|>`.
 
-A probe tries invented conversations, so its answer is checked on real ones: if history is short, a shape's first,
-second, fourth, eighth … delta is also rendered after the real history. If the two differ, the shape depends on history
-from then on. A shape that depends on history without being given one is refused.
+Some templates write the system message, or the tools, behind the turn and no longer in front of it. The policy has seen
+them in the first prompt, so such a delta is rendered without them. Nothing else may move.
+
+Nothing is remembered and nothing is guessed, so this costs five renders of the whole history. `short_cuts` says where
+less will do, and holds it against this.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from threading import Lock
+from itertools import islice
 from typing import Any
-
-from cachetools import LRUCache
 
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.contexts import USER
-from rolloutpool_common.rendering.control_tokens import is_marked
+from rolloutpool_common.rendering.control_tokens import NONCE, is_marked, without_marks
 from rolloutpool_common.rendering.errors import (
-    AssistantAppended,
     ContentUnsafe,
     HistoryRewritten,
     RenderFailed,
@@ -39,18 +39,18 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
     TypedTextChanged,
 )
+from rolloutpool_common.rendering.forms import Asked, forms
 from rolloutpool_common.rendering.marked_render import render_marked
-from rolloutpool_common.rendering.shape import Dependence, Prober, Shape
-from rolloutpool_common.rendering.template import SAMPLE_TOOL, Message, Template, normalise
-from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
+from rolloutpool_common.rendering.proof import TurnShape
+from rolloutpool_common.rendering.template import Message, Template
+from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length
 
-__all__ = ["Delta", "DeltaRenderer", "find_close"]
+__all__ = ["Behind", "Delta", "DeltaRule", "Form", "Placement"]
 
-_SHAPES = 512
-"""Verdicts kept; a shape is some hundred bytes."""
-CHECKED_CHARACTERS = 16_000
-CHECKED_MESSAGES = 64
-"""A history up to here is short enough to check a shape against it."""
+_EARLIER = 1_000_000
+"""Marks of earlier messages are counted from here."""
+_TOOL = NONCE + "t"
+_SYSTEMS = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,51 +63,117 @@ class Delta:
     """[n]; the new messages as the template writes them, and the generation prompt."""
 
 
-class _Known:
-    """A shape with what use has taught about it."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the template writes behind the turn although the policy has seen it before."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.uses = 0
-
-    def due(self) -> bool:
-        """Whether this use is the first, second, fourth, eighth, and so on."""
-        self.uses += 1
-        return self.uses & (self.uses - 1) == 0
+    moves_system: bool = False
+    moves_tools: bool = False
+    repeats_system: bool = False
+    """The system message stands in front of the turn as well, so the delta has it, too."""
 
 
-class DeltaRenderer:
-    """Renders deltas with one template. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a template takes a turn with these new messages."""
 
-    def __init__(self, template: Template, codec: Codec, stops: frozenset[str]) -> None:
-        """`stops` are the control strings that policies of this family stop at."""
-        self._prober = Prober(template)
+    number: int
+    """Which form of the turn it takes."""
+    start: str
+    """What it writes behind the turn, and before the first new message."""
+    end: str | None
+    """The part of that which ends the turn; None where it can't be told from the next header."""
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What stands behind the sentinel."""
+
+    text: str
+    """All of it, with the marks of typed control strings."""
+    before: str
+    """What stands before the sentinel."""
+    form: Form
+    real: Asked
+    """The conversation as it was rendered, without marks."""
+
+    @property
+    def past(self) -> Sequence[Message]:
+        """The messages before the turn, as they were rendered."""
+        return self.real.past
+
+    @property
+    def turn(self) -> Message:
+        """The turn, as it was rendered."""
+        return self.real.turn
+
+    def shape(self, *, system: bool) -> TurnShape:
+        """What a proof is about: this form of the turn and of the new messages, behind a system message or none."""
+        calls = self.real.said.get("tool_calls") or []
+        beside = (key for key in self.turn if key not in ("role", "content", "tool_calls"))
+        return TurnShape(
+            says=bool(self.turn["content"]),
+            calls=len(calls),
+            as_text=bool(calls) and isinstance(calls[0]["function"]["arguments"], str),
+            beside=tuple(sorted(beside)),
+            new=tuple((message["role"], tuple(sorted(message))) for message in self.real.new),
+            system=system and not self.form.placement.moves_system,
+            tools=bool(self.real.tools),
+        )
+
+
+class DeltaRule:
+    """Renders deltas with one template. It keeps nothing between two calls, so threads may share it."""
+
+    def __init__(self, template: Template, codec: Codec, end: TurnEnd) -> None:
+        """`end` cuts the ends of turns."""
         self._template = template
         self._codec = codec
-        self._end = TurnEnd(codec.pattern, stops, _answer_end(template) or "")
-        self._shapes: LRUCache[object, _Known | TemplateRefused] = LRUCache(_SHAPES)
-        # cachetools is not thread-safe: even a lookup reorders the cache.
-        self._lock = Lock()
-        self.reads_history = False
-        """Whether a shape that was found so far depends on history."""
+        self._end = end
 
-    def render(
+    def find(
         self,
         new_messages: Sequence[Message],
-        sampled: Sequence[int],
         *,
-        history: Sequence[Message] | None,
+        history: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> Delta:
-        """Renders the delta of messages after a turn of the policy.
+    ) -> Behind:
+        """Finds what the template writes behind the policy's turn.
 
         Args:
             new_messages: What follows the turn; no assistant messages.
-            sampled: The last ids of the turn, `SAMPLED_TAIL` of them or all; empty where the policy sampled nothing.
-            history: All messages up to the turn, that turn included; None where they are not known.
+            history: All messages up to the turn, that turn included.
             tools: What the policy was shown that it may call.
             template_kwargs: Further variables of the template.
+
+        Raises:
+            TemplateRefused: The template does not append these messages.
+        """
+        return _first(self._behind, forms(self._template, self._codec, new_messages, history, tools, template_kwargs))
+
+    def again(
+        self,
+        form: Form,
+        new_messages: Sequence[Message],
+        *,
+        history: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> Behind | None:
+        """As `find`, in a form that was found before: one render. None where the turn's end is another one."""
+        found = forms(self._template, self._codec, new_messages, history, tools, template_kwargs)
+        real = self._placed(next(islice(found, form.number, None)), form.placement)
+        before, text = self._text(self._guarded(real, form.placement))
+        return Behind(text, before, form, real) if text.startswith(form.start) else None
+
+    def finish(self, found: Behind, sampled: Sampled) -> Delta:
+        """Cuts off what the policy sampled, and holds the rest against a render of the conversation as it is.
+
+        Args:
+            found: What stands behind the turn.
+            sampled: The end of the turn, as the policy sampled it.
 
         Returns:
             The ids that end the turn, and those of the new messages with the generation prompt.
@@ -115,237 +181,192 @@ class DeltaRenderer:
         Raises:
             TemplateRefused: The ids cannot be exact with this template.
         """
-        kwargs = dict(template_kwargs or {})
-        new, calls, known = self._look_up(new_messages, history, kwargs, tools)
-        shape = known.shape
-        # Tools that deltas show are typed text as well.
-        shown = self._codec.escaper.value(list(tools or ())) if shape.reads_tools else None
-        turn = sentinel.turn(
-            # Templates print ids and names of calls after the sentinel too, and those may be anything that was sampled.
-            [(self._marked(call_id), self._marked(name)) for call_id, name in calls],
-            arguments_as_text=shape.arguments_as_text,
-            silent=shape.silent,
-            beside=shape.beside,
-        )
-        context = self._context(shape, history, tools)
-        text = self._text(context, turn, new, kwargs, shown)
-        if shape.depends_on is not Dependence.HISTORY and history and known.due() and _is_short(history):
-            # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
-            with suppress(RenderFailed):
-                whole = self._context(replace(shape, depends_on=Dependence.HISTORY), history, tools)
-                found = self._text(whole, turn, new, kwargs, shown)
-                if found != text:
-                    known.shape = replace(shape, depends_on=Dependence.HISTORY)
-                    self.reads_history = True
-                    context, text = whole, found
-        start, end = shape.start, shape.end
-        if not text.startswith(start):
-            # Something printed there is this conversation's own, such as an id of a call.
-            start, end = self._prober.start_and_end(context, turn, new, kwargs, shown)
+        form = found.form
+        taken, over = self._end.taken(found.text, form.start, form.end, sampled, calls=found.real.calls)
+        self._referee(found, taken)
+        return self._encoded(found.text, taken, over, sampled)
+
+    def cut(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> Delta:
+        """As `finish`, for a text that was put together in another way and is held against nothing."""
+        taken, over = self._end.taken(text, start, end, sampled, calls=calls)
+        return self._encoded(text, taken, over, sampled)
+
+    def _behind(self, number: int, asked: Asked) -> Behind:
+        real = self._placed(asked, placement := self._placement(asked))
+        marks = sentinel.marked(asked.new)
+        before, base = self._split(replace(real, new=marks))
+        _check_marks(before + base, base, marks)
+        front, text = self._text(self._guarded(real, placement))
+        start, end = base[: sentinel.first_marker(base)], None
+        # Some templates end a turn only before another message, some write another end then.
+        with suppress(RenderFailed, TurnEndNotFound):
+            _, alone = self._split(replace(real, new=()), generation_prompt=False)
+            end = alone if base.startswith(alone) else None
+        agreed = start[: shared_length(start, text)]
+        # A message may be a table instead of text, and then its beginning depends on its keys.
+        if (end is None and self._codec.pattern.search(start, len(agreed))) or not agreed.startswith(end or ""):
+            raise HistoryRewritten("The words of a new message change how the template ends the turn before it.")
+        return Behind(text, front, Form(number, agreed, end, placement), real)
+
+    def _placement(self, asked: Asked) -> Placement:
+        """Where the template writes what the policy has seen before, in a render in which all of that is marked."""
+        past = [
+            {**m, "content": mark["content"]} if m["role"] in _SYSTEMS or _is_marked(m) else m
+            for m, mark in zip(asked.past, sentinel.marked(asked.past, _EARLIER), strict=True)
+        ]
+        tools = [_named(tool, f"{_TOOL}{i}e") for i, tool in enumerate(asked.tools or ())] or None
+        marked = replace(asked, past=past, new=sentinel.marked(asked.new), tools=tools)
+        before, after = self._split(marked)
+        _check_marks(before + after, after, marked.new)
+        systems = {_EARLIER + i for i, message in enumerate(past) if message["role"] in _SYSTEMS}
+        moved = {number for number in sentinel.markers_in(after) if number >= _EARLIER}
+        if moved - systems:
+            raise HistoryRewritten("The template writes earlier messages after the policy's turn.")
+        stays = moved & set(sentinel.markers_in(before))
+        moves_tools = _TOOL in after and _TOOL not in before and self._shows_tools(past, marked)
+        if moves_tools and any(message["role"] in _SYSTEMS for message in asked.new):
+            raise HistoryRewritten("The template moves the tools to a late system message, or repeats them there.")
+        return Placement(bool(moved - stays), moves_tools, bool(stays))
+
+    def _shows_tools(self, past: Sequence[Message], marked: Asked) -> bool:
+        """Whether the first prompt shows the tools, so that the policy has seen them."""
+        first = next((i for i, message in enumerate(past) if message["role"] == "assistant"), len(past))
+        text = self._template.render(past[:first], tools=marked.tools, template_kwargs=marked.kwargs)
+        return _TOOL in text
+
+    def _placed(self, asked: Asked, placement: Placement) -> Asked:
+        """The conversation without what the policy has seen before and the template writes once more."""
+        past = asked.past
+        if placement.moves_system:
+            past = [message for message in past if message["role"] not in _SYSTEMS]
+        return replace(asked, past=past, tools=None if placement.moves_tools else asked.tools)
+
+    def _guarded(self, asked: Asked, placement: Placement) -> Asked:
+        """The conversation with the typed control strings marked of all that may stand in the delta."""
+        escaper, past = self._codec.escaper, asked.past
+        if placement.repeats_system:
+            past = [escaper.messages([m])[0] if m["role"] in _SYSTEMS else m for m in past]
+        return replace(asked, past=past, tools=escaper.value(list(asked.tools)) if asked.tools else None)
+
+    def _text(self, asked: Asked) -> tuple[str, str]:
+        """What stands before the sentinel, and what behind it, with the marks of typed control strings."""
+        before = ""
+
+        def mark(edges: bool) -> list[list[Message]]:
+            # All but the new messages comes with its marks.
+            new = self._codec.escaper.messages(asked.new, edges=edges)
+            return [list(asked.past), [asked.said], list(new), list(asked.tools or ())]
+
+        def write(given: list[list[Message]]) -> str:
+            nonlocal before
+            past, (said,), new, tools = given
+            before, behind = self._split(replace(asked, past=past, said=said, new=new, tools=tools or None))
+            return behind
+
+        try:
+            text = render_marked(self._codec, mark, write, [message["content"] for message in asked.new])
+        except TypedTextChanged as changed:
+            past, _, new, tools = mark(True)
+            if is_marked([past, [_without_call(message) for message in new], tools]):
+                raise
+            # Nothing is marked but ids and names of calls, and those were sampled.
+            raise ContentUnsafe(changed.message) from None
         if sentinel.NAMELESS in text:
             raise HistoryRewritten("The template prints the tool's name, and a tool message has no `name`. Send one.")
-        return self._delta(text, start, end, sampled, calls=bool(calls))
+        return without_marks(before), text
 
-    def shape(
-        self,
-        new_messages: Sequence[Message],
-        *,
-        history: Sequence[Message] | None,
-        tools: Sequence[Mapping[str, Any]] | None,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> Shape:
-        """What a delta of these messages depends on; arguments and errors as of `render`."""
-        return self._look_up(new_messages, history, dict(template_kwargs or {}), tools)[2].shape
+    def _split(self, asked: Asked, *, generation_prompt: bool = True) -> tuple[str, str]:
+        """What the template writes before the sentinel, and after it."""
+        whole = self._render(asked, asked.said, generation_prompt=generation_prompt)
+        after = sentinel.after_sentinel(whole)
+        if after is None:
+            what = "calls" if asked.calls else "what the policy says"
+            raise TurnEndNotFound(f"The template does not print {what}, so nothing tells where the policy's turn ends.")
+        return whole[: len(whole) - len(after) - len(sentinel.SENTINEL)], after
 
-    def _look_up(
-        self,
-        new_messages: Sequence[Message],
-        history: Sequence[Message] | None,
-        kwargs: Mapping[str, Any],
-        tools: Sequence[Mapping[str, Any]] | None,
-    ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], _Known]:
-        """The new messages in normal form, the calls that the turn before them makes, and what is known of them."""
-        new = [_identified(message, i) for i, message in enumerate(self._template.normalise(new_messages, tools))]
-        _check(new)
-        # Only the turn itself; otherwise each delta would cost as much as its history is long.
-        past = normalise(history[-1:]) if history else []
-        calls = sentinel.calls_of(past, new)
-        silent = bool(calls and past and not text_of(past[-1]))
-        # A template that never names a key cannot look at it.
-        beside = tuple(key for key in sentinel.texts_beside(past) if key in self._template.source)
-        return new, calls, self._known(new, calls, silent, kwargs, tools, beside)
+    def _render(self, asked: Asked, turn: Message, *, generation_prompt: bool = True) -> str:
+        return self._template.render(
+            [*asked.past, turn, *asked.new],
+            tools=asked.tools,
+            template_kwargs=asked.kwargs,
+            generation_prompt=generation_prompt,
+        )
 
-    def _marked(self, text: str) -> str:
-        return text if text == sentinel.NAMELESS else str(self._codec.escaper.value(text))
-
-    def reads_tools(self, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> bool:
-        """Tells whether a tool's result or a user's message is written otherwise where there are tools.
-
-        Args:
-            tools: What the policy is shown that it may call.
-            kwargs: Further variables of the template.
-
-        Returns:
-            The answer; True where the template refuses one of them.
-        """
-        result = {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "r"}
-        shapes: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [(result, [("call00000", "f")]), (USER, [])]
-        try:
-            return any(self._known([new], calls, bool(calls), kwargs, tools).shape.reads_tools for new, calls in shapes)
-        except TemplateRefused:
-            return True
-
-    def _delta(self, text: str, start: str, end: str | None, sampled: Sequence[int], *, calls: bool) -> Delta:
-        tail = sampled_tail(sampled, self._codec)
-        taken, over = self._end.taken(text, start, end, tail, calls=calls)
-        before = "" if tail.space else tail.control
+    def _encoded(self, text: str, taken: int, over: int, sampled: Sampled) -> Delta:
+        before, inside = "" if sampled.space else sampled.control, sampled.any
         close: list[int] = []
         if over > taken:
-            close = self._codec.encode_rendered(text[taken:over], after=before, inside=bool(sampled))
+            close = self._codec.encode_rendered(text[taken:over], after=before, inside=inside)
             before = self._last_control(text[:over])
-        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before, inside=bool(sampled))
+        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before, inside=inside)
         return Delta(tuple(close), tuple(glue))
+
+    def _referee(self, found: Behind, taken: int) -> None:
+        """Holds the delta's text against a render of the conversation as it is."""
+        real, delta = found.real, without_marks(found.text[taken:])
+        try:
+            whole = self._render(real, real.turn)
+        except RenderFailed:
+            return  # The policy sampled what is no call, such as arguments that are no JSON; nothing can be compared.
+        if not whole.endswith(delta):
+            raise HistoryRewritten("What the policy's turn says changes what the template writes behind it.")
+        if taken or real.turn.get("tool_calls"):
+            return
+        # The turn was not closed, so it must also have begun with the same words. Templates trim what turns say.
+        before, said = whole[: len(whole) - len(delta)], text_of(real.turn)
+        space = said[len(said.rstrip()) :]
+        if before.rstrip() != found.before.rstrip():
+            raise HistoryRewritten("What the policy's turn says changes what the template writes behind it.")
+        if space and delta[:1].isspace() and not before.endswith(space):
+            raise TurnEndNotFound("The turn was cut in white space, and its end begins with some: nothing tells whose.")
 
     def _last_control(self, text: str) -> str:
         found = [m for m in self._codec.pattern.finditer(text) if m.end() == len(text)]
         return found[-1].group() if found else ""
 
-    def _text(
-        self,
-        context: Sequence[Message],
-        turn: Message,
-        new: Sequence[Message],
-        kwargs: Mapping[str, Any],
-        tools: Sequence[Mapping[str, Any]] | None,
-    ) -> str:
-        escaper = self._codec.escaper
 
-        def mark(edges: bool) -> list[list[Message]]:
-            # All but the new messages comes with its marks.
-            return [list(context), [turn], list(escaper.messages(new, edges=edges)), list(tools or ())]
-
-        def write(given: list[list[Message]]) -> str:
-            past, (said,), following, shown = given
-            _, found = self._prober.render(past, said, following, kwargs=kwargs, tools=shown or None)
-            if found is None:
-                raise TurnEndNotFound("The template drops the policy's turn for these messages, but not for others.")
-            return found
-
+def _first(attempt: Callable[[int, Asked], Behind], found: Iterable[Asked]) -> Behind:
+    """The first form that is not refused; else the refusal that says most."""
+    reasons: list[TemplateRefused] = []
+    for number, asked in enumerate(found):
         try:
-            return render_marked(self._codec, mark, write, [message["content"] for message in new])
-        except TypedTextChanged as changed:
-            past, _, following, shown = mark(True)
-            if is_marked([past, [_without_call(message) for message in following], shown]):
-                raise
-            # Nothing is marked but ids and names of calls, and those were sampled.
-            raise ContentUnsafe(changed.message) from None
-
-    def _context(
-        self, shape: Shape, history: Sequence[Message] | None, tools: Sequence[Mapping[str, Any]] | None
-    ) -> list[Message]:
-        if shape.depends_on is Dependence.NOTHING:
-            return [USER]
-        if history is None:
-            raise HistoryRewritten(
-                f"What the template writes here depends on the {shape.depends_on}, which is not given."
-            )
-        first = _systems(history)
-        systems = self._template.normalise(history[:first], tools)
-        if shape.repeats_system:
-            # What it says is in the delta then, so control strings that were typed there are marked.
-            systems = self._codec.escaper.messages(systems)
-        if shape.depends_on is Dependence.SYSTEM:
-            return [*systems, USER]
-        past: list[Message] = [
-            *([] if shape.moves_system else systems),
-            *self._template.normalise(history[first:], tools),
-        ]
-        # The sentinel turn stands in its place.
-        if past and past[-1]["role"] == "assistant":
-            past.pop()
-        return [_with_text_arguments(m) for m in past] if shape.arguments_as_text else past
-
-    def _known(
-        self,
-        new: Sequence[dict[str, Any]],
-        calls: Sequence[tuple[str, str]],
-        silent: bool,
-        kwargs: Mapping[str, Any],
-        tools: Sequence[Mapping[str, Any]] | None,
-        beside: tuple[str, ...] = (),
-    ) -> _Known:
-        """The cached verdict. It is about a shape, never about values: the probe's own ids and names are harmless."""
-        signature = tuple((m["role"], sentinel.content_kind(m["content"]), *sorted(m)) for m in new)
-        named = tuple(name != sentinel.NAMELESS for _, name in calls)
-        given = json.dumps([kwargs, list(tools or ())], sort_keys=True, default=repr) if kwargs or tools else ""
-        key = signature, named, silent, given, beside
-        with self._lock:
-            verdict = self._shapes.get(key)
-        if verdict is None:
-            # Outside the lock, because a probe renders dozens of times. Two threads may find the same verdict at once.
-            ids = [f"call{i:05d}" for i in range(max(len(calls), len(new)))]
-            harmless = [(ids[i], name if name == sentinel.NAMELESS else "f") for i, (_, name) in enumerate(calls)]
-            try:
-                answering = _answering(new, ids)
-                verdict = _Known(self._prober.probe(answering, harmless, silent, kwargs, tools or None, beside))
-            except TemplateRefused as refusal:
-                verdict = refusal
-            else:
-                self.reads_history = self.reads_history or verdict.shape.depends_on is Dependence.HISTORY
-            with self._lock:
-                self._shapes[key] = verdict
-        # A new one each time: raising the cached one again would make its traceback longer with each raise.
-        if isinstance(verdict, TemplateRefused):
-            raise type(verdict)(verdict.message)
-        return verdict
+            return attempt(number, asked)
+        except TemplateRefused as refused:
+            reasons.append(refused)
+    # A template that moves messages is the reason, even where another form of the turn isn't printed at all.
+    for kind in (HistoryRewritten, RenderFailed, TemplateRefused):
+        for refusal in reasons:
+            if isinstance(refusal, kind):
+                raise refusal
+    raise TurnEndNotFound()
 
 
-def find_close(template: Template, codec: Codec, stops: frozenset[str]) -> str | None:
-    """The control string that ends an answer; None if there is none.
-
-    Where an end has several, a known stop; where none of them is one, the last.
-    """
-    found = [match.group() for match in codec.pattern.finditer(_answer_end(template) or "")]
-    return next((text for text in found if text in stops), found[-1] if found else None)
-
-
-def _answer_end(template: Template) -> str | None:
-    """What the template writes after an answer: before a user message, or at the end of the conversation."""
-    prober = Prober(template)
-    turn = sentinel.turn([])
-    # Some templates can be rendered with tools only.
-    for tools in (None, [SAMPLE_TOOL]):
-        with suppress(TemplateRefused):
-            _, end = prober.start_and_end([USER], turn, [USER], {}, tools)
-            if end is not None:
-                return end
-        with suppress(TemplateRefused):
-            return prober.render([USER], turn, [], kwargs={}, tools=tools, generation_prompt=False)[1]
-    return None
+def _check_marks(whole: str, after: str, marks: Sequence[Message]) -> None:
+    """Raises HistoryRewritten unless each of the new messages is written once, in order, after the turn."""
+    found = [number for number in sentinel.markers_in(whole) if number < _EARLIER]
+    behind = [number for number in sentinel.markers_in(after) if number < _EARLIER]
+    if found == behind == list(range(len(marks))):
+        return
+    left_out = sorted({marks[i]["role"] for i in range(len(marks)) if i not in found})
+    moved = sorted({marks[i]["role"] for i in found if i not in behind})
+    did = (
+        f"leaves out {' and '.join(left_out)} messages"
+        if left_out
+        else f"writes {' and '.join(moved)} messages in front of the policy's turn instead of behind it"
+        if moved
+        else "repeats or reorders the new messages"
+    )
+    raise HistoryRewritten(f"The template {did}. What it does not append cannot be given exact token ids.")
 
 
-def _answering(new: Sequence[dict[str, Any]], ids: Sequence[str]) -> list[dict[str, Any]]:
-    """The messages with ids and names that every template takes."""
-    found, at = [], 0
-    for message in new:
-        if message["role"] in sentinel.RESULT_ROLES:
-            changed = {**message}
-            if "tool_call_id" in message:
-                changed["tool_call_id"] = ids[at]
-            if "name" in message:
-                changed["name"] = "f"
-            found.append(changed)
-            at += 1
-        else:
-            found.append(message)
-    return found
+def _is_marked(message: Message) -> bool:
+    """Whether an earlier message gets a mark: templates look at what turns say, and at whether anything is said."""
+    return bool(message["content"]) and message["role"] != "assistant"
 
 
-def _identified(message: dict[str, Any], index: int) -> dict[str, Any]:
-    """Templates that print or check call ids want nine letters or digits."""
-    if message.get("role") == "tool" and "tool_call_id" not in message:
-        return {**message, "tool_call_id": f"call{index:05d}"}
-    return message
+def _named(tool: Mapping[str, Any], name: str) -> dict[str, Any]:
+    function = tool.get("function")
+    return {**tool, "function": {**function, "name": name}} if isinstance(function, Mapping) else {**tool, "name": name}
 
 
 def _without_call(message: Message) -> dict[str, Any]:
@@ -353,33 +374,3 @@ def _without_call(message: Message) -> dict[str, Any]:
     if message["role"] not in sentinel.RESULT_ROLES:
         return dict(message)
     return {key: value for key, value in message.items() if key not in ("name", "tool_call_id")}
-
-
-def _check(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise TemplateRefused("There are no new messages to append.")
-    if any(message.get("role") == "assistant" for message in messages):
-        raise AssistantAppended()
-
-
-def _systems(history: Sequence[Message]) -> int:
-    """How many system messages a history begins with."""
-    return next((i for i, m in enumerate(history) if m["role"] not in ("system", "developer")), len(history))
-
-
-def _is_short(history: Sequence[Message]) -> bool:
-    if len(history) > CHECKED_MESSAGES:
-        return False
-    return sum(len(text_of(message)) for message in history) <= CHECKED_CHARACTERS
-
-
-def _with_text_arguments(message: Message) -> dict[str, Any]:
-    calls = message.get("tool_calls")
-    if not calls:
-        return dict(message)
-    changed = []
-    for call in calls:
-        arguments = call["function"].get("arguments")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        changed.append({**call, "function": {**call["function"], "arguments": text}})
-    return {**message, "tool_calls": changed}

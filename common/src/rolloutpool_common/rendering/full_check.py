@@ -19,9 +19,8 @@ from typing import Any
 
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.delta import Delta
+from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.shape import Shape
 from rolloutpool_common.rendering.template import Message, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
@@ -92,12 +91,12 @@ def check_delta(
     past, turn = normal[:-appended], normal[-appended - 1]
     calls = bool(turn.get("tool_calls"))
     try:
-        shape = tokenizer.delta_shape(messages[-appended:], history=past, tools=tools, template_kwargs=template_kwargs)
-        if shape is None:
-            return None
+        placement, rendered = tokenizer.delta_placement(
+            messages[-appended:], history=past, tools=tools, template_kwargs=template_kwargs
+        )
         full = tokenizer.render_prompt(
-            [*_comparable(past, shape), *normal[-appended:]],
-            tools=None if shape.moves_tools else tools,
+            [*_comparable(past[:-1], placement), rendered, *normal[-appended:]],
+            tools=None if placement.moves_tools else tools,
             template_kwargs=template_kwargs,
         )
     except TemplateRefused:
@@ -113,13 +112,9 @@ def check_delta(
     )
 
 
-def _comparable(past: Sequence[dict[str, Any]], shape: Shape) -> list[dict[str, Any]]:
-    """The history without what deltas leave out, because the policy has seen it before or has sampled it itself."""
-    *earlier, turn = past
-    if shape.moves_system:
-        earlier = [message for message in earlier if message["role"] not in ("system", "developer")]
-    # Some templates write what a turn says behind its calls' results.
-    return [*earlier, {**turn, "content": ""} if shape.silent and turn.get("tool_calls") else turn]
+def _comparable(past: Sequence[Message], placement: Placement) -> list[Message]:
+    """The history without what deltas leave out, because the policy has seen it before."""
+    return [m for m in past if not (placement.moves_system and m["role"] in ("system", "developer"))]
 
 
 def delta_fault(

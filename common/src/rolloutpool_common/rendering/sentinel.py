@@ -7,7 +7,7 @@ ends is found in any render without knowing the template.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.rendering.control_tokens import NONCE
@@ -18,63 +18,81 @@ __all__ = [
     "RESULT_ROLES",
     "SENTINEL",
     "after_sentinel",
+    "assumed_turn",
     "calls_of",
     "content_kind",
     "marked",
     "markers_in",
-    "texts_beside",
-    "turn",
+    "turns",
 ]
 
 SENTINEL = NONCE + "s"
 NAMELESS = NONCE + "n"
 """The name of a tool whose result does not say which tool it was."""
 RESULT_ROLES = ("tool", "function")
-_NO_TEXTS = frozenset({"role", "content", "name", "tool_call_id"})
 _MARKER = re.compile(f"{NONCE}m(\\d+)e")
 
 
-def calls_of(history: Sequence[Message], new: Sequence[Message]) -> list[tuple[str, str]]:
-    """(id, name) of each call that the last turn of `history` made; of each result in `new` where it is unknown."""
-    last = history[-1] if history and history[-1].get("role") == "assistant" else {}
-    made = [
+def calls_of(turn: Message) -> list[tuple[str, str]]:
+    """(id, name) of each call that a turn makes."""
+    return [
         (str(call.get("id", "")), str(call.get("function", {}).get("name", NAMELESS)))
-        for call in last.get("tool_calls") or ()
+        for call in turn.get("tool_calls") or ()
     ]
-    return made or [
-        (str(message.get("tool_call_id", "")), str(message.get("name", NAMELESS)))
+
+
+def assumed_turn(new: Sequence[Message]) -> dict[str, Any]:
+    """The turn that new messages answer, where it is not known: with a call for each result."""
+    calls = [
+        {
+            "id": str(message.get("tool_call_id", "")),
+            "type": "function",
+            "function": {"name": str(message.get("name", NAMELESS)), "arguments": {"x": "x"}},
+        }
         for message in new
         if message.get("role") in RESULT_ROLES
     ]
+    return {"role": "assistant", "content": "" if calls else "x", **({"tool_calls": calls} if calls else {})}
 
 
-def texts_beside(history: Sequence[Message]) -> tuple[str, ...]:
-    """The keys of the last turn's texts beside its content, such as `reasoning_content`."""
-    last = history[-1] if history and history[-1].get("role") == "assistant" else {}
-    return tuple(sorted(k for k, value in last.items() if value and isinstance(value, str) and k not in _NO_TEXTS))
+def turns(
+    turn: Message, calls: Sequence[tuple[str, str]], *, as_text: bool
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The forms of the policy's turn: with the sentinel, and the same without it.
 
+    An answer says the sentinel behind its own words, because these may decide what stands behind the turn. A call has
+    it as its arguments, and says it too where the turn says something. Some templates write what a turn says behind its
+    calls' results, or write no calls; so the turn with its words is tried, and the turn without them.
 
-def turn(
-    calls: Sequence[tuple[str, str]],
-    *,
-    arguments_as_text: bool = False,
-    silent: bool = False,
-    beside: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The policy's turn; `silent` makes its calls without saying anything, `beside` are the keys of its other texts."""
+    Args:
+        turn: The real turn, in normal form.
+        calls: (id, name) of its calls; their typed control strings are marked.
+        as_text: Whether the template takes arguments as text.
+    """
+    if not calls:
+        yield {**turn, "content": said_behind(turn["content"])}, dict(turn)
+        # Words such as an unclosed thought may take with them what stands behind them. The referee has them back.
+        yield {**turn, "content": SENTINEL}, dict(turn)
+        return
     arguments: Any = {SENTINEL: SENTINEL}
-    message: dict[str, Any] = {"role": "assistant", "content": "" if silent and calls else SENTINEL}
-    message |= dict.fromkeys(beside, SENTINEL)
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": call_id,
-                "type": "function",
-                "function": {"name": name, "arguments": json.dumps(arguments) if arguments_as_text else arguments},
-            }
-            for call_id, name in calls
-        ]
-    return message
+    made = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments) if as_text else arguments},
+        }
+        for call_id, name in calls
+    ]
+    silent = {**turn, "content": "", "tool_calls": made}, {**turn, "content": ""}
+    spoken = {**turn, "content": said_behind(turn["content"]), "tool_calls": made}, dict(turn)
+    yield from (spoken, silent) if turn["content"] else (silent, spoken)
+
+
+def said_behind(content: Any) -> Any:
+    """Content with the sentinel behind it."""
+    if isinstance(content, list | tuple):
+        return [*content, {"type": "text", "text": SENTINEL}]
+    return f"{content}{SENTINEL}"
 
 
 def after_sentinel(text: str) -> str | None:

@@ -55,6 +55,11 @@ class Template:
         """Literals that the template looks for in texts, such as `/no_think`: a message that says one may switch it."""
         return _tested_words(self.source)
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Special tokens that templates are given by name, such as `eos_token`."""
+        return {name: str(text) for name, text in self._tokenizer.special_tokens_map.items()}
+
     @cached_property
     def _content_parts(self) -> ContentParts:
         def render(messages: Sequence[Message], tools: bool) -> str:

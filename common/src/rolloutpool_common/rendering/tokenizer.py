@@ -21,17 +21,17 @@ from cachetools import LRUCache
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from rolloutpool_common.rendering import deepseek
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
-from rolloutpool_common.rendering.delta import Delta, DeltaRenderer, find_close
+from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
 from rolloutpool_common.rendering.marked_render import render_marked
+from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
-from rolloutpool_common.rendering.shape import Shape
+from rolloutpool_common.rendering.short_cuts import DeltaRenderer
 from rolloutpool_common.rendering.template import Message, Template
-from rolloutpool_common.rendering.turn_end import sampled_tail
+from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end, find_close
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -92,19 +92,22 @@ class ChatTokenizer:
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
-        self.close_token = find_close(self._template(None), self._codec, stops)
+        ends = {source: find_answer_end(t) or "" for source, t in self._templates.items()}
+        self.close_token = find_close(ends[self._template(None).source], self._codec.pattern, stops)
         """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
         """Its id."""
         stops |= {self.close_token} if self.close_token else frozenset()
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
-        self._outputs_by_hand: dict[str, bool] = {}
         self._lock = Lock()
         self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
-        self._deltas = {t.source: DeltaRenderer(t, self._codec, stops) for t in self._templates.values()}
+        self._deltas = {
+            source: DeltaRenderer(t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]))
+            for source, t in self._templates.items()
+        }
 
     @property
     def reference(self) -> PreTrainedTokenizerBase:
@@ -284,33 +287,31 @@ class ChatTokenizer:
         # With several templates, it is the tools that decide which one renders.
         if len(self._deltas) > 1:
             return True
-        if template_kwargs:
-            return self._deltas[self._template(tools).source].reads_tools(tools, dict(template_kwargs))
-        # The same definitions come with each rollout, and writing them as a key of a cache takes 0.1 ms.
-        key = tuple(map(id, tools))
-        with self._lock:
-            known = self._tools_read.get(key)
-        if known is None:
-            # The definitions are kept with the answer, so that no other object can get one of their ids.
-            known = tuple(tools), self._deltas[self._template(tools).source].reads_tools(tools, {})
-            with self._lock:
-                self._tools_read[key] = known
-        return known[1]
+        return self._deltas[self._template(tools).source].reads_tools(template_kwargs or {})
 
-    def delta_shape(
+    def delta_placement(
         self,
         new_messages: Sequence[Message],
         *,
         history: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> Shape | None:
-        """What a delta depends on; None where it is written by hand. Arguments and errors as of `render_delta`."""
-        template = self._template(tools)
-        if self.close_id is not None and self._replaces(template):
-            return None
-        renderer = self._deltas[template.source]
-        return renderer.shape(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
+    ) -> tuple[Placement, Message]:
+        """What a delta leaves out, and the turn as it is rendered. Arguments and errors as of `render_delta`."""
+        renderer = self._deltas[self._template(tools).source]
+        return renderer.placement(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
+
+    def delta_proof(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        history: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Proof:
+        """What is proved of deltas of this shape, and why not more. Arguments and errors as of `render_delta`."""
+        renderer = self._deltas[self._template(tools).source]
+        return renderer.proof_of(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
 
     @property
     def deltas_read_history(self) -> bool:
@@ -340,35 +341,8 @@ class ChatTokenizer:
             TemplateRefused: The template does not append these messages, or what it writes depends on a history that
                 is not given; their ids cannot be exact.
         """
-        template = self._template(tools)
-
-        def delta(new: Sequence[Message], ids: Sequence[int], past: Sequence[Message] | None) -> Delta:
-            renderer = self._deltas[template.source]
-            return renderer.render(new, ids, history=past, tools=tools, template_kwargs=template_kwargs)
-
-        results = 0
-        if self.close_id is not None and self._replaces(template):
-            normal = template.normalise(new_messages, tools)
-            results = next((i for i, m in enumerate(normal) if m.get("role") != "tool"), len(normal))
-        if not results or self.close_id is None:
-            return delta(new_messages, sampled, history)
-        block = deepseek.outputs_block(normal[:results], self._codec, after=self.close_token or "")
-        # The block follows a closed turn. So what comes after it is rendered as after a turn that sampled its close.
-        rest = delta(new_messages[results:], [self.close_id], None).glue_ids if normal[results:] else ()
-        closed = self._codec.control_ids.get(sampled_tail(sampled, self._codec).control) in self.stop_ids
-        return Delta(() if closed else (self.close_id,), (*block, *rest))
-
-    def writes_outputs_by_hand(self, tools: Sequence[Mapping[str, Any]] | None) -> bool:
-        """Whether tool results are not written by the template, because it is one of DeepSeek's that cannot."""
-        return self._replaces(self._template(tools))
-
-    def _replaces(self, template: Template) -> bool:
-        """Whether this is a template of DeepSeek's that cannot write tool results itself; tried once."""
-        if not deepseek.applies(self._codec):
-            return False
-        if template.source not in self._outputs_by_hand:
-            self._outputs_by_hand[template.source] = deepseek.is_broken(template, self.close_token or "")
-        return self._outputs_by_hand[template.source]
+        renderer = self._deltas[self._template(tools).source]
+        return renderer.render(new_messages, sampled, history=history, tools=tools, template_kwargs=template_kwargs)
 
     def _render(
         self,

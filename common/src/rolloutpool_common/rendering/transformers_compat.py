@@ -7,12 +7,15 @@
   `parse_template` parses, and whose sandbox `prepare_sandbox` makes cheaper and limits. Its `root_render_func` and
   `blocks` are replaced by the guarded template's, and its `strftime_now` by one whose time can be held still
   (`render_clock`).
+- `_alias_reasoning_fields(messages)`: copies a message's thoughts to all of the names that templates know them by.
+  Older versions lack it (`template_keys`).
 - `ImmutableSandboxedEnvironment.intercepted_binops` and jinja2's `FILTERS`, changed for the process, because
   transformers makes the environment.
 
 `test_transformers_compat.py` runs all of them against the installed transformers.
 """
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -30,7 +33,14 @@ from transformers.utils.hub import cached_file
 from rolloutpool_common.rendering.render_budget import INTERCEPTED, LIMITED, guard, limited
 from rolloutpool_common.rendering.render_clock import strftime_now
 
-__all__ = ["backend_of", "parse_template", "prepare_sandbox", "repository_file"]
+__all__ = [
+    "backend_of",
+    "parse_template",
+    "prepare_sandbox",
+    "repository_file",
+    "template_environment",
+    "template_keys",
+]
 
 # Before any template is compiled: what is not intercepted is computed by the compiler already.
 ImmutableSandboxedEnvironment.intercepted_binops = INTERCEPTED
@@ -73,6 +83,23 @@ def repository_file(where: str, name: str, revision: str | None) -> Path | None:
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     """Returns the tokenizer of the library `tokenizers` inside; None for one that is written in Python only."""
     return getattr(tokenizer, "backend_tokenizer", None)
+
+
+def template_environment(source: str) -> Environment | None:
+    """The environment that a chat template is rendered in; None where it cannot be compiled."""
+    try:
+        prepare_sandbox(source)
+        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
+        return environment
+    except Exception:  # a template is foreign code, and compiling it may raise anything
+        return None
+
+
+def template_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """The keys that templates see in a message with these keys: transformers gives thoughts all of their names."""
+    alias: Callable[[Any], Any] | None = getattr(chat_template_utils, "_alias_reasoning_fields", None)
+    message = dict.fromkeys(keys, "")
+    return tuple(alias([message])[0]) if alias else tuple(message)
 
 
 def parse_template(source: str) -> nodes.Template | None:

@@ -17,14 +17,17 @@ Example: an end `</call><|im_end|>`. The policy sampled `…</call>`, so `<|im_e
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
+from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import split_marks
-from rolloutpool_common.rendering.errors import TurnEndNotFound
+from rolloutpool_common.rendering.errors import TemplateRefused, TurnEndNotFound
+from rolloutpool_common.rendering.template import SAMPLE_TOOL, Template
 
-__all__ = ["SAMPLED_TAIL", "Sampled", "TurnEnd", "sampled_tail"]
+__all__ = ["SAMPLED_TAIL", "Sampled", "TurnEnd", "find_answer_end", "find_close", "sampled_tail", "shared_length"]
 
 SAMPLED_TAIL = 48
 """Sampled ids that are looked at; no family ends a turn with more."""
@@ -57,6 +60,25 @@ def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
     return Sampled(control[tail[at]], lambda: codec.decode(tail[:at]), space, True)
 
 
+def find_answer_end(template: Template) -> str | None:
+    """What the template writes after an answer, at the end of the conversation; None where it writes no answer."""
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": sentinel.SENTINEL}]
+    # Some templates can be rendered with tools only.
+    for tools in (None, [SAMPLE_TOOL]):
+        with suppress(TemplateRefused):
+            return sentinel.after_sentinel(template.render(said, tools=tools, generation_prompt=False))
+    return None
+
+
+def find_close(answer_end: str, pattern: re.Pattern[str], stops: frozenset[str]) -> str | None:
+    """The control string that ends an answer; None if there is none.
+
+    Where an end has several, a known stop; where none of them is one, the last.
+    """
+    found = [match.group() for match in pattern.finditer(answer_end)]
+    return next((text for text in found if text in stops), found[-1] if found else None)
+
+
 class TurnEnd:
     """Cuts the end of a turn."""
 
@@ -86,7 +108,7 @@ class TurnEnd:
         if sampled.control:
             found = self._found(start, end, controls, sampled)
             if found is not None:
-                taken = found + _common(start[found:], sampled.space)
+                taken = found + shared_length(start[found:], sampled.space)
                 return taken, max(over, taken)
         # Where the policy has closed its turn, nothing was cut, and what the template writes follows.
         if calls and not sampled.control and end is not None and self._stays_open(text, over, controls):
@@ -96,7 +118,7 @@ class TurnEnd:
             taken = stop.end() if stop else over
             if calls and end is not None and not controls:
                 taken = self._spelled(end)
-            taken += _common(start[taken:], sampled.space)
+            taken += shared_length(start[taken:], sampled.space)
             return taken, max(over, taken)
         if not calls:
             return 0, over
@@ -155,8 +177,9 @@ class TurnEnd:
 
 def _agreement(ours: str, theirs: str) -> int:
     """Length of the longest text that both end with."""
-    return _common(ours[::-1], theirs[::-1])
+    return shared_length(ours[::-1], theirs[::-1])
 
 
-def _common(one: str, other: str) -> int:
+def shared_length(one: str, other: str) -> int:
+    """Length of the longest text that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -32,8 +32,9 @@ def assert_harmless(tokenizer: ChatTokenizer, content: object) -> None:
     message, plain = {"role": "user", "content": content}, {"role": "user", "content": "x"}
     prompt = tokenizer.render_prompt([message])
     assert controls(tokenizer, prompt) == controls(tokenizer, tokenizer.render_prompt([plain]))
-    delta = tokenizer.render_delta([message], sampled=tokenizer.closing)
-    expected = tokenizer.render_delta([plain], sampled=tokenizer.closing)
+    history = [plain, {"role": "assistant", "content": "y"}]
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=history)
+    expected = tokenizer.render_delta([plain], sampled=tokenizer.closing, history=history)
     assert controls(tokenizer, list(delta.glue_ids)) == controls(tokenizer, list(expected.glue_ids))
 
 

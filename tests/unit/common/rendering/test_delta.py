@@ -197,9 +197,13 @@ def test_a_printed_tool_name_must_be_known(make_tokenizer: MakeTokenizer) -> Non
         "m.name or messages[1].tool_calls[0].function.name",
         "messages[loop.index0 - 1].tool_calls[0].function.name if m.role == 'tool' else ''",
     ) + GENERATION)  # fmt: skip
-    assert "add38" in text(tokenizer, RESULT)
-    with pytest.raises(HistoryRewritten, match="name"):
-        text(tokenizer, {key: value for key, value in RESULT.items() if key != "name"})
+    nameless = {key: value for key, value in RESULT.items() if key != "name"}
+    call = {"id": RESULT["tool_call_id"], "type": "function", "function": {"name": "add", "arguments": {"a": 15}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    delta = tokenizer.render_delta([nameless], sampled=tokenizer.closing, history=[USER, turn])
+    assert "add38" in tokenizer.decode(delta.glue_ids)
+    with pytest.raises(HistoryRewritten, match="Send one"):
+        tokenizer.render_delta([nameless], sampled=tokenizer.closing, history=[USER])
 
 
 def test_white_space_behind_the_close_token_is_swallowed_as_in_history(make_tokenizer: MakeTokenizer) -> None:
@@ -220,41 +224,6 @@ def test_named_templates_are_chosen_by_the_presence_of_tools(make_tokenizer: Mak
     assert "Tgo on" in tokenizer.decode(with_tools.glue_ids)
 
 
-DEEPSEEK = (  # opens a block for each output, and closes the last one only
-    "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"
-    "{% elif m.role == 'assistant' %}{{ '<\uff5cAssistant\uff5c>' + m.content + '<\uff5cend▁of▁sentence\uff5c>' }}"
-    "{% else %}{{ '<\uff5ctool▁outputs▁begin\uff5c><\uff5ctool▁output▁begin\uff5c>' + m.content }}"
-    "{{ '<\uff5ctool▁output▁end\uff5c>' + ('<\uff5ctool▁outputs▁end\uff5c>' if loop.last else '') }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<\uff5cAssistant\uff5c>' }}{% endif %}"
-)
-
-
-def test_deepseek_outputs_are_one_block(make_tokenizer: MakeTokenizer) -> None:
-    names = (
-        "User",
-        "Assistant",
-        "tool▁outputs▁begin",
-        "tool▁outputs▁end",
-        "tool▁output▁begin",
-        "tool▁output▁end",
-        "end▁of▁sentence",
-    )
-    tokenizer = make_tokenizer(DEEPSEEK, [f"<\uff5c{n}\uff5c>" for n in names], eos="<\uff5cend▁of▁sentence\uff5c>")
-    plain = text(tokenizer, RESULT, RESULT, USER).replace("\uff5c", "|").replace("▁", "_")
-    one = "<|tool_output_begin|>38<|tool_output_end|>"
-    assert plain == f"<|tool_outputs_begin|>{one}\n{one}<|tool_outputs_end|><|User|>go on<|Assistant|>"
-    assert text(tokenizer, RESULT, last="word").startswith(
-        "[<\uff5cend▁of▁sentence\uff5c>]<\uff5ctool▁outputs▁begin\uff5c>"
-    )
-    # White space behind the stop leaves the turn closed.
-    assert text(tokenizer, RESULT, last="<\uff5cend▁of▁sentence\uff5c>\n").startswith(
-        "<\uff5ctool▁outputs▁begin\uff5c>"
-    )
-    with pytest.raises(HistoryRewritten):
-        text(tokenizer, {**RESULT, "content": {"r": 38}})
-
-
 CALLS_FIRST = (  # results stand inside the policy's turn, in front of what it says; the turn stops where they begin
     "{% for m in messages %}{% if m.role != 'tool' %}{{ '<|turn>' + m.role + '\n' }}"
     "{% for c in m.tool_calls or [] %}{{ '<|call>' + c.function.arguments | tojson + '<call|><|result>' }}{% endfor %}"
@@ -270,3 +239,37 @@ CALLS_FIRST = (  # results stand inside the policy's turn, in front of what it s
 def test_results_inside_the_policys_turn(make_tokenizer: MakeTokenizer, last: str, expected: str) -> None:
     special = ("<|turn>", "<turn|>", "<|call>", "<call|>", "<|result>", "<result|>")
     assert text(make_tokenizer(CALLS_FIRST, special, eos="<turn|>"), RESULT, last=last) == expected
+
+
+TWICE = (  # an answer ends by the same control string twice
+    "{% for m in messages %}{{ '<|start|>' + m.role + ':' + m.content + '<|end|>' }}"
+    "{{ 'checked<|end|>' if m.role == 'assistant' else '' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant:' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [("fine<|end|>checked<|end|>", ""), ("fine<|end|>", "[checked<|end|>]")],
+    ids=["both sampled", "first sampled"],
+)
+def test_of_an_end_that_has_the_stop_twice_nothing_is_written_twice(
+    make_tokenizer: MakeTokenizer, last: str, expected: str
+) -> None:
+    tokenizer = make_tokenizer(TWICE, ("<|start|>", "<|end|>"), eos="<|end|>")
+    assert text(tokenizer, USER, last=last) == f"{expected}<|start|>user:go on<|end|><|start|>assistant:"
+
+
+SHOUTED = (  # looks for one text in the real history
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{{ '!' if messages[0].content == 'shout' else '' }}{% endif %}"
+)
+
+
+def test_what_the_real_history_changes_is_written_as_it_says(make_tokenizer: MakeTokenizer) -> None:
+    """A probe invents its conversations, so it cannot know what a template does at one text only."""
+    tokenizer = make_tokenizer(LOOP + SHOUTED)
+    for said, written in (("shout", "assistant\n!"), ("whisper", "assistant\n")):
+        history = [{"role": "user", "content": said}, {"role": "assistant", "content": "sure"}]
+        delta = tokenizer.render_delta([USER], sampled=tokenizer.closing, history=history)
+        assert tokenizer.decode(delta.glue_ids).endswith(written)

@@ -12,7 +12,6 @@ import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, TurnEndNotFound, load_tokenizer
-from rolloutpool_common.rendering.delta import DeltaRenderer
 
 Message = dict[str, Any]
 
@@ -279,55 +278,10 @@ def test_a_refused_value_does_not_refuse_the_next_one(make_tokenizer: MakeTokeni
         assert "38" in delta(tokenizer, [USER, calling()], [result()], "x<|im_end|>")
 
 
-OUTPUTS = (  # as DeepSeek's tokens, in a template that works
-    "{% for m in messages %}{% if m.role == 'user' %}{{ '<\uff5cUser\uff5c>' + m.content }}"
-    "{% elif m.role == 'assistant' %}{{ '<\uff5cAssistant\uff5c>' + m.content + '<\uff5cend▁of▁sentence\uff5c>' }}"
-    "{% else %}{{ '<\uff5ctool▁outputs▁begin\uff5c><\uff5ctool▁output▁begin\uff5c>' + m.content }}"
-    "{{ '<\uff5ctool▁output▁end\uff5c><\uff5ctool▁outputs▁end\uff5c>' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<\uff5cAssistant\uff5c><think>\n' }}{% endif %}"
-)
-
-
-REFUSES = {
-    "nothing": "",
-    "two calls": "{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('one call') }}{% endif %}",
-    "a user after outputs": "{% if m.role == 'user' and loop.previtem and loop.previtem.role == 'tool' %}"
-    "{{ raise_exception('an answer comes first') }}{% endif %}",
-}
-"""What a template may refuse that writes the rest of it right."""
-
-
-@pytest.mark.parametrize("refuses", REFUSES)
-def test_a_template_of_deepseeks_that_works_is_used(make_tokenizer: MakeTokenizer, refuses: str) -> None:
-    names = ("User", "Assistant", "tool▁outputs▁begin", "tool▁outputs▁end", "tool▁output▁begin", "tool▁output▁end")
-    end = "<\uff5cend▁of▁sentence\uff5c>"
-    source = OUTPUTS.replace("{% for m in messages %}", "{% for m in messages %}" + REFUSES[refuses])
-    tokenizer = make_tokenizer(source, [*(f"<\uff5c{name}\uff5c>" for name in names), end], eos=end)
-    assert not tokenizer.writes_outputs_by_hand(None)
-    assert delta(tokenizer, [USER, calling()], [result()], f"x{end}").endswith("<\uff5cAssistant\uff5c><think>\n")
-
-
 def test_earlier_messages_behind_the_turn_are_refused(make_tokenizer: MakeTokenizer) -> None:
     reminded = LOOP.replace("m.content", "m.content + (messages[0].content if loop.last else '')") + GENERATION
     with pytest.raises(HistoryRewritten, match="earlier messages"):
         delta(make_tokenizer(reminded), [{"role": "user", "content": "first"}, said()], [USER], "I said<|im_end|>")
-
-
-def test_whether_deltas_read_tools_is_found_out_once_for_the_same_definitions(
-    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = make_tokenizer(WRAPPED + GENERATION)
-    asked = []
-
-    def noted(self: DeltaRenderer, tools: Any, kwargs: Any) -> bool:
-        asked.append(len(tools))
-        return True
-
-    monkeypatch.setattr(DeltaRenderer, "reads_tools", noted)
-    assert [tokenizer.deltas_read_tools(list(TOOLS), None) for _ in range(3)] == [True] * 3
-    assert asked == [1]
-    assert tokenizer.deltas_read_tools([dict(TOOLS[0])], None)
-    assert asked == [1, 1]
 
 
 SYSTEM_LAST = (  # as Mistral's: the system message stands in front of the last user message

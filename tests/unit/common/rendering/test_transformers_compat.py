@@ -9,7 +9,13 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering.render_clock import one_time
-from rolloutpool_common.rendering.transformers_compat import backend_of, prepare_sandbox, repository_file
+from rolloutpool_common.rendering.transformers_compat import (
+    backend_of,
+    prepare_sandbox,
+    repository_file,
+    template_environment,
+    template_keys,
+)
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 
@@ -24,6 +30,25 @@ def test_a_directory_without_one_is_no_error(tmp_path: Path) -> None:
 
 def test_a_fast_tokenizer_has_a_backend() -> None:
     assert isinstance(backend_of(PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)), Tokenizer)
+
+
+def test_a_template_that_cannot_be_compiled_has_no_environment() -> None:
+    assert template_environment("{% if %}") is None
+
+
+def test_a_templates_environment_has_the_filters_of_transformers() -> None:
+    environment = template_environment("{{ messages }}")
+    assert environment is not None
+    assert environment.call_filter("tojson", "<é>") == '"<é>"'
+
+
+def test_thoughts_have_all_names_in_templates() -> None:
+    source = "{% for key in messages[0] %}{{ key }},{% endfor %}"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY_TOKENIZER)
+    for keys in ({"role", "content"}, {"role", "reasoning"}, {"role", "reasoning_content"}):
+        shown = tokenizer.apply_chat_template([dict.fromkeys(keys, "x")], chat_template=source, tokenize=False)
+        assert set(str(shown).split(",")[:-1]) == set(template_keys(keys))
+    assert set(template_keys(["reasoning"])) >= {"reasoning_content", "thinking"}
 
 
 EXPRESSIONS = {

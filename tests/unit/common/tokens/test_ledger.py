@@ -232,8 +232,9 @@ def test_what_would_break_an_invariant_raises_and_changes_nothing() -> None:
     before = TokenLedger.replay(ledger.entries)
     with pytest.raises(TokenCountMismatch):
         ledger.append_sampled([1, 2], [0.0], turn=3)
-    with pytest.raises(BadLogprob):
-        ledger.append_sampled([1], [math.nan], turn=3)
+    for unknown in (math.nan, math.inf, -math.inf):
+        with pytest.raises(BadLogprob):
+            ledger.append_sampled([1], [unknown], turn=3)
     with pytest.raises(BadLogprob):
         ledger.append_sampled([1], [None], turn=3)  # type: ignore[list-item]
     for bad in (-1, 2**32, "x", 1.0):
@@ -266,3 +267,12 @@ def test_arrays_are_ids_too() -> None:
     ledger.seed(array("I", [1, 2]))
     assert ledger.ids == [1, 2]
     assert ledger != [1, 2]
+
+
+def test_an_echo_without_its_prefix_replaces_the_tail_behind_the_difference() -> None:
+    ledger = TokenLedger()
+    ledger.seed([1, 2, 3])
+    ledger.append_sampled([10, 11], [-0.5, -0.2], turn=1)
+    ledger.append_glue([20, 21], turn=1)
+    assert ledger.accept_echo([20, 22, 23], prefix=5).first_difference == 6
+    assert ledger.ids == [1, 2, 3, 10, 11, 20, 22, 23]

@@ -188,11 +188,18 @@ def _append(
     delta = tokenizer.render_delta(
         messages,
         sampled=ledger.last_sampled(SAMPLED_TAIL),
+        history=_history(case),
         tools=case.get("tools"),
         template_kwargs=case.get("template_kwargs"),
     )
     ledger.append_close(delta.close_ids, turn=turn)
     ledger.append_glue(delta.glue_ids, turn=turn)
+
+
+def _history(case: Case) -> list[Mapping[str, Any]] | None:
+    """The messages up to the policy's turn; None where the case has ids alone."""
+    parsed = case.get("assistant_message_as_parsed")
+    return None if parsed is None else [*case["initial_messages"], parsed]
 
 
 def _sequence_faults(ledger: TokenLedger, case: Case, sampled: Sequence[Sequence[int]]) -> Iterator[str]:

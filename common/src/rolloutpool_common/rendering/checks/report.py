@@ -132,6 +132,8 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
         ProbeFinding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
         ProbeFinding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
         ProbeFinding("generation prompt", repr(_generation_prompt(tokenizer)), True),
+        ProbeFinding("cost of a user message", *_cost(tokenizer, _said("ibex"), _NEXT, tools)),
+        ProbeFinding("cost of a tool result", *_cost(tokenizer, _said("", calls=1), _RESULTS[0], tools)),
     )
     if not tokenizer.renders_tools:
         calls.append("the template shows no tools: describe them in the system message")
@@ -224,6 +226,25 @@ def _generation_prompt(tokenizer: ChatTokenizer) -> str:
         return ""
     end = whole.rfind("giraffe") + len("giraffe")
     return whole[len(alone) :] if alone != whole and whole.startswith(alone) else whole[end:]
+
+
+def _cost(
+    tokenizer: ChatTokenizer,
+    turn: Mapping[str, Any],
+    message: Mapping[str, Any],
+    tools: list[dict[str, Any]] | None,
+) -> tuple[str, bool]:
+    """What a delta of this message costs, and what in the template makes it dear."""
+    try:
+        proof = tokenizer.delta_proof([message], history=[_USER, turn], tools=tools)
+    except TemplateRefused:
+        return "refused, see above", True
+    if proof.parts is not None:
+        return "nothing is rendered: its text is proved to be constants and the message's own words", True
+    why = next((f"line {reason.line}, {reason.construct}" for reason in proof.reasons), "not understood")
+    if proof.independent:
+        return f"one question is rendered, however long the history is ({why})", True
+    return f"the whole history is rendered ({why})", False
 
 
 # -- history: what the template makes of earlier turns when a message follows

@@ -17,8 +17,7 @@ from rolloutpool_common.rendering.checks.exactness import (
     full_render_of,
     try_constructs,
 )
-from rolloutpool_common.rendering.delta import Delta, DeltaRenderer
-from rolloutpool_common.rendering.shape import Dependence, Prober
+from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.turn_end import TurnEnd
 
 WRONG, REFUSED, EXACT = ConstructVerdict.WRONG, ConstructVerdict.REFUSED, ConstructVerdict.EXACT
@@ -73,24 +72,31 @@ def test_no_real_tokenizer_is_wrong(name: str) -> None:
 
 def altered(change: Callable[[Delta], Delta]) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = DeltaRenderer.render
+        real = ChatTokenizer.render_delta
 
-        def render(self: DeltaRenderer, *arguments: Any, **options: Any) -> Delta:
+        def render(self: ChatTokenizer, *arguments: Any, **options: Any) -> Delta:
             return change(real(self, *arguments, **options))
 
-        monkeypatch.setattr(DeltaRenderer, "render", render)
+        monkeypatch.setattr(ChatTokenizer, "render_delta", render)
 
     return patch
 
 
+def asked_with(monkeypatch: pytest.MonkeyPatch, other: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    real = ChatTokenizer.render_delta
+
+    def render(self: ChatTokenizer, *arguments: Any, **options: Any) -> Delta:
+        return real(self, *arguments, **{**options, **other(options)})
+
+    monkeypatch.setattr(ChatTokenizer, "render_delta", render)
+
+
 def one_dummy_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prober, "_depends_on", lambda *_: Dependence.NOTHING)
-    monkeypatch.setattr("rolloutpool_common.rendering.delta.CHECKED_MESSAGES", -1)
+    asked_with(monkeypatch, lambda options: {"history": [{"role": "user", "content": "x"}, *options["history"][-1:]]})
 
 
 def no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prober, "_place_of_tools", lambda *_: (False, False))
-    monkeypatch.setattr("rolloutpool_common.rendering.delta.CHECKED_MESSAGES", -1)
+    asked_with(monkeypatch, lambda _: {"tools": None})
 
 
 def first_control_string_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +193,7 @@ def test_messages_that_both_leave_out_are_wrong(tmp_path: Path, monkeypatch: pyt
     )
     tokenizer = load_tokenizer(str(tmp_path))
     assert found(tokenizer)["tool result"].verdict is REFUSED
-    monkeypatch.setattr("rolloutpool_common.rendering.shape._check_markers", lambda *_: None)
+    monkeypatch.setattr("rolloutpool_common.rendering.delta._check_marks", lambda *_: None)
     finding = found(load_tokenizer(str(tmp_path)))["tool result"]
     assert finding.verdict is WRONG
     assert "leaves out a new message" in finding.reason
@@ -203,10 +209,10 @@ def test_a_refusal_has_the_templates_reason_and_the_case(tmp_path: Path) -> None
     assert finding.failing.ours == ""
 
 
-def test_what_the_template_itself_cannot_render_is_not_checked(tmp_path: Path) -> None:
+def test_what_the_template_itself_cannot_render_is_refused(tmp_path: Path) -> None:
     template = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}"
     write_tokenizer(tmp_path, template + FAMILIES["built_headers"].template, FAMILIES["built_headers"].special)
     findings = found(load_tokenizer(str(tmp_path)))
-    assert findings["tool rounds"].verdict is ConstructVerdict.UNCHECKED
+    assert findings["tool rounds"].verdict is REFUSED
     assert "too long" in findings["tool rounds"].reason
     assert findings["tool result"].verdict is EXACT

@@ -110,3 +110,22 @@ def test_real_tokenizers(name: str, verdict: TokenizerVerdict, without_tools: To
     report = examine(real_tokenizer(name))
     assert (report.verdict, report.without_tools) == (verdict, without_tools)
     assert reason in report.reason
+
+
+@pytest.mark.parametrize(
+    ("family", "says", "fine"),
+    [
+        ("{{ m.content }}", "nothing is rendered", True),
+        ("{{ m.content | tojson if m.role == 'user' else m.content }}", "one question is rendered", True),
+        ("{{ m.content }}{{ messages | length }}", "the whole history is rendered (line 2, ", False),
+    ],
+)
+def test_it_says_what_a_delta_costs_and_which_line_is_to_blame(
+    make_tokenizer: MakeTokenizer, family: str, says: str, fine: bool
+) -> None:
+    loop = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}" + family + "{{ '<|im_end|>\n' }}{% endfor %}"
+    template = loop + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    findings = {finding.probe: finding for finding in examine(make_tokenizer(template)).findings}
+    found = findings["cost of a user message"]
+    assert found.detail.startswith(says)
+    assert found.fine is fine

@@ -1,0 +1,159 @@
+"""Proves what stands behind a policy's turn by running its template once, with all that the shape does not say unknown.
+
+1. The conversation is one first message, any others, the turn with its sentinel, and new messages. Roles, keys and
+   calls of the last two are known; their texts are not.
+2. What is known is computed as Jinja does. A branch that nothing decides is run both ways, a loop over an unknown
+   number of items until another round changes nothing, and what differs between two ways becomes an unknown that
+   depends on what decided.
+3. What is then written behind the last sentinel is constants, words of new messages, and unknowns with their sources.
+
+Two runs: one with words of which nothing is known says what the text depends on. One in which the words are assumed to
+hold none of the literals that the template looks for says of what the text is made.
+
+A proof allows and never forbids: whatever is not imitated here is left unproved, with the reason.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, nodes
+
+from rolloutpool_common.rendering.proof.claims import Proof, Reason, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.comparisons import Assumptions
+from rolloutpool_common.rendering.proof.statements import Statements
+from rolloutpool_common.rendering.proof.values import (
+    ALL,
+    Kind,
+    Messages,
+    NotUnderstood,
+    Record,
+    Unknown,
+    is_plain,
+    sources_of,
+)
+from rolloutpool_common.rendering.sentinel import SENTINEL
+from rolloutpool_common.rendering.transformers_compat import template_keys
+
+__all__ = ["SECONDS", "prove"]
+
+SECONDS = 0.12
+"""CPU time that a proof may take. It looks at the clock now and then, so it may take a fifth more."""
+_WORDS = frozenset({Source.NEW, Source.TURN})
+_HISTORY = frozenset({Source.EARLIER, Source.POSITION})
+_SYSTEMS = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one run found."""
+
+    text: list[str | Unknown] | None
+    reasons: tuple[Reason, ...]
+    guard: frozenset[str]
+    raises: frozenset[Source] = ALL
+
+
+def prove(
+    environment: Environment,
+    source: str,
+    shape: TurnShape,
+    *,
+    kwargs: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> Proof:
+    """Proves what a template writes behind a turn of this shape.
+
+    Args:
+        environment: The template's own, as transformers makes it.
+        source: The template.
+        shape: What is known of the conversation.
+        kwargs: Further variables of the template.
+        names: Special tokens that transformers gives to templates by name, such as `eos_token`.
+    """
+    deadline = time.thread_time() + SECONDS
+    variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
+    free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
+    guarded = _run(environment, source, shape, variables, Assumptions(active=True), deadline)
+    reads = ALL if free.text is None else sources_of(free.text)
+    # Where words decide whether the template raises an error, only a render tells.
+    parts = None if guarded.text is None or guarded.raises & _WORDS else _parts(guarded.text)
+    independent = not reads & _HISTORY
+    reasons = () if parts is not None and independent else tuple(dict.fromkeys((*guarded.reasons, *free.reasons)))
+    return Proof(parts, guarded.guard if parts is not None else frozenset(), independent, reads, reasons)
+
+
+def _parts(text: list[str | Unknown]) -> tuple[str | Word, ...] | None:
+    parts: list[str | Word] = []
+    for part in text:
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part.key, Word):
+            parts.append(part.key)
+        else:
+            return None
+    return tuple(parts)
+
+
+def _run(
+    environment: Environment,
+    source: str,
+    shape: TurnShape,
+    variables: dict[str, Any],
+    guard: Assumptions,
+    deadline: float,
+) -> _Found:
+    tools = Unknown(frozenset({Source.TOOLS}), Kind.LIST, ("tools",), truth=True) if shape.tools else None
+    messages = _messages(shape)
+    statements = Statements(environment, source, messages, guard, deadline)
+    try:
+        if not is_plain(variables) or any(set(template_keys(keys)) - {*keys, "role"} for _, keys in shape.new):
+            raise NotUnderstood("variables that are no plain data, or a new message with thoughts")
+        state = statements.run(_body(environment, source), {"messages": messages, "tools": tools, **variables})
+    except Exception as error:  # whatever this analysis does not understand of a foreign template
+        what = str(error) if isinstance(error, NotUnderstood) else type(error).__name__
+        return _Found(None, (statements.reason(f"not understood: {what}"),), frozenset())
+    if state is None or state.out is None:
+        return _Found(None, (statements.reason("the turn is never printed"),), frozenset())
+    reasons = tuple(part.reason for part in state.out if isinstance(part, Unknown) and part.reason)
+    return _Found(state.out, reasons, frozenset(guard.literals), statements.raises)
+
+
+@lru_cache(maxsize=16)
+def _body(environment: Environment, source: str) -> list[nodes.Node]:
+    return environment.parse(source).body
+
+
+def _messages(shape: TurnShape) -> Messages:
+    if shape.system:
+        first = Unknown(frozenset({Source.SYSTEM}), Kind.MAPPING, ("first",), role="system")
+    else:
+        role = Unknown(frozenset({Source.EARLIER}), Kind.TEXT, ("role",), truth=True, never=_SYSTEMS)
+        first = Unknown(frozenset({Source.EARLIER}), Kind.MAPPING, ("first",), role=role)
+    new = [_new_message(i, role, keys) for i, (role, keys) in enumerate(shape.new)]
+    return Messages(0, (_turn(shape), *new), first)
+
+
+def _new_message(number: int, role: str, keys: tuple[str, ...]) -> Record:
+    words = {key: Unknown(frozenset({Source.NEW}), Kind.TEXT, Word(number, key)) for key in keys if key != "role"}
+    return Record({"role": role, **words})
+
+
+def _turn(shape: TurnShape) -> Record:
+    own = frozenset({Source.TURN})
+    turn = Record({key: Unknown(own, Kind.TEXT, ("turn", key)) for key in template_keys(shape.beside)})
+    said = Unknown(own, Kind.TEXT, ("turn", "content"), truth=shape.says or None, ends=True)
+    turn |= {"role": "assistant", "content": said if shape.says or not shape.calls else ""}
+    arguments = f'{{"{SENTINEL}": "{SENTINEL}"}}' if shape.as_text else {SENTINEL: SENTINEL}
+    if shape.calls:
+        turn["tool_calls"] = [
+            {
+                "id": Unknown(own, Kind.TEXT, ("call", i, "id")),
+                "type": "function",
+                "function": {"name": Unknown(own, Kind.TEXT, ("call", i, "name")), "arguments": arguments},
+            }
+            for i in range(shape.calls)
+        ]
+    return turn

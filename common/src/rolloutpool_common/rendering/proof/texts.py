@@ -1,0 +1,73 @@
+"""Texts that are made of values: by a pattern with fields, or as JSON. Unknown texts in them stay what they are."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from rolloutpool_common.rendering.proof.values import (
+    Kind,
+    NotUnderstood,
+    Text,
+    Unknown,
+    derive,
+    is_plain,
+    joined,
+)
+
+__all__ = ["as_json", "formatted"]
+
+_MARK = "qzW{}Wzq"
+_MARKED = re.compile("qzW([0-9]+)Wzq")
+
+
+def formatted(field: str, pattern: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """A text with fields, each of which prints a value as it is."""
+    if type(pattern) is str and not named:
+        constants = pattern.split(field)
+        if len(constants) == len(arguments) + 1 and not re.search("[{}%]", "".join(constants)):
+            filled = [v for constant, value in zip(constants, [*arguments, ""], strict=True) for v in (constant, value)]
+            return joined(filled)
+    return derive(Kind.TEXT, f"format {field}", pattern, *arguments, *chain.from_iterable(named.items()))
+
+
+def as_json(value: Any, dump: Callable[[Any], Any], how: str) -> Any | None:
+    """JSON text in which each unknown text stands for itself; None for a value with other unknowns in it.
+
+    Args:
+        value: What becomes JSON.
+        dump: Makes JSON of what is known.
+        how: Names what `dump` makes of a text.
+    """
+    found: list[Unknown] = []
+    marked = _with_marks(value, found)
+    if not is_plain(marked):
+        return None
+    pieces = _MARKED.split(str(dump(marked)))
+    if len(pieces) != 2 * len(found) + 1:
+        raise NotUnderstood("JSON of texts that look like this analysis' own marks")
+    return joined(_in_json(found[int(p)], how) if i % 2 else p for i, p in enumerate(pieces))
+
+
+def _with_marks(value: Any, found: list[Unknown]) -> Any:
+    """A value with a mark for each unknown text in it."""
+    if isinstance(value, Unknown) and value.kind is Kind.TEXT:
+        return _marked(value, found)
+    if isinstance(value, Text):
+        return "".join(part if isinstance(part, str) else _marked(part, found) for part in value.parts)
+    if type(value) is dict:
+        return {key: _with_marks(item, found) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_marks(item, found) for item in value]
+    return value
+
+
+def _marked(value: Unknown, found: list[Unknown]) -> str:
+    found.append(value)
+    return _MARK.format(len(found) - 1)
+
+
+def _in_json(value: Unknown, how: str) -> Unknown:
+    made: Unknown = derive(Kind.TEXT, how, value)
+    return replace(made, ends=value.ends)

@@ -1,0 +1,134 @@
+"""A small slice of `tests.property.proofs`, and proofs of templates that got one dependence more."""
+
+import re
+from dataclasses import replace
+from random import Random
+
+import pytest
+from tests.property.made_templates import made
+from tests.property.proofs import FalseProof, Subject, Tally, compare, examine, proof_of, shapes, subjects
+
+from rolloutpool_common.rendering.proof import Source, TurnShape
+from rolloutpool_common.rendering.transformers_compat import template_environment
+
+SUBJECTS = subjects()
+SHAPE = TurnShape(
+    says=True, calls=0, as_text=False, beside=(), new=(("user", ("content", "role")),), system=False, tools=False
+)
+HEADER = re.compile(r"\{%-?\s*for (\w+) in (?:loop_)?messages\s*-?%\}")
+
+BEHIND = (
+    "{{ messages | length }}",
+    "{% if messages | length > 5 %}!{% endif %}",
+    "{{ messages[0].content }}",
+    "{{ messages[-3].role }}",
+    "{{ (messages | map(attribute='content') | first) == 'x' }}",
+    "{% set zz = namespace(n=0) %}{% for z in messages %}{% set zz.n = zz.n + 1 %}{% endfor %}{{ zz.n }}",
+    "{% set zz = namespace(on=false) %}{% for z in messages %}{% if z.content == 'on' %}{% set zz.on = true %}"
+    "{% endif %}"
+    "{% endfor %}{{ '!' if zz.on is true }}",
+    "{% set zz = namespace(u='') %}{% for z in messages %}{% if z.role == 'user' and not zz.u %}"
+    "{% set zz.u = z.content %}"
+    "{% endif %}{% endfor %}{{ zz.u }}",
+    "{{ messages | selectattr('role', 'equalto', 'tool') | list | length }}",
+    "{% for z in messages %}{% if z.role == 'tool' %}!{% break %}{% endif %}{% endfor %}",
+)
+"""Appended to a template: they read earlier messages or count them."""
+INSIDE = (
+    "{% if loop.index > 6 %}!{% endif %}",
+    "{% if not loop.index0 % 7 %}!{% endif %}",
+    "{% if loop.previtem is defined and loop.previtem.role == 'assistant' and messages[0].content == 'x' %}"
+    "!{% endif %}",
+    "{% if loop.length > 9 %}!{% endif %}",
+)
+"""Put at the beginning of the loop over messages."""
+OWN = (
+    "{% for z in messages %}{% if z.role == 'assistant' and z.content.endswith('.') %}!{% endif %}{% endfor %}",
+    "{% for z in messages %}{% if z.role == 'assistant' and '</think>' in z.content %}!{% endif %}{% endfor %}",
+    "{% if '?' in messages[-2].content %}!{% endif %}",
+    "{{ messages[-2].content | length }}",
+)
+"""Appended: they read what the turn says."""
+
+
+def proved() -> list[Subject]:
+    """Templates at hand of which all is proved."""
+    found = []
+    for subject in SUBJECTS:
+        proof = proof_of(subject, SHAPE, "{}")
+        if proof.parts is not None and proof.independent and Source.TURN not in proof.reads:
+            found.append(subject)
+    return found
+
+
+PROVED = proved()
+
+
+def mutants() -> list[tuple[str, Subject, frozenset[Source]]]:
+    """(name, template, what it reads one of) for fifty templates; where fewer are at hand, some come twice."""
+    history = frozenset({Source.EARLIER, Source.POSITION})
+    made = []
+    for i in range(50):
+        subject, kind = PROVED[i % len(PROVED)], i % 18
+        header = HEADER.search(subject.source)
+        if kind < 10 or (kind < 14 and header is None):
+            source, reads = subject.source + BEHIND[kind % 10], history
+        elif kind < 14:
+            assert header is not None
+            before, loop = subject.source[: header.end()], subject.source[header.end() :]
+            source, reads = before + INSIDE[kind - 10] + loop, history
+        else:
+            source, reads = subject.source + OWN[kind - 14], frozenset({Source.TURN})
+        made.append((f"{i}-{subject.name}-{kind}", Subject(f"{subject.name} {i}", source, subject.names), reads))
+    return made
+
+
+MUTANTS = mutants()
+
+
+@pytest.mark.parametrize(("name", "subject", "reads"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
+def test_one_more_dependence_is_always_found(name: str, subject: Subject, reads: frozenset[Source]) -> None:
+    assert template_environment(subject.source) is not None
+    proof = proof_of(subject, SHAPE, "{}")
+
+    assert proof.parts is None
+    assert proof.reads & reads
+    assert Source.TURN in reads or not proof.independent
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_renders_are_as_proved(part: int) -> None:
+    tally = Tally()
+    for number, subject in enumerate(SUBJECTS[part::4]):
+        for draw in range(3):
+            random = Random(f"{part}:{number}:{draw}")
+            examine(subject, shapes(random), random, tally, renders=3)
+
+    assert tally.part_checks > 40
+    assert tally.history_checks > 20
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_random_templates_render_as_proved(part: int) -> None:
+    tally = Tally()
+    for number in range(50):
+        subject = made(f"ci:{part}:{number}")
+        if template_environment(subject.source) is not None:
+            random = Random(f"{part}:{number}")
+            for _ in range(3):
+                examine(subject, shapes(random), random, tally, renders=4)
+
+    assert tally.part_checks > 10
+    assert tally.history_checks > 10
+
+
+def test_a_false_proof_is_noticed() -> None:
+    honest = Subject("honest", "{% for m in messages %}{{ m.content }};{% endfor %}", {})
+    liar = Subject("liar", "{% for m in messages %}{{ m.content }};{{ messages | length }}{% endfor %}", {})
+    proof = proof_of(honest, SHAPE, "{}")
+    assert proof.parts is not None
+
+    with pytest.raises(FalseProof, match="P2"):
+        compare(liar, SHAPE, replace(proof, independent=False), {}, Random(1), Tally())
+    with pytest.raises(FalseProof, match="P1"):
+        compare(liar, SHAPE, replace(proof, parts=None), {}, Random(1), Tally())

@@ -1,0 +1,298 @@
+"""What is proved of small templates, one construct at a time, and why the rest is not."""
+
+import pytest
+
+from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.transformers_compat import template_environment
+
+USER = TurnShape(
+    says=True, calls=0, as_text=False, beside=(), new=(("user", ("content", "role")),), system=False, tools=False
+)
+TOOL = TurnShape(
+    says=False,
+    calls=1,
+    as_text=False,
+    beside=(),
+    new=(("tool", ("content", "name", "role", "tool_call_id")),),
+    system=False,
+    tools=False,
+)
+CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+END = "{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def proof_of(source: str, shape: TurnShape = USER, **kwargs: object) -> Proof:
+    """The proof of a template that writes an end of sequence, `</s>`."""
+    environment = template_environment(source)
+    assert environment is not None
+    return prove(environment, source, shape, kwargs=kwargs, names={"eos_token": "</s>"})
+
+
+def said(behind: str, before: str = "", body: str = "{{ m.content }}") -> str:
+    """A template that writes all messages, and something behind each."""
+    return before + "{% for m in messages %}[{{ m.role }}]" + body + CALLS + behind + "{% endfor %}" + END
+
+
+@pytest.mark.parametrize(
+    ("behind", "between"),
+    [
+        ("{{ eos_token }}", "</s>"),
+        ("{{ 'x' if m.content | length > 0 }}", "x"),
+        ("{{ 'y' if 1 > m.content | length else 'x' }}", "x"),
+        ("{% if loop.last %}!{% else %};{% endif %}", ";"),
+        ("{{ '%s;' % m.role[:1] }}", "a;"),
+        ("{{ 'x' if loop.nextitem is defined else 'y' }}", "x"),
+        ("{{ 'x' if messages[loop.index0 + 1].role == 'user' else 'y' }}", "x"),
+        ("{{ 'x' if messages[-1].role == 'user' }}", "x"),
+        ("{% for i in range(2) %}{{ i }}{% endfor %}", "01"),
+        ("{% set x %} a {% endset %}{{ x | trim }}", "a"),
+        ("{% filter upper %}a{% endfilter %}", "A"),
+        ("{% generation %}g{% endgeneration %}", "g"),
+        ("{% with a = 1 %}{{ a }}{% endwith %}", "1"),
+        ("{{ {'a': [1, 2]} | tojson }}", '{"a": [1, 2]}'),
+        ("{{ ['a', 'b'] | map('upper') | join('-') }}", "A-B"),
+    ],
+)
+def test_what_the_shape_fixes_is_computed(behind: str, between: str) -> None:
+    proof = proof_of(said("{% if m.role == 'assistant' %}" + behind + "{% endif %}"))
+
+    assert proof.parts == (f"{between}[user]", Word(0, "content"), "<a>")
+    assert proof.independent
+    assert proof.reasons == ()
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "m.content",
+        "m['content']",
+        "m.get('content')",
+        "m.content | trim",
+        "m.content.strip('\n ')",
+        "m.content | string",
+        "m.content | default('')",
+        "m.content | safe",
+        "'' ~ m.content",
+        "m.content + ''",
+        "'%s' % m.content",
+        "'{}'.format(m.content)",
+        "[m.content] | join",
+        "m.content if m.content is string else m.content | tojson",
+        "m.content.split('</x>')[-1]",
+        "m.content.replace('/no', '')",
+    ],
+)
+def test_the_words_of_new_messages_and_of_the_turn_are_followed(printed: str) -> None:
+    proof = proof_of(said(";", body="{{ " + printed + " }}"))
+
+    assert proof.parts == (";[user]", Word(0, "content"), ";<a>")
+
+
+def test_a_guard_is_what_words_are_compared_with() -> None:
+    proof = proof_of(said("{% if '/off' in m.content %}!{% endif %}{% if m.content == 'go' %}?{% endif %}"), TOOL)
+
+    assert proof.parts is not None
+    assert proof.guard == {"/off", "go"}
+    assert Source.NEW in proof.reads
+
+
+QWEN = (
+    "{% for m in messages %}{% set content = m.content %}{% if m.role == 'assistant' %}"
+    "{% if '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% endif %}<|im_start|>{{ m.role }}\n{{ content }}<|im_end|>\n{% endfor %}" + END
+)
+
+
+def test_a_turn_whose_thoughts_are_cut_off_still_ends_with_its_words() -> None:
+    assert proof_of(QWEN).parts == ("<|im_end|>\n<|im_start|>user\n", Word(0, "content"), "<|im_end|>\n<a>")
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "m.content.rsplit('</x>', 1)[-1]",
+        "m.content.split()[-1]",
+        "m.content | replace('a b', '')",
+        "m.content.removeprefix('[x]')",
+        "m.content.rstrip() ~ ''",
+        "(m.content.split('</x>') | last).strip()",
+    ],
+)
+def test_operations_that_keep_the_end_of_the_turns_words(printed: str) -> None:
+    body = "{% if m.role == 'assistant' %}{{ " + printed + " }}{% else %}{{ m.content }}{% endif %}"
+
+    assert proof_of(said(";", body=body)).parts == (";[user]", Word(0, "content"), ";<a>")
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "{% if '</think>' in m.content %}A{% else %}B{% endif %}",
+        "{% if m.content.endswith('.') %}A{% endif %}",
+        "{{ m.content.split('x')[0] }}",
+        "{{ m.content | length }}",
+        "{{ m.content[0] }}",
+        "{{ m.content | upper }}",
+        "{{ m.content.replace('', '-') }}",
+        "{{ m.content.rstrip('s') }}",
+        "{{ m.content.split('s')[-1] }}",
+        "{{ m.content.split('a b', 1) | first }}",
+        "{% if m.content | trim %}A{% endif %}",
+    ],
+)
+def test_what_the_turns_words_decide_behind_them_is_not_proved(behind: str) -> None:
+    proof = proof_of(said("{% if m.role == 'assistant' %}" + behind + "{% endif %}"))
+
+    assert proof.parts is None
+    assert Source.TURN in proof.reads
+    assert proof.independent
+    assert any(Source.TURN in reason.sources for reason in proof.reasons)
+
+
+def test_ids_and_names_are_words_only_where_the_new_messages_own_are_printed() -> None:
+    own = proof_of(
+        "{% for m in messages %}" + CALLS + "[{{ m.name }}:{{ m.tool_call_id }}]{{ m.content }}{% endfor %}", TOOL
+    )
+    called = "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{{ c.id }}{% endfor %}"
+    turns = proof_of("{% for m in messages %}" + called + "{{ m.content }}{% endfor %}", TOOL)
+
+    assert own.parts == ('"}[:][', Word(0, "name"), ":", Word(0, "tool_call_id"), "]", Word(0, "content"))
+    assert turns.parts is None
+    assert Source.TURN in turns.reads
+
+
+def test_the_last_sentinel_counts_where_a_turn_says_something_and_calls() -> None:
+    shape = TurnShape(says=True, calls=1, as_text=True, beside=(), new=TOOL.new, system=False, tools=False)
+    proof = proof_of("{% for m in messages %}{{ m.content }}|" + CALLS + ";{% endfor %}", shape)
+
+    assert proof.parts == ('\\"}";', Word(0, "content"), "|;")
+
+
+def test_thoughts_beside_the_turn_are_its_own_words() -> None:
+    thinks = TurnShape(
+        says=True, calls=0, as_text=False, beside=("reasoning",), new=USER.new, system=False, tools=False
+    )
+    behind = proof_of(said("{{ m.thinking }}"), thinks)
+
+    assert behind.parts is None
+    assert Source.TURN in behind.reads
+    assert proof_of(said(";", body="{{ m.reasoning_content }}{{ m.content }}"), thinks).parts is not None
+
+
+def test_a_leading_system_message_is_no_earlier_message() -> None:
+    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=True, tools=False)
+    proof = proof_of(said("{{ messages[0].content }}"), system)
+
+    assert proof.parts is None
+    assert proof.independent
+    assert Source.SYSTEM in proof.reads
+    without = proof_of(said("{{ 'S' if messages[0].role == 'system' }}"))
+    assert without.parts == ("[user]", Word(0, "content"), "<a>")
+
+
+def test_the_message_behind_a_leading_system_message_is_an_earlier_one() -> None:
+    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=True, tools=False)
+    assert not proof_of(said("{{ 'S' if messages[1:][0].role == 'system' }}"), system).independent
+
+
+def test_two_words_may_be_equal_or_not() -> None:
+    source = "{% for m in messages %}" + CALLS + "{{ m.content }}{% if m.name == m.content %}!{% endif %}{% endfor %}"
+    assert proof_of(source, TOOL).parts is None
+
+
+def test_tools_are_unknown_where_they_are_shown() -> None:
+    tools = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=False, tools=True)
+    source = said("{{ tools | length if tools }}")
+
+    assert proof_of(source).parts is not None
+    assert proof_of(source, tools).parts is None
+    assert proof_of(source, tools).reads == {Source.TOOLS, Source.NEW}
+
+
+def test_the_clock_is_named() -> None:
+    assert Source.CLOCK in proof_of(said("{{ strftime_now('%H') }}")).reads
+
+
+def test_reasons_name_the_line_and_the_construct() -> None:
+    proof = proof_of(
+        "{% for m in messages %}\n{{ m.content }}\n{% if messages | length > 5 %}\nmany\n{% endif %}\n{% endfor %}"
+    )
+
+    assert [(reason.line, reason.construct) for reason in proof.reasons] == [
+        (3, "if: {% if messages | length > 5 %}"),
+    ]
+    assert proof.reasons[0].sources == {Source.POSITION}
+    assert not proof.independent
+
+
+@pytest.mark.parametrize(
+    "construct",
+    [
+        "{{ cycler('a', 'b').next() }}",
+        "{% set j = joiner(',') %}{{ j() }}",
+        "{{ loop.changed(m.role) }}",
+        "{{ loop.cycle('a', 'b') }}",
+        "{{ lipsum(n=1) }}",
+        "{{ [1, 2] | random }}",
+        "{{ m is sameas(messages[0]) }}",
+        "{% include 'x' %}",
+        "{% block x %}{% endblock %}",
+        "{{ self }}",
+    ],
+)
+def test_what_is_not_imitated_leaves_the_shape_unknown(construct: str) -> None:
+    proof = proof_of(said(construct))
+
+    assert proof.parts is None
+    assert not proof.independent
+    assert proof.reads == set(Source)
+    assert "not understood" in proof.reasons[0].construct
+
+
+def test_a_template_that_never_prints_the_turn_is_not_proved() -> None:
+    proof = proof_of("{% for m in messages %}{{ m.role }}{% endfor %}")
+
+    assert proof.parts is None
+    assert not proof.independent
+    assert proof.reasons[0].construct.startswith("the turn is never printed")
+
+
+def test_a_proof_gives_up_where_it_would_take_long() -> None:
+    inner = "{% for a in range(9000) %}{% for b in range(9000) %}{% set c = a %}{% endfor %}{% endfor %}"
+    proof = proof_of(said(inner))
+
+    assert proof.parts is None
+    assert "more than may be computed" in proof.reasons[0].construct
+
+
+@pytest.mark.parametrize(
+    "doubled", ["n.x ~ n.x", "[n.x, n.x]", "{'a': n.x, 'b': n.x}", "n.x + n.x", "n.x | replace('a', 'aa')"]
+)
+def test_a_proof_gives_up_where_a_value_would_grow_without_end(doubled: str) -> None:
+    rounds = "{% for i in range(60) %}{% set n.x = " + doubled + " %}{% endfor %}"
+    proof = proof_of("{% set n = namespace(x='a') %}" + rounds + said(""))
+
+    assert proof.parts is None
+    assert "a large value" in proof.reasons[0].construct
+
+
+def test_a_deep_template_is_not_proved() -> None:
+    proof = proof_of("{% macro f(x) %}{{ f(x ~ 'a') }}{% endmacro %}" + said("{{ f('a') }}"))
+
+    assert proof.parts is None
+
+
+def test_a_template_that_jinja_cannot_parse_is_not_proved() -> None:
+    environment = template_environment("")
+    assert environment is not None
+
+    proof = prove(environment, "{% if %}", USER, kwargs={}, names={})
+
+    assert proof.parts is None
+    assert proof.reasons[0].construct.startswith("not understood: TemplateSyntaxError")
+
+
+def test_arguments_of_the_template_are_known() -> None:
+    source = said("{% if thinks %}T{% endif %}{{ date }}")
+
+    assert proof_of(source, thinks=True, date="1 May").parts == ("T1 May[user]", Word(0, "content"), "T1 May<a>")

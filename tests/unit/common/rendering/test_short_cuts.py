@@ -1,0 +1,145 @@
+"""Short cuts: what they spare, when they are compared with the rule, and that a doubt is for good."""
+
+import logging
+from typing import Any
+
+import pytest
+from tests.support.tiny_tokenizers import MakeTokenizer
+
+from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed
+from rolloutpool_common.rendering.delta import DeltaRule
+from rolloutpool_common.rendering.proof import Proof
+from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES, DeltaRenderer
+
+LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+QUIET = LOOP + "{% if '/quiet' in messages[-1].content %}{{ '<|im_start|>assistant\nshh' }}{% else %}" + GENERATION
+QUIET += "{% endif %}"
+COUNTED = LOOP.replace("m.content", "m.content ~ messages | length") + GENERATION
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'user' and 'please' in m.content %}{{ raise_exception('be brief') }}"
+    "{% endif %}{% endfor %}" + LOOP + GENERATION
+)
+USER = {"role": "user", "content": "What is it?"}
+SAID = {"role": "assistant", "content": "It is 38."}
+
+
+class Renders:
+    """Counts how often the rule is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found = 0
+        real = DeltaRule.find
+
+        def find(rule: DeltaRule, *arguments: Any, **options: Any) -> Any:
+            self.found += 1
+            return real(rule, *arguments, **options)
+
+        monkeypatch.setattr(DeltaRule, "find", find)
+
+
+@pytest.fixture
+def renders(monkeypatch: pytest.MonkeyPatch) -> Renders:
+    return Renders(monkeypatch)
+
+
+def delta(tokenizer: ChatTokenizer, content: str, past: int = 1) -> Delta:
+    history = [USER, *[SAID, USER] * (past - 1), SAID]
+    new = [{"role": "user", "content": content}]
+    return tokenizer.render_delta(new, sampled=tokenizer.encode("It is 38.<|im_end|>"), history=history)
+
+
+def behind(tokenizer: ChatTokenizer, content: str, past: int = 1) -> str:
+    """What the template writes behind the turn, by a render of the whole conversation."""
+    history = [USER, *[SAID, USER] * (past - 1), SAID]
+    whole = tokenizer.render_text([*history, {"role": "user", "content": content}])
+    return whole.rpartition("It is 38.")[2].partition("<|im_end|>")[2]
+
+
+def text(tokenizer: ChatTokenizer, found: Delta) -> str:
+    return tokenizer.decode([*found.close_ids, *found.glue_ids])
+
+
+def test_the_rule_is_asked_at_uses_1_2_4_8_and_each_64th(make_tokenizer: MakeTokenizer, renders: Renders) -> None:
+    tokenizer, asked = make_tokenizer(LOOP + GENERATION), []
+    for use in range(200):
+        before = renders.found
+        found = delta(tokenizer, f"word {use}")
+        assert text(tokenizer, found) == behind(tokenizer, f"word {use}")
+        if renders.found > before:
+            asked.append(use)
+    # The first one finds the shape.
+    assert asked == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
+
+
+def test_long_histories_are_compared_less_and_less(make_tokenizer: MakeTokenizer, renders: Renders) -> None:
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    for _ in range(100):
+        delta(tokenizer, "word", past=SHORT_MESSAGES)
+    assert renders.found == 1 + 7
+
+
+@pytest.mark.parametrize("content", ["be /quiet", "", " word", "word\n", "a<|im_end|>b", "a<|im_"])
+def test_a_word_that_the_proof_is_not_about_is_rendered(make_tokenizer: MakeTokenizer, content: str) -> None:
+    tokenizer = make_tokenizer(QUIET)
+    for _ in range(5):
+        delta(tokenizer, "word")
+        assert text(tokenizer, delta(tokenizer, content)) == behind(tokenizer, content)
+
+
+def test_what_reads_history_goes_by_the_rule(make_tokenizer: MakeTokenizer, renders: Renders) -> None:
+    tokenizer = make_tokenizer(COUNTED)
+    for past in (1, 2, 3, 3, 3):
+        assert text(tokenizer, delta(tokenizer, "word", past)) == behind(tokenizer, "word", past)
+    assert tokenizer.deltas_read_history
+    assert renders.found == 5
+
+
+def test_words_that_make_a_template_raise_are_refused_each_time(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(STRICT)
+    history = [{"role": "user", "content": "Hi"}, SAID]
+    for _ in range(3):
+        for content, fits in (("go", True), ("go, please", False)):
+            new = [{"role": "user", "content": content}]
+            if fits:
+                tokenizer.render_delta(new, sampled=tokenizer.closing, history=history)
+                continue
+            with pytest.raises(RenderFailed, match="be brief"):
+                tokenizer.render_delta(new, sampled=tokenizer.closing, history=history)
+
+
+def test_a_doubt_is_for_good(
+    make_tokenizer: MakeTokenizer, renders: Renders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proof that is wrong from the third use on, as if this analysis misread a template."""
+    real, uses = DeltaRenderer._joined, list[None]()
+
+    def wrong(self: DeltaRenderer, *arguments: Any) -> str | None:
+        uses.append(None)
+        found = real(self, *arguments)
+        return found if found is None or len(uses) < 3 else found.replace("user", "tool")
+
+    monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    with caplog.at_level(logging.ERROR):
+        for use in range(8):
+            # The third use is compared, so none is wrong here.
+            assert text(tokenizer, delta(tokenizer, f"word {use}")) == behind(tokenizer, f"word {use}")
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["delta_doubted"]
+    assert renders.found == 8
+    assert tokenizer.deltas_read_history
+
+
+def test_without_a_history_only_what_is_independent_of_one_is_rendered(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    found = tokenizer.render_delta([{"role": "user", "content": "word"}], sampled=tokenizer.closing)
+    assert text(tokenizer, found) == behind(tokenizer, "word")
+    with pytest.raises(HistoryRewritten, match="depends on the history, which is not given"):
+        make_tokenizer(COUNTED).render_delta([{"role": "user", "content": "word"}], sampled=tokenizer.closing)
+
+
+def test_a_proof_says_what_a_template_reads(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(COUNTED)
+    proof: Proof = tokenizer.delta_proof([{"role": "user", "content": "x"}], history=[USER, SAID])
+    assert (proof.parts, proof.independent) == (None, False)
+    assert "messages | length" in proof.reasons[0].construct
