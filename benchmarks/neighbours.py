@@ -52,6 +52,7 @@ BEHAVES = Offence("behaves", 1, "add", {"a": 1, "b": 2})
 OFFENCES = (
     Offence("10,000 tool calls in one reply", 10_000, "add", {"a": 1, "b": 2}),
     Offence("a tool argument of 10 MB", 1, "add", {"a": "x" * 10_000_000, "b": 2}),
+    Offence("an argument of 3.3 MB that is 190,000 objects", 1, "add", [{"a": n} for n in range(190_000)]),
     Offence("an isolated tool that takes 2 GB", 1, TAKE, {}),
     Offence("an isolated tool that spins", 1, SPIN, {}),
 )

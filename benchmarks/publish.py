@@ -106,7 +106,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the benchmarks left their JSON")
     parser.add_argument("--to", type=Path, default=Path("docs/benchmarks"))
     options = parser.parse_args()
-    reports = [Report.read(path) for path in sorted(options.folder.glob("*.json"))]
+    # A pair compares two commits, and says nothing of how fast one is.
+    reports = [Report.read(path) for path in sorted(options.folder.glob("*.json")) if path.stem != "pair"]
     try:
         publish(reports, options.to)
     except ValueError as error:

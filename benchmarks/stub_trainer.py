@@ -44,6 +44,10 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
 
+    def reply(self, data: bytes) -> None:
+        """Writes a response."""
+        self._transport.write(data)
+
     def data_received(self, data: bytes) -> None:
         """Answers as soon as a request is whole."""
         message = self._messages.feed(data)
@@ -51,9 +55,9 @@ class Connection(asyncio.Protocol):
             return
         delay, reply = _reply(*message, self._tokenizer)
         if delay:
-            asyncio.get_running_loop().call_later(delay, self._transport.write, reply)
+            asyncio.get_running_loop().call_later(delay, self.reply, reply)
         else:
-            self._transport.write(reply)
+            self.reply(reply)
 
 
 def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:

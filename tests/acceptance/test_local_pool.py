@@ -1,6 +1,7 @@
 """`LocalPool` as trainers use it: real processes, real callbacks, crashes included."""
 
 import asyncio
+import signal
 import socket
 import threading
 from collections import Counter
@@ -24,6 +25,7 @@ from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.checks import check_masks
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import ServedCallback, serve_callback
+from rolloutpool_trainer.errors import ChildFailed
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
 TOKENIZER = "rolloutpool/tiny"
@@ -151,6 +153,27 @@ async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
     async with AsyncRolloutClient(url, timeout=0) as client:
         with pytest.raises(PoolUnavailable):
             await client.health()
+
+
+def test_a_worker_that_does_not_get_on_is_given_up_after_the_time_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "slow_plugin.py").write_text("import time\ntime.sleep(25)\n")
+    env = {"PYTHONPATH": str(tmp_path), "ROLLOUTPOOL_PLUGINS": "slow_plugin"}
+    # With the default of two minutes it would start.
+    with pytest.raises(ChildFailed, match="worker-1"), LocalPool(workers=1, flower=False, ready_seconds=3, env=env):
+        pass
+
+
+def test_a_flower_that_does_not_get_on_ends_no_pool() -> None:
+    with LocalPool(workers=0, ready_seconds=1) as pool:
+        flower = pool._flower_child
+        assert flower is not None
+        flower.send(signal.SIGSTOP)
+        try:
+            assert not pool.wait_flower()
+            with pool.client() as client:
+                assert client.health().status == "healthy"
+        finally:
+            flower.send(signal.SIGCONT)
 
 
 def test_a_taken_port_is_named() -> None:

@@ -221,6 +221,11 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
         failing.wait()
         eventually(lambda: sum(count_in(t) for t in tickets(failing.batch_id, "FAILURE")) == 2, seconds=30)
         assert tickets(failing.batch_id) == []
+        # One whose rollouts went back to the queue is neither done nor failed.
+        put_off = client.submit(items(16), defaults=DEFAULTS, trainer="http://127.0.0.1:9")
+        eventually(lambda: tickets(put_off.batch_id, "RETRY"), seconds=60)
+        assert tickets(put_off.batch_id) == []
+        put_off.cancel()
         # It shows, and changes nothing.
         ordered = [f"/api/worker/shutdown/{t['worker']}" for t in tickets()[:1]]
         ordered += [f"/api/task/revoke/{t['uuid']}" for t in tickets()[:1]]

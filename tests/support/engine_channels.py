@@ -14,6 +14,7 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, EngineChannel, Engines, LedgerPrompt, Resolver
 from rolloutpool_worker.policy.callback import BeforeCall, ungated
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.engine_reply import EngineTurn
 
 __all__ = ["BOTH", "IDS", "PROMPT", "Channels", "prompt", "versions"]
@@ -70,7 +71,7 @@ class Channels:
             group=group,
             attempt=2,
             attempts=attempts,
-            max_reply_bytes=1_000_000,
+            reply_limits=ReplyLimits(1_000_000),
             pause_seconds=pause_seconds,
             stop_ids=frozenset({9}),
             pause=pause,

@@ -22,6 +22,19 @@ async def test_beyond_the_queue_limit_is_429(redis_url: str) -> None:
         assert (await client.post("/v1/batches", json=batch(3))).status_code == 202
 
 
+async def test_a_pool_in_which_too_much_is_open_says_that_it_would_refuse(
+    redis_url: str, worker: ScriptedWorker
+) -> None:
+    async with running_api(redis_url, max_open=5) as api, client_of(api) as client:
+        assert (await client.get("/readyz")).json()["submits"] == "open"
+        await client.post("/v1/batches", json=batch(5))
+        full = (await client.get("/readyz")).json()
+        assert full["submits"] == "closed"
+        (why,) = [warning for warning in full["warnings"] if "ROLLOUTPOOL_MAX_OPEN" in warning]
+        assert why.startswith("submits of all keys are refused")
+        assert (await client.post("/v1/batches", json=batch(1))).status_code == 429
+
+
 async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, redis_url: str) -> None:
     async with redis.asyncio.Redis.from_url(redis_url) as raw:
         used = (await raw.info("memory"))["used_memory"]

@@ -108,6 +108,18 @@ async def test_a_flood_at_a_dead_port_closes_the_pool_for_nobody_else(
         assert (await submit(client, BOB, 1)).status_code in (429, 503)
 
 
+async def test_a_body_for_which_there_is_no_memory_is_a_refusal_that_is_counted(redis_url: str, raw: Any) -> None:
+    """It is refused before it is staged, so the script that counts the others never sees it."""
+    async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
+        await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 2_000_000)
+        large = [{"messages": [{"role": "user", "content": "x" * 3_000_000}]}]
+        document = {**batch(1), "rollouts": large}
+        refused = await client.post("/v1/batches", json=document, headers=auth(ANN))
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+        counted = (await client.get("/metrics", headers=auth(PROM))).text
+        assert 'rolloutpool_submits_refused_total{cause="memory",key="ann"} 1.0' in counted
+
+
 async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, raw: Any) -> None:
     async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
         mine = await submit(client, BOB, 1)

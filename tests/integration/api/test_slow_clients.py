@@ -40,9 +40,9 @@ async def test_a_thousand_half_heads_of_one_client_shut_nobody_out(redis_url: st
         opened = [await connect(api) for _ in range(1100)]
         for _, writer in opened:
             writer.write(HALF_HEAD)
-        start = time.perf_counter()
-        assert (await client.get("/health")).status_code == 200
-        assert time.perf_counter() - start < 1
+        # Less than the half heads may take, or their end would be what lets the client in.
+        async with asyncio.timeout(9):
+            assert (await client.get("/health")).status_code == 200
 
         async def thinned_out() -> bool:
             return sum(reader.at_eof() or len(reader._buffer) > 0 for reader, _ in opened) >= 1000  # type: ignore[attr-defined]

@@ -231,12 +231,15 @@ async def test_tickets_that_wait_are_not_lost_however_long(store: Store, publish
 async def test_tickets_that_vanished_are_published_again(store: Store, publisher: Publisher, raw: Redis) -> None:
     uids = await submit(store, 5)
     await publisher.pump()
+    first = [message["headers"]["id"] for message in await messages(raw)]
     await aged(raw, SLACK_MS / 1000 + 1)
     await raw.delete(QUEUE.format(Priority.DEFAULT))
     assert await publisher.recover() == 5
     assert await publisher.recover() == 0
     assert await publisher.pump() == 5
     assert sorted(ref[0][1] for ref in await refs(raw)) == list(range(5))
+    # The same tickets to Flower: under other ids the first ones would be pending there for ever.
+    assert {message["headers"]["id"] for message in await messages(raw)} == {*first}
     assert (await claim(store, uids[3])).attempt == 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,15 @@ def test_a_change_of_quota_ends_no_request_and_holds_from_then_on(tmp_path: Path
     keys.write([entry.entry().replace(":read:", ":submit:")])
     keys.later()
     assert not keys.ring.holds(entry)
+
+
+def test_who_waits_with_a_key_does_not_outstay_it(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    _, over = make_key("ann", READ, expires=now - timedelta(seconds=1))
+    _, holds = make_key("bob", READ, expires=now + timedelta(hours=1))
+    keys = Keys(tmp_path, over, holds)
+    assert not keys.ring.holds(over)
+    assert keys.ring.holds(holds)
 
 
 def test_what_is_written_between_the_start_and_the_first_request_is_read(tmp_path: Path) -> None:

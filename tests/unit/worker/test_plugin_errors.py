@@ -92,6 +92,17 @@ def test_it_is_logged_once_a_minute_with_how_often_it_came(
     ]
 
 
+def test_what_differs_in_type_or_place_alone_is_another_error(caplog: pytest.LogCaptureFixture) -> None:
+    for kind, place in (("KeyError", "a.py:1 in f"), ("TypeError", "a.py:1 in f"), ("KeyError", "a.py:2 in f")) * 2:
+        PluginError(kind, "", place).log("tool differs")
+    logged = [vars(record)["event_fields"] for record in caplog.records]
+    assert [(fields["error"], fields["place"]) for fields in logged] == [
+        ("KeyError", "a.py:1 in f"),
+        ("TypeError", "a.py:1 in f"),
+        ("KeyError", "a.py:2 in f"),
+    ]
+
+
 def test_errors_of_any_number_of_lines_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(3000):
         PluginError("ValueError", "", f"a.py:{number} in f").log("tool t")

@@ -34,6 +34,8 @@ class WorkerSettings(ActorSettings):
     """Longest wait for one model call, seconds."""
     max_reply_mb: float = Field(default=64.0, gt=0)
     """Largest reply of a trainer that is read."""
+    max_reply_objects: int = Field(default=200_000, ge=1)
+    """JSON objects in a trainer's reply at the most; they are parsed while the rollouts beside it wait."""
     tool_timeout: float = Field(default=60.0, gt=0)
     """Longest wait for one tool call, seconds."""
     max_tool_calls: int = Field(default=64, ge=1)

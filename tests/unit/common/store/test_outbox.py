@@ -23,6 +23,8 @@ async def test_fresh_work_that_met_a_worker_declared_dead_is_published_again(sto
     await store.workers.condemn("dead")
     assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
     assert await store.rollouts.claim(uid, "dead") == ClaimRefused.CONDEMNED
+    # Nowhere else would anybody find it.
+    assert await store.outbox._redis.zscore("rp:delayed", uid) is not None
     await store.outbox._redis.zadd("rp:delayed", {uid: 1})
     batch_id, index = split_uid(uid) or ("", 0)
     assert await store.outbox._connection.script("due", batch_id, index) == 1
@@ -64,3 +66,11 @@ async def test_all_classes_are_asked_at_once_and_say_what_is_left(store: Store) 
         Priority.DEFAULT: (PER_WORKER, True),
         Priority.LOW: (0, False),
     }
+
+
+async def test_a_ticket_that_was_published_again_meanwhile_is_not_the_lost_one(store: Store) -> None:
+    await submit(store)
+    (ticket,) = await store.outbox.reserve(Priority.DEFAULT, 9)
+    lost = ticket.batch_id, ticket.index, Priority.DEFAULT
+    assert await store.outbox._connection.script("republish", *lost, f"{ticket.published_ms - 1:.0f}") == 0
+    assert await store.outbox._connection.script("republish", *lost, f"{ticket.published_ms:.0f}") == 1

@@ -63,6 +63,20 @@ async def test_a_tokenizer_that_is_loaded_is_named_and_a_foreign_one_is_not(stor
     assert await waits(store, uid) == [(WaitsFor.TOKENIZER, f"1 of 2 workers load {TOKENIZER}", 1)]
 
 
+async def test_a_tokenizer_that_no_worker_has_begun_to_load_waits_for_a_place(store: Store) -> None:
+    uid = (await submit(store, shared={"tokenizer_name": TOKENIZER}))[0]
+    await announce(store, "w")
+    await store.workers.beat("w", running=0, tokenizers={}, loading=["slow"], unloaded=["another"])
+    assert await waits(store, uid) == []
+    await store.workers.beat("w", running=0, tokenizers={}, loading=["slow"], unloaded=["another", TOKENIZER])
+    said = f"{TOKENIZER} waits for a place to be loaded: others are loaded before"
+    assert await waits(store, uid) == [(WaitsFor.TOKENIZER, said, 1)]
+    # As soon as one of them loads it, this is what it waits for.
+    await announce(store, "beside")
+    await store.workers.beat("beside", running=0, tokenizers={}, loading=[TOKENIZER])
+    assert await waits(store, uid) == [(WaitsFor.TOKENIZER, f"1 of 2 workers load {TOKENIZER}", 1)]
+
+
 async def test_slots_that_are_all_taken_are_counted(store: Store) -> None:
     uid = (await submit(store))[0]
     for name in ("w", "beside"):

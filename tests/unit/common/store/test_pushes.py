@@ -46,6 +46,13 @@ async def test_a_delivered_push_is_counted_and_never_due_again(store: Store, uid
     assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1}
 
 
+async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store, uid: str) -> None:
+    (push,) = await store.pushes.take(9, lease_s=60)
+    await store.rollouts.cancel(uid)
+    await store.pushes.settle(push, "retry")
+    assert await store.pushes.take(9, lease_s=0) == []
+
+
 async def test_a_dead_push_is_listed(store: Store, uid: str) -> None:
     (push,) = await store.pushes.take(9, lease_s=60)
     await store.pushes.settle(push, "dead")

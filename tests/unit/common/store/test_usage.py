@@ -202,10 +202,21 @@ async def test_where_memory_is_short_each_owner_gets_a_share(store: Store) -> No
 
 
 async def test_from_85_percent_on_only_who_holds_less_gets_in(store: Store) -> None:
-    within = limits(memory=int(0.86 * LIMIT))
     await store.batches.submit(new_batch(1, owner="carl"), limits())
-    big = new_batch(90, owner="ann")
-    await store.batches.submit(big, limits())
+    # A long text, and hardly anything is reserved, so that there is room for all that was accepted.
+    text = {"messages": [{"role": "user", "content": "x" * 6_000_000}]}
+    await store.batches.submit(new_batch(1, owner="ann", shared=text), limits(memory=int(0.2 * LIMIT)))
+    assert (await usage(store, "ann")).bytes > LIMIT // 2
+    within = limits(memory=int(0.86 * LIMIT))
+    assert await refused(store, new_batch(1, owner="ann"), within) is RefusalCause.SHARE_BYTES
+    await store.batches.submit(new_batch(1, owner="bob"), within)
+    await store.batches.submit(new_batch(1, owner="ann"), limits(memory=int(0.84 * LIMIT)))
+
+
+async def test_who_holds_most_of_what_is_promised_leaves_the_rest_to_others(store: Store) -> None:
+    await store.batches.submit(new_batch(1, owner="carl"), limits())
+    await store.batches.submit(new_batch(90, owner="ann"), limits())
+    within = limits(memory=int(0.86 * LIMIT))
     assert await refused(store, new_batch(1, owner="ann"), within) is RefusalCause.SHARE_BYTES
     await store.batches.submit(new_batch(1, owner="bob"), within)
     await store.batches.submit(new_batch(1, owner="ann"), limits(memory=int(0.3 * LIMIT)))

@@ -306,3 +306,16 @@ def test_an_older_version_says_neither_and_is_judged_by_its_beats() -> None:
     watch = settled()
     watch.run(70, lambda t: pool(t, w=Sighting(b"7", subscribed=True)))
     assert watch.died() == {"w": pytest.approx(63, abs=PERIOD)}
+
+
+def test_a_gap_counts_for_nobody_who_was_silent_before_it() -> None:
+    watch = settled()
+    silent = Sighting(b"1", subscribed=True)
+    watch.run(50, lambda now: pool(now, z=silent))
+    watch.verdicts.interrupt()
+    watch.now += 30
+    watch.run(5, lambda now: pool(now, z=silent))
+    assert watch.deaths == {}
+    # It was silent for 50 s before and 5 s behind it.
+    watch.run(6, lambda now: pool(now, z=silent))
+    assert watch.deaths["z"][1] is DeathCause.STALLED

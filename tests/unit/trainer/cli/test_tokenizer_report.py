@@ -12,8 +12,7 @@ from tests.support.tiny_tokenizers import write_tokenizer
 from tests.tokenizers.real import real_directory
 from typer.testing import CliRunner, Result
 
-from rolloutpool_common.rendering import TINY
-from rolloutpool_common.rendering.delta import Delta, DeltaRenderer
+from rolloutpool_common.rendering import TINY, ChatTokenizer, Delta
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.tokenizer_report import json_schema
 
@@ -48,13 +47,13 @@ def refusing(tmp_path: Path) -> Path:
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A renderer that forgets the last id of each generation prompt."""
-    real = DeltaRenderer.render
+    real = ChatTokenizer.render_delta
 
-    def render(self: DeltaRenderer, *arguments: Any, **options: Any) -> Delta:
+    def render(self: ChatTokenizer, *arguments: Any, **options: Any) -> Delta:
         delta = real(self, *arguments, **options)
         return Delta(delta.close_ids, delta.glue_ids[:-1])
 
-    monkeypatch.setattr(DeltaRenderer, "render", render)
+    monkeypatch.setattr(ChatTokenizer, "render_delta", render)
     write_tokenizer(tmp_path, FAMILIES["rounds"].template)
     return tmp_path
 

@@ -12,6 +12,7 @@ from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_worker.conversation.chat_turn import ChatAsker, NoTokens
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, ChatChannel, MessageBytes, Reply, TurnCall
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
 REPLY = Reply(
@@ -38,7 +39,7 @@ class _Chat(ChatChannel):
             uid="b-0",
             attempt=1,
             attempts=1,
-            max_reply_bytes=1,
+            reply_limits=ReplyLimits(1),
             pause=cast(Any, None),
             breakers=Breakers(),
         )

@@ -161,3 +161,16 @@ async def test_without_an_echo_a_rollout_is_unverified_or_refused(tokenizer: Cha
         else:
             with pytest.raises(AlignmentUnverified, match=f"turn {turn}"):
                 await asked
+
+
+@pytest.mark.parametrize(("beyond", "refused"), [(-1, False), (0, True), (1, True)])
+def test_the_first_id_that_the_vocabulary_lacks_is_refused(
+    tokenizer: ChatTokenizer, beyond: int, refused: bool
+) -> None:
+    verifier = EchoVerifier(spec_of(), tokenizer, one_turn(tokenizer))
+    ids = [5, tokenizer.vocab_size + beyond]
+    if refused:
+        with pytest.raises(TrainerProtocolError, match="token_ids has an id outside"):
+            verifier.check_vocabulary("token_ids", ids, 2)
+    else:
+        verifier.check_vocabulary("token_ids", ids, 2)

@@ -1,11 +1,16 @@
 """Records are replayed once each and in order; new ones are durable under the claim, or the claim is lost."""
 
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 from tests.support.batches import claim, submit
+from tests.support.conversations import MemoryRollouts, claim_of
 from tests.support.journals import observation_record, turn_record
 
-from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
-from rolloutpool_common.store import ClaimLost, Store
+from rolloutpool_common.protocol.journal import JournalRecord, ObservationRecord, TurnRecord
+from rolloutpool_common.store import Claim, ClaimLost, Store
 from rolloutpool_worker.conversation.journal import Journal, StaleJournal
 from rolloutpool_worker.drain import Drain
 
@@ -59,3 +64,30 @@ async def test_what_redis_lost_is_sent_again_with_the_next_record(store: Store) 
     await store._connection.redis.delete(f"rp:rollout:{uid}:journal")
     await journal.resend()
     assert await store.rollouts.read_journal(uid) == [TURN, OBSERVATION]
+
+
+class SlowRollouts(MemoryRollouts):
+    """A store whose first write waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
+        """Keeps the records that are missing, in its time."""
+        if not self.waits.is_set():
+            self.waits.set()
+            await self.let_go.wait()
+        await super().journal(claim, records, turns=turns)
+
+
+async def test_a_record_whose_write_still_waits_is_sent_when_redis_is_back() -> None:
+    rollouts = SlowRollouts()
+    journal = Journal(cast(Store, rollouts), claim_of(), [], Drain())
+    writing = asyncio.create_task(journal.write(TURN, turns=1))
+    await rollouts.waits.wait()
+    await journal.resend()
+    assert rollouts.records == [TURN]
+    rollouts.let_go.set()
+    await writing
+    assert rollouts.records == [TURN]

@@ -249,3 +249,14 @@ async def test_a_call_counts_as_in_flight_until_its_turn_is_durable(tokenizer: C
     assert inside.conversation.calling
     with pytest.raises(ClaimLost):
         await inside.journal.resend()
+
+
+async def test_the_first_call_is_noted_before_it_is_made_and_the_others_are_not(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer(TrainerUnreachable("gone"), "It is 38.", "Yes.")
+    with pytest.raises(TrainerUnreachable):
+        await inside.conversation.sample()
+    assert inside.store.noted == 1
+    for step in (sample, ask, sample):
+        await step(inside.conversation)
+    assert inside.store.noted == 1

@@ -11,6 +11,7 @@ from tests.support.games import GUESS
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker import plugin_errors
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
 from rolloutpool_worker.plugins import PluginBroken
 
@@ -96,7 +97,10 @@ async def test_it_is_made_again_once(server: FakeMcp) -> None:
     await there.close(opened.session)
 
 
-async def test_one_that_cannot_be_connected_to_is_a_fault(server: FakeMcp) -> None:
+async def test_one_that_cannot_be_connected_to_is_a_fault_that_is_logged(
+    server: FakeMcp, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin_errors._logged.clear()
     server.refuses = [ExceptionGroup("", [OSError("no such program")])]
     with pytest.raises(
         EnvironmentFault,
@@ -104,6 +108,11 @@ async def test_one_that_cannot_be_connected_to_is_a_fault(server: FakeMcp) -> No
     ) as raised:
         await environment().open(None, None, "b-0", 1)
     assert raised.value.retryable
+    (line,) = [record for record in caplog.records if record.message == "plug-in failed"]
+    assert (vars(line)["event_fields"]["plugin"], vars(line)["event_fields"]["error"]) == (
+        "environment tools",
+        "OSError",
+    )
 
 
 @pytest.mark.parametrize(

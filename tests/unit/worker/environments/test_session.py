@@ -13,6 +13,7 @@ from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
+from rolloutpool_worker import plugin_errors
 from rolloutpool_worker.environments import (
     Environment,
     EnvironmentFull,
@@ -137,6 +138,19 @@ async def test_a_call_that_fails_breaks_the_session(call: str, text: str, retrya
     await life.close()
 
 
+async def test_an_error_of_its_code_is_named_with_its_place_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    plugin_errors._logged.clear()
+    life = life_of(task={"call": "fail"})
+    await life.open()
+    with pytest.raises(EnvironmentFault, match=r"guess failed with OSError.* \(\w+\.py:\d+ in \w+\)$"):
+        await life.call("guess", {"number": 1}, place=0)
+    (line,) = [record for record in caplog.records if record.message == "plug-in failed"]
+    fields = vars(line)["event_fields"]
+    assert (fields["plugin"], fields["error"]) == ("environment game", "OSError")
+    assert "OSError" in fields["exception"]
+    await life.close()
+
+
 async def test_a_refusal_is_read_by_the_policy_and_breaks_nothing() -> None:
     life = life_of(task={"call": "refuse"})
     await life.open()
@@ -197,6 +211,12 @@ class Answering(GuessingGame):
             opened: OpenedSession = self._given["opened"]
             return opened
         return await super().open(task, seed, rollout_uid, attempt)
+
+    async def restore(
+        self, snapshot: bytes, task: Any, seed: int | None, rollout_uid: str, attempt: int
+    ) -> OpenedSession:
+        restored: OpenedSession = self._given["restored"]
+        return restored
 
     async def call(self, session: Any, name: str, arguments: dict[str, Any]) -> StepAnswer | str:
         answer: StepAnswer = self._answer
@@ -281,6 +301,21 @@ async def test_an_opening_may_be_nonsense(opened: Any, text: str) -> None:
     life = life_of(Answering(opened=opened))
     with pytest.raises(EnvironmentFault, match=text) as raised:
         await life.open()
+    assert not raised.value.retryable
+    await life.close()
+
+
+@pytest.mark.parametrize(
+    ("restored", "text"),
+    [
+        (7, "restore did not return an OpenedSession but int"),
+        (OpenedSession(1, messages="hello"), "restore returned what cannot be used: messages is no list"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_restored_session_may_be_nonsense(restored: Any, text: str) -> None:
+    life = life_of(Answering(crash=CrashEffect.SNAPSHOT, restored=restored))
+    with pytest.raises(EnvironmentFault, match=text) as raised:
+        await life.open(b"snapshot")
     assert not raised.value.retryable
     await life.close()
 

@@ -14,6 +14,7 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, CallbackChannel, MessageBytes, Resolver, TurnCall
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
 AT_ONCE = {"retry_after": "0"}
@@ -39,7 +40,7 @@ class Channel:
             uid=uid,
             attempt=2,
             attempts=attempts,
-            max_reply_bytes=1_000_000,
+            reply_limits=ReplyLimits(1_000_000),
             pause=pause,
             breakers=Breakers(),
         )

@@ -14,6 +14,7 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, ChatChannel, MessageBytes, Resolver, TurnCall
 from rolloutpool_worker.policy.breaker import FAILURES, TrainerDown
 from rolloutpool_worker.policy.chat import parse_chat_reply
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 NORMAL = {"content": None, "tool_calls": None, "tool_call_id": None}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
@@ -44,7 +45,7 @@ def channel_to(url: str, transport: AiohttpTransport, breakers: Breakers | None 
         uid="b-0",
         attempt=2,
         attempts=3,
-        max_reply_bytes=1_000_000,
+        reply_limits=ReplyLimits(1_000_000),
         pause=no_pause,
         breakers=breakers or Breakers(),
     )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 from tests.support.batches import NOWHERE, claim, submit
 from tests.support.raw_server import answering
@@ -20,11 +21,11 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver, TrainerDown
 from rolloutpool_worker.policy.breaker import FAILURES
-from rolloutpool_worker.policy.endpoint import TrainerEndpoint, origin_of
+from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint, origin_of
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 
 WHERE = "turn 1"
-LARGEST = 1000
+LARGEST = ReplyLimits(1000)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ async def spec_of(store: Store, url: str, **options: Any) -> RolloutSpec:
         (status(504), TrainerStatusError, False, True),
         (close(), TrainerUnreachable, False, True),
         (hang(), TrainerUnreachable, False, True),
-        (body(b"x" * (LARGEST + 1)), TrainerProtocolError, False, False),
+        (body(b"x" * (LARGEST.size + 1)), TrainerProtocolError, False, False),
         # A gateway's page, of which nobody knows whether the trainer was asked.
         (body(b"  <html>502 Bad Gateway</html>"), TrainerProtocolError, False, True),
         (body(b""), TrainerProtocolError, False, True),
@@ -70,7 +71,7 @@ async def test_an_error_says_whether_the_turn_may_be_asked_again(
 ) -> None:
     async with scripted_trainer(tokenizer, step) as trainer:
         spec = await spec_of(store, trainer.url, idempotent=idempotent)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST)
         with pytest.raises(error) as raised:
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable is (if_idempotent if idempotent else safe)
@@ -82,7 +83,7 @@ async def test_a_trainer_is_asked_whether_it_is_idempotent(
     store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer, announces: bool
 ) -> None:
     async with scripted_trainer(tokenizer, announces=announces) as trainer:
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), max_reply_bytes=LARGEST)
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), reply_limits=LARGEST)
         assert await endpoint.ask_idempotent({}) is announces
         assert (trainer.health_checks, trainer.exchanges) == (1, [])
 
@@ -90,7 +91,7 @@ async def test_a_trainer_is_asked_whether_it_is_idempotent(
 async def test_a_port_that_refuses_connections_leaves_the_question_open(
     store: Store, transport: AiohttpTransport
 ) -> None:
-    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), max_reply_bytes=LARGEST)
+    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
     for _ in range(FAILURES):
         with pytest.raises(TrainerUnreachable):
             await endpoint.ask_idempotent({})
@@ -105,7 +106,7 @@ async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
         trainers = IdempotentTrainers()
         trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST, trainers=trainers)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerUnreachable) as raised:
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable
@@ -124,7 +125,7 @@ async def test_another_services_words_are_not_shown_to_the_caller(store: Store, 
 
     async with answering(refuse) as server:
         transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, server.url), max_reply_bytes=LARGEST)
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, server.url), reply_limits=LARGEST)
         with pytest.raises(TrainerStatusError) as raised:
             await endpoint.post(b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
         await transport.aclose()
@@ -138,7 +139,7 @@ async def test_a_gateways_page_takes_no_promise_back(
         trainers = IdempotentTrainers()
         trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST, trainers=trainers)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerProtocolError, match="not JSON"):
             await endpoint.post(b"{}", {}, WHERE)
         assert trainers.said(trainer.url)
@@ -147,7 +148,7 @@ async def test_a_gateways_page_takes_no_promise_back(
 async def test_a_name_that_does_not_resolve_is_said(store: Store) -> None:
     transport = AiohttpTransport(Resolver(Targets.parse("*"), _no_such_name), timeout=5)
     breakers, url = Breakers(), "http://trainer-7.example:8000"
-    endpoint = TrainerEndpoint(transport, breakers, await spec_of(store, url), max_reply_bytes=LARGEST)
+    endpoint = TrainerEndpoint(transport, breakers, await spec_of(store, url), reply_limits=LARGEST)
     said = r"the name trainer-7.example did not resolve \(Temporary failure in name resolution\)"
     take_rows()
     for _ in range(FAILURES):
@@ -172,7 +173,7 @@ async def test_the_answer_comes_whole_with_its_headers(
 ) -> None:
     async with scripted_trainer(tokenizer, status(200, x_policy_version="7")) as trainer:
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, max_reply_bytes=LARGEST)
+        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST)
         data, headers = await endpoint.post(b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
         (asked,) = trainer.exchanges
     assert (data, headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
@@ -180,10 +181,23 @@ async def test_the_answer_comes_whole_with_its_headers(
     assert asked.headers["x-name"].encode("latin-1").decode() == "ключ"
 
 
+async def test_a_reply_of_many_objects_is_not_parsed_and_the_same_as_text_is(
+    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+) -> None:
+    arguments = [{"a": 1}, {}] * 200
+    as_text = orjson.dumps({"arguments": orjson.dumps(arguments).decode()})
+    limits = ReplyLimits(100_000, objects=300)
+    async with scripted_trainer(tokenizer, body(orjson.dumps({"arguments": arguments})), body(as_text)) as trainer:
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), reply_limits=limits)
+        with pytest.raises(TrainerProtocolError, match=r"has 401 JSON objects, 300 are allowed; send .* as text"):
+            await endpoint.post(b"{}", {}, WHERE)
+        assert (await endpoint.post(b"{}", {}, WHERE))[0] == as_text
+
+
 async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
     store: Store, transport: AiohttpTransport
 ) -> None:
-    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), max_reply_bytes=LARGEST)
+    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
     for _ in range(FAILURES):
         with pytest.raises(TrainerUnreachable, match=r"no connection \(refused\)") as raised:
             await endpoint.post(b"{}", {}, WHERE)
@@ -202,7 +216,7 @@ async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
         (status(503), "5xx"),
         (close(), "broken"),
         (hang(), "timeout"),
-        (body(b"x" * (LARGEST + 1)), "invalid"),
+        (body(b"x" * (LARGEST.size + 1)), "invalid"),
         (None, "refused"),
     ],
 )
@@ -212,7 +226,7 @@ async def test_a_call_is_counted_by_how_it_ended(
     take_rows()
     async with scripted_trainer(tokenizer, *([] if step is None else [step])) as trainer:
         url = NOWHERE if step is None else trainer.url
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, url), max_reply_bytes=LARGEST)
+        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, url), reply_limits=LARGEST)
         with suppress(RolloutError):
             await endpoint.post(b"{}", {}, WHERE)
     fields = {(place, *field.split("|")[1:]) for place, field, _ in take_rows() if field.startswith("model_call_")}
@@ -226,7 +240,7 @@ async def test_a_call_that_is_never_made_is_not_counted(store: Store, transport:
         breakers.failed(NOWHERE, "refused")
     take_rows()
     with pytest.raises(TrainerDown):
-        await TrainerEndpoint(transport, breakers, await spec_of(store, NOWHERE), max_reply_bytes=LARGEST).post(
+        await TrainerEndpoint(transport, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).post(
             b"{}", {}, WHERE
         )
     assert [field for _, field, _ in take_rows() if field.startswith("model_call_")] == []

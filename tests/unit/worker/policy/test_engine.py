@@ -15,6 +15,7 @@ from rolloutpool_common.outcomes import Category
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_worker.policy.engine_reply import Finish
+from rolloutpool_worker.policy.engines import KEEP_SECONDS, SILENCE, Engines
 
 
 @BOTH
@@ -297,7 +298,11 @@ async def test_the_salt_is_the_version_at_the_rollouts_start(
 
 
 @BOTH
-@pytest.mark.parametrize("refusal", [Refusal(502, b"<html>"), Refusal(503, b"{}"), Refusal(200, b"<html>")], ids=str)
+@pytest.mark.parametrize(
+    "refusal",
+    [Refusal(502, b"<html>"), Refusal(503, b"{}"), Refusal(200, b"<html>"), Refusal(200, b'{"weight_version": "1')],
+    ids=["502", "503", "a page", "half an answer"],
+)
 async def test_one_lost_question_for_the_weights_is_no_answer(
     store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any, refusal: Refusal
 ) -> None:
@@ -312,6 +317,31 @@ async def test_one_lost_question_for_the_weights_is_no_answer(
     assert (seen, len(channels.pauses)) == (["12"], 1)
     asked = engine.asked[0].document
     assert asked["cache_salt"] == "12"
+
+
+@BOTH
+@pytest.mark.parametrize("status", [403, 404, 405])
+async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any, status: int
+) -> None:
+    seen: list[str | None] = []
+    uids: list[str] = []
+    now = 0.0
+    channels.engines = Engines(lambda: now)
+
+    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+        seen.append(weights)
+
+    async with server(tokenizer, IDS) as engine:
+        engine.version, engine.version_refusals = "12", [Refusal(status, b"{}")]
+        for _ in range(2):
+            await (await channels.to(store, engine, protocol, before_call=gate)).sample(1, prompt())
+            uids.append(channels.uid)
+            # After a question that has failed, the next rollout would ask again, and be told.
+            now = SILENCE.longest_s + 1
+    assert now < KEEP_SECONDS
+    assert (seen, channels.pauses) == ([None, None], [])
+    assert [asked.document["cache_salt"] for asked in engine.asked] == uids
 
 
 async def test_a_group_stays_together_on_the_first_turn_and_a_rollout_later(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import Step, close, hang, status
 from tests.support.waiting import until
 
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.push import PushEvent, verify
 from rolloutpool_common.rendering import ChatTokenizer
@@ -19,7 +21,8 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.records import DuePush
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
-from rolloutpool_worker.process.webhooks import AT_ONCE, SHARE, WebhookSender
+from rolloutpool_worker.process import webhooks
+from rolloutpool_worker.process.webhooks import AT_ONCE, OWNER_SHARE, SHARE, WebhookSender
 
 SECRET = "long enough"
 
@@ -98,6 +101,34 @@ async def test_a_push_is_made_again_under_its_id_unless_the_receiver_is_gone(
     assert [push.headers["webhook-id"] for push in receiver.exchanges] == [uid] * pushes
 
 
+@pytest.mark.parametrize(
+    ("step", "waits"),
+    [(status(503), True), (status(429), True), (close(), True), (status(400), False), (status(302), False)],
+    ids=["503", "429", "hung up", "400", "302"],
+)
+async def test_a_receiver_that_is_down_has_one_pause_for_all_it_is_to_get(
+    store: Store,
+    transport: AiohttpTransport,
+    tokenizer: ChatTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Step,
+    waits: bool,
+) -> None:
+    monkeypatch.setattr(webhooks, "BACKOFF", Backoff(first_s=600.0, longest_s=600.0))
+    async with scripted_trainer(tokenizer, step) as receiver:
+        await ended(store, receiver.url, 1)
+        sender = WebhookSender(store, transport)
+        running = asyncio.create_task(sender.run())
+        await until(lambda: asyncio.sleep(0, receiver.exchanges))
+        sender.stop()
+        # What is under way is completed.
+        await running
+        assert len(receiver.exchanges) == 1
+        await ended(store, receiver.url, 1)
+        # The other one is taken at once where the fault was the first one's own.
+        assert len(await store.pushes.take(9, lease_s=60)) == (0 if waits else 1)
+
+
 async def test_an_address_that_may_not_be_called_is_given_up_at_once(
     store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
 ) -> None:
@@ -107,9 +138,9 @@ async def test_an_address_that_may_not_be_called_is_given_up_at_once(
     assert receiver.exchanges == []
 
 
-async def ended(store: Store, url: str, count: int) -> None:
+async def ended(store: Store, url: str, count: int, owner: str = OWNER) -> None:
     """Ends the rollouts of a batch with this webhook."""
-    for uid in await submit(store, count, delivery=Delivery(callback_url=url, secret=SECRET)):
+    for uid in await submit(store, count, delivery=Delivery(callback_url=url, secret=SECRET), owner=owner):
         claimed = await claim(store, uid)
         await store.rollouts.finish(claimed, result_of(claimed))
 
@@ -151,6 +182,31 @@ async def test_a_receiver_that_hangs_delays_no_other(store: Store, tokenizer: Ch
             assert await round_seconds() < 1.5 + 4 * alone
         assert len(bad.exchanges) == SHARE
         assert not running.done()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_an_owner_whose_receivers_all_hang_leaves_room_for_others(store: Store, tokenizer: ChatTokenizer) -> None:
+    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=60)
+    async with (
+        aclosing(transport),
+        scripted_trainer(tokenizer, hang()) as bad,
+        scripted_trainer(tokenizer, status(204)) as good,
+    ):
+
+        async def came(pushes: int) -> bool:
+            return len(good.exchanges) == pushes
+
+        # Each path is a receiver; with their shares alone they would take all places of a worker.
+        for path in range(AT_ONCE // SHARE):
+            await ended(store, f"{bad.url}/{path}", SHARE)
+        sender = WebhookSender(store, transport)
+        running = asyncio.create_task(sender.run())
+        for number in range(1, 4):
+            await ended(store, good.url, 1, owner="another")
+            await until(partial(came, number))
+        assert len(bad.exchanges) == OWNER_SHARE
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

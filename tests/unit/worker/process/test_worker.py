@@ -1,7 +1,9 @@
 """A worker process from its announcement to its leave, as the API sees it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.support.batches import OWNER, claim, submit
@@ -9,18 +11,27 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.rendering import TINY, ChatTokenizer, cache, load_tokenizer
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_worker.process import worker as process
-from rolloutpool_worker.process.worker import WorkerProcess
+from rolloutpool_worker.process.worker import Surroundings, WorkerProcess
+from rolloutpool_worker.rollout.tokenizer_loads import PLACES_OF_ONE
 from rolloutpool_worker.settings import WorkerSettings
 
 DRAIN_SECONDS = 0.05
 
 
 @pytest.fixture
-async def worker(fake_redis: str, store: Store) -> AsyncIterator[WorkerProcess]:
+def ended() -> list[str]:
+    """How often the worker has ended its process."""
+    return []
+
+
+@pytest.fixture
+async def worker(fake_redis: str, store: Store, ended: list[str]) -> AsyncIterator[WorkerProcess]:
     """A worker that has started."""
-    made = WorkerProcess(WorkerSettings(redis_url=fake_redis, worker_slots=3, drain_seconds=DRAIN_SECONDS))
+    settings = WorkerSettings(redis_url=fake_redis, worker_slots=3, drain_seconds=DRAIN_SECONDS)
+    made = WorkerProcess(settings, around=Surroundings(end=lambda: ended.append("ended")))
     await made.start()
     beats = asyncio.create_task(carry_beats(made, store))
     yield made
@@ -94,17 +105,47 @@ async def test_one_that_redis_has_forgotten_announces_itself_again(worker: Worke
 
 
 async def test_one_that_was_declared_dead_drops_what_it_runs_and_ends(
-    worker: WorkerProcess, store: Store, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerProcess, store: Store, ended: list[str]
 ) -> None:
-    ended: list[str] = []
-    monkeypatch.setattr(process, "end_process", lambda: ended.append(worker.worker_id))
     (uid,) = await submit(store)
     task = await running(worker, await claim(store, uid, worker.worker_id))
     assert await store.workers.condemn(worker.worker_id)
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(20):
             await task
-    assert ended == [worker.worker_id]
+    assert ended == ["ended"]
+
+
+async def test_it_says_which_tokenizers_it_loads_and_which_wait_for_a_place(
+    worker: WorkerProcess, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, tiny = threading.Event(), load_tokenizer(TINY)
+
+    def load(*_: Any, **__: Any) -> ChatTokenizer:
+        go_on.wait(30)
+        return tiny
+
+    monkeypatch.setattr(cache, "load_tokenizer", load)
+    names = [f"tests/{n}" for n in range(PLACES_OF_ONE + 1)]
+    uids = [(await submit(store, shared={"tokenizer_name": name}))[0] for name in names]
+    loads = [asyncio.create_task(worker.services.tokenizer_loads.before_claim(uid)) for uid in uids]
+
+    async def told() -> tuple[set[str], list[str]]:
+        (announced,) = await store.workers.known()
+        return set(announced.loading), announced.unloaded
+
+    async def all_told() -> bool:
+        return await told() == (set(names[:-1]), names[-1:])
+
+    async def none_waits() -> bool:
+        return await told() == (set(), [])
+
+    try:
+        await until(all_told)
+    finally:
+        go_on.set()
+    await asyncio.gather(*loads)
+    await until(none_waits)
 
 
 async def test_a_beat_stops_what_the_api_has_cancelled(worker: WorkerProcess, store: Store) -> None:
@@ -184,3 +225,16 @@ async def test_an_isolated_one_says_so_and_has_few_slots(fake_redis: str, store:
     (announced,) = await store.workers.known()
     assert (announced.slots, announced.role) == (64, WorkerRole.ISOLATED)
     await worker.stop()
+
+
+async def test_after_a_restart_of_redis_what_runs_here_is_made_sure_of(worker: WorkerProcess, store: Store) -> None:
+    (uid,) = await submit(store)
+    verified = asyncio.Event()
+
+    async def verify() -> None:
+        verified.set()
+
+    with worker.services.claims.running(await claim(store, uid, worker.worker_id), verify):
+        await store._connection.redis.hset("rp:epoch", "number", 7)
+        async with asyncio.timeout(20):
+            await verified.wait()

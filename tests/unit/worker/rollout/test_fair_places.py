@@ -37,6 +37,24 @@ async def test_owners_take_turns_and_none_has_more_than_its_share() -> None:
     await asyncio.gather(*waiting)
 
 
+async def test_of_owners_that_have_equally_few_each_gets_its_turn() -> None:
+    places, served = FairPlaces(1, 1), list[str]()
+    await places.take("first")
+
+    async def want(owner: str) -> None:
+        await places.take(owner)
+        served.append(owner)
+
+    waiting = [asyncio.create_task(want(owner)) for owner in "aaabbc"]
+    await settle()
+    for _ in waiting:
+        places.give(served[-1] if served else "first")
+        await settle()
+    # Without turns, an owner's whole line comes before all others.
+    assert "".join(served) == "abcaba"
+    await asyncio.gather(*waiting)
+
+
 async def test_who_is_cancelled_takes_no_place_with_it() -> None:
     places = FairPlaces(1, 1)
     await places.take("a")

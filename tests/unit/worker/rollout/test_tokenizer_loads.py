@@ -163,7 +163,8 @@ async def test_names_that_take_long_do_not_keep_a_neighbours_tokenizer_waiting(
             return len(worker.services.tokenizer_loads.waiting()) == 31
 
         await until(all_wait)
-        assert await worker.take(await of("neighbour", "tests/good", trainer.url)) == "completed"
+        async with asyncio.timeout(20):
+            assert await worker.take(await of("neighbour", "tests/good", trainer.url)) == "completed"
         assert len([name for name in loader.loaded if name.startswith(UNKNOWN)]) == PLACES_OF_ONE
         loader.go_on.set()
         await asyncio.gather(*tickets)

@@ -202,3 +202,22 @@ async def test_the_real_clock_and_the_real_memory() -> None:
     warnings: set[str] = set()
     await watch.watched("take", take(), warnings)
     assert warnings == {"tool_blocked:take", "tool_memory:take"}
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+async def test_a_tool_whose_loop_is_gone_is_closed(watch: ToolWatch, inner_first: bool) -> None:
+    ended: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("closed")
+
+    tool = waits()
+    call = watch.watched("search", tool, set())
+    call.send(None)
+    # The garbage collector closes a loop's coroutines in any order.
+    for coroutine in (tool, call) if inner_first else (call, tool):
+        coroutine.close()
+    assert ended == ["closed"]

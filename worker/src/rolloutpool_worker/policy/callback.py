@@ -28,7 +28,7 @@ from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
@@ -93,7 +93,7 @@ class CallbackChannel:
         uid: str,
         attempt: int,
         attempts: int,
-        max_reply_bytes: int,
+        reply_limits: ReplyLimits,
         pause: Callable[[float], Awaitable[None]],
         breakers: Breakers,
         trainers: IdempotentTrainers | None = None,
@@ -109,7 +109,7 @@ class CallbackChannel:
             uid: names the rollout to the trainer, together with the turn.
             attempt: of the rollout, counted from 1.
             attempts: calls per turn at most; protocol v1 makes one.
-            max_reply_bytes: size of the largest reply that is read.
+            reply_limits: how large a reply may be.
             pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
             breakers: the ports that are taken out.
             trainers: what the process knows of its trainers; None begins with nothing.
@@ -118,9 +118,7 @@ class CallbackChannel:
             before_call: is awaited before each call.
         """
         self._trainers = trainers or IdempotentTrainers()
-        self._endpoint = TrainerEndpoint(
-            transport, breakers, spec, max_reply_bytes=max_reply_bytes, trainers=self._trainers
-        )
+        self._endpoint = TrainerEndpoint(transport, breakers, spec, reply_limits=reply_limits, trainers=self._trainers)
         self._pause = pause
         self._before_call = before_call
         self._waits = waits

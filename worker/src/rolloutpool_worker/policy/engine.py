@@ -49,7 +49,7 @@ from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
-from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
 from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
 from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall
 from rolloutpool_worker.policy.engines import Engines
@@ -107,7 +107,7 @@ class EngineChannel:
         group: str | None,
         attempt: int,
         attempts: int,
-        max_reply_bytes: int,
+        reply_limits: ReplyLimits,
         pause_seconds: float,
         stop_ids: frozenset[int],
         pause: Callable[[float], Awaitable[None]],
@@ -126,7 +126,7 @@ class EngineChannel:
             group: Of its group, in the whole pool; None where it has none.
             attempt: Of the rollout, counted from 1.
             attempts: Calls that may fail in a row before the turn does.
-            max_reply_bytes: Size of the largest reply that is read.
+            reply_limits: How large a reply may be.
             pause_seconds: How long an engine may be paused.
             stop_ids: Ids at which the policy's turn ends.
             pause: Waits so many seconds between two calls; what it raises ends the turn.
@@ -139,7 +139,7 @@ class EngineChannel:
         Raises:
             RequestFault: A sampling parameter is given that the channel has to set.
         """
-        self._endpoint = TrainerEndpoint(transport, breakers, spec, max_reply_bytes=max_reply_bytes)
+        self._endpoint = TrainerEndpoint(transport, breakers, spec, reply_limits=reply_limits)
         self._api: EngineApi = (
             VllmApi(spec, sorted(stop_ids))
             if spec.protocol is EndpointProtocol.VLLM

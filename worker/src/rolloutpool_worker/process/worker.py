@@ -29,7 +29,9 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from rolloutpool_common.process.background import BackgroundTask, end_process
@@ -38,7 +40,7 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import ClaimLost, StoreError
+from rolloutpool_common.store import ClaimLost, Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS, BeatAnswer
 from rolloutpool_worker.agents.termination import TERMINATION
@@ -54,7 +56,7 @@ from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS
 
-__all__ = ["WorkerProcess"]
+__all__ = ["Surroundings", "WorkerProcess"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +68,23 @@ CANCELLED_SECONDS = 5.0
 """How long rollouts that a drain has cancelled may take to give their claims back."""
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker makes of its process and machine. Where several workers live in one process, they bring others."""
+
+    lifeline: Callable[[str, str, Pulse], Lifeline] = Lifeline
+    publisher: Callable[[Store, WorkerSettings], Publisher] = lambda store, settings: Publisher(
+        store, settings.celery_url, per_message=settings.rollouts_per_ticket
+    )
+    isolated_runs: Callable[[Services], IsolatedRuns] = IsolatedRuns
+    end: Callable[[], None] = end_process
+    """Ends the process."""
+
+
+OWN = Surroundings()
+"""Those of a process that is the worker's own."""
+
+
 class WorkerProcess:
     """The life of one worker process. Everything in it belongs to the process's one event loop."""
 
@@ -75,30 +94,42 @@ class WorkerProcess:
         *,
         role: WorkerRole = WorkerRole.SHARED,
         identity: WorkerIdentity | None = None,
+        services: Services | None = None,
+        around: Surroundings = OWN,
     ) -> None:
-        self.services = Services(settings, role=role, identity=identity)
+        """Prepares; connects nowhere.
+
+        Args:
+            settings: The process's settings.
+            role: Whether it takes any rollout, or suspects only.
+            identity: As its parent chose it; None makes one.
+            services: Made before, with their role and identity; None makes them.
+            around: What it makes of its process and machine.
+        """
+        self.services = services or Services(settings, role=role, identity=identity)
+        self._end = around.end
         self._settings = self.services.settings
         self._store = self.services.store
-        self._publisher = Publisher(self._store, settings.celery_url, per_message=settings.rollouts_per_ticket)
+        self._publisher = around.publisher(self._store, settings)
         self._webhooks = WebhookSender(self._store, self.services.transport)
         self._epoch = 0
         self.pulse = Pulse(self.worker_id, lambda: self._store.rollouts.accepted_at)
-        self._lifeline = Lifeline(settings.redis_url.get_secret_value(), self.worker_id, self.pulse)
+        self._lifeline = around.lifeline(settings.redis_url.get_secret_value(), self.worker_id, self.pulse)
         self._condemned = False
         self._seen: bool | None = None
         """What the last self-test of the lifeline has shown."""
-        self._beats = BackgroundTask("beat")
-        self._publishing = BackgroundTask("publish")
-        self._pushing = BackgroundTask("webhooks")
-        self._isolated_runs = IsolatedRuns(self.services)
-        self._isolating = BackgroundTask("isolated")
+        self._beats = BackgroundTask("beat", self._end)
+        self._publishing = BackgroundTask("publish", self._end)
+        self._pushing = BackgroundTask("webhooks", self._end)
+        self._isolated_runs = around.isolated_runs(self.services)
+        self._isolating = BackgroundTask("isolated", self._end)
         self._reporter = Reporter(
             self._store.measures, component="worker", process=self.worker_id, version=version("rolloutpool-worker")
         )
         self._vocabularies = VocabularyWriter(
             self.services.tokenizers, self._store, self.worker_id, settings.token_pieces_bytes
         )
-        self._writing = BackgroundTask("vocabularies")
+        self._writing = BackgroundTask("vocabularies", self._end)
 
     @property
     def worker_id(self) -> str:
@@ -289,7 +320,7 @@ class WorkerProcess:
         log_event(_log, logging.CRITICAL, "worker was declared dead", worker_id=self.worker_id, dropped=len(claims))
         for claim in claims.current():
             claim.task.cancel()
-        end_process()
+        self._end()
 
     async def _verify_claims(self) -> None:
         """Makes Redis and this process agree about what runs here, after Redis was started again."""

@@ -41,6 +41,7 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, Resolver
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.recorded import (
     RecordedCallback,
     RecordedEngine,
@@ -193,7 +194,7 @@ class Replayer:
             "uid": claim.uid,
             "attempt": claim.attempt,
             "attempts": 1,
-            "max_reply_bytes": 1,
+            "reply_limits": ReplyLimits(1),
             "pause": self._drain.pause,
             "breakers": Breakers(),
         }

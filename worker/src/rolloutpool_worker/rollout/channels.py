@@ -18,6 +18,7 @@ from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel
 from rolloutpool_worker.policy.callback import BeforeCall, ungated
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.recorded import RecordedCallback, RecordedEngine, Script
 from rolloutpool_worker.rollout.services import Services
@@ -59,7 +60,7 @@ async def open_channel(
     spec, settings = claim.spec, services.settings
     # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
     opened = services.store.with_secrets(spec)
-    max_reply_bytes = int(settings.max_reply_mb * 1_000_000)
+    reply_limits = ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects)
     if spec.token_in and tokenizer is not None:
         shown = [tool.shown for tool in tools.values()]
         if needs_renderers(tokenizer, spec.response_template):
@@ -74,7 +75,7 @@ async def open_channel(
             group=None if claim.group is None else f"{claim.batch_id}/{claim.group}",
             attempt=claim.attempt,
             attempts=settings.trainer_attempts,
-            max_reply_bytes=max_reply_bytes,
+            reply_limits=reply_limits,
             pause_seconds=settings.engine_pause_seconds,
             stop_ids=tokenizer.stop_ids,
             pause=pause or services.drain.pause,
@@ -94,7 +95,7 @@ async def open_channel(
         uid=claim.uid,
         attempt=claim.attempt,
         attempts=settings.trainer_attempts,
-        max_reply_bytes=max_reply_bytes,
+        reply_limits=reply_limits,
         pause=pause or services.drain.pause,
         breakers=services.breakers,
         trainers=services.trainers,

@@ -161,6 +161,7 @@ class Services:
         *,
         role: WorkerRole = WorkerRole.SHARED,
         identity: WorkerIdentity | None = None,
+        transport: AiohttpTransport | None = None,
     ) -> None:
         """Opens nothing yet: store and HTTP connect at first use, on the running event loop.
 
@@ -168,6 +169,7 @@ class Services:
             settings: The process's settings.
             identity: As the parent chose it; None makes one.
             role: Whether the process takes any rollout, or suspects only, at most `MOST_COMPANY` at once.
+            transport: To trainers and webhooks; None makes one.
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
@@ -191,7 +193,7 @@ class Services:
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
             render_seconds=settings.template_cpu_seconds,
         )
-        self.transport = AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
+        self.transport = transport or AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
         self.engines = Engines()

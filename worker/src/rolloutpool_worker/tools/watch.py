@@ -151,6 +151,10 @@ class ToolWatch:
             error = None
             try:
                 yield waits_for
+            # Its loop ended before it did. The tool's own coroutine may be closed already, and then takes no throw.
+            except GeneratorExit:
+                coroutine.close()
+                raise
             # A cancellation, above all: the tool decides what it does about it.
             except BaseException as thrown:
                 error = thrown
