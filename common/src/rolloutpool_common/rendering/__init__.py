@@ -4,8 +4,9 @@
 - `template` renders text, from content in the form that it takes (`content_parts`, `part_reader`); `control_tokens`
   marks what must not become a control token, and `marked_render` proves that the marks changed nothing; `codec` and
   `vocabulary` encode.
-- `delta` renders only what is new: after a `sentinel` turn, in the context that a `shape` needs, cut at the `turn_end`;
-  `written` tries out which headers a template builds; `deepseek` is the one exception.
+- `delta` is the rule for what a template writes behind a turn: a `sentinel` in its place, cut at the `turn_end`.
+  `forms` are those in which templates take messages. `short_cuts` makes most deltas for less, where `proof` reads in
+  the template that they are the same.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
 - `parsing` makes messages of sampled text.
 - `checks` finds out what a tokenizer's template does.

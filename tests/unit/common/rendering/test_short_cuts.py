@@ -87,6 +87,66 @@ def test_a_word_that_the_proof_is_not_about_is_rendered(make_tokenizer: MakeToke
         assert text(tokenizer, delta(tokenizer, content)) == behind(tokenizer, content)
 
 
+NAMED = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ 'loud:' if m.name == 'shout' else 'tool:' }}{% else %}"
+    "{{ m.role + ':' }}{% endif %}{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
+)
+FLAGGED = LOOP.replace("m.content", "('!' if m.urgent else '') + m.content") + GENERATION
+REASONED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if messages[-2].reasoning_content is defined %}{{ 'thought ' }}{% endif %}" + GENERATION
+)
+BARE = "{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+BARE += "{% if add_generation_prompt %}{{ '>' }}{% endif %}"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("template", "turns", "news"),
+    [
+        pytest.param(
+            NAMED,
+            [SAID, SAID],
+            [[{"role": "tool", "content": "x", "name": name, "tool_call_id": "c"}] for name in ("add", "shout")],
+            id="a name that is compared and not printed",
+        ),
+        pytest.param(
+            FLAGGED,
+            [SAID, SAID],
+            [[{"role": "user", "content": "x", "urgent": urgent}] for urgent in (False, True)],
+            id="a value that is no text",
+        ),
+        pytest.param(
+            REASONED,
+            [SAID, SAID | {"reasoning_content": ""}],
+            [[{"role": "user", "content": "x"}]] * 2,
+            id="an empty text of the turn",
+        ),
+        pytest.param(
+            BARE,
+            [SAID, SAID],
+            [[{"role": "user", "content": content}] for content in ("two words", "x")],
+            id="a text that begins with the new one's word",
+        ),
+    ],
+)
+def test_what_differs_by_what_is_not_printed_differs_here(
+    make_tokenizer: MakeTokenizer,
+    template: str,
+    turns: list[dict[str, Any]],
+    news: list[list[dict[str, Any]]],
+    order: tuple[int, int],
+) -> None:
+    """Each is taken for the other's shape where only printed words, or only texts, tell shapes apart."""
+    tokenizer = make_tokenizer(template)
+    for _ in range(4):
+        for i in order:
+            history = [USER, turns[i]]
+            found = tokenizer.render_delta(news[i], sampled=tokenizer.encode("It is 38.<|im_end|>"), history=history)
+            whole = tokenizer.render_text([*history, *news[i]])
+            assert text(tokenizer, found) == whole.rpartition("It is 38.<|im_end|>")[2]
+
+
 def test_what_reads_history_goes_by_the_rule(make_tokenizer: MakeTokenizer, renders: Renders) -> None:
     tokenizer = make_tokenizer(COUNTED)
     for past in (1, 2, 3, 3, 3):
@@ -114,10 +174,10 @@ def test_a_doubt_is_for_good(
     """A proof that is wrong from the third use on, as if this analysis misread a template."""
     real, uses = DeltaRenderer._joined, list[None]()
 
-    def wrong(self: DeltaRenderer, *arguments: Any) -> str | None:
+    def wrong(self: DeltaRenderer, *arguments: Any) -> tuple[str, str] | None:
         uses.append(None)
         found = real(self, *arguments)
-        return found if found is None or len(uses) < 3 else found.replace("user", "tool")
+        return found if found is None or len(uses) < 3 else (found[0].replace("user", "tool"), found[1])
 
     monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
     tokenizer = make_tokenizer(LOOP + GENERATION)
