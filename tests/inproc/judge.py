@@ -71,20 +71,17 @@ class TokenJudge:
         return found
 
     def fault(self, result: Document, notes: Sequence[Sampled], *, renders: bool) -> str | None:
-        """Compares a result's samples with the truth; returns what is wrong.
-
-        Where the deadline passes while a turn's record is on its way to the journal, the samples have a turn more than
-        the result counts (seed 334 on a busy Redis found it). Its ids are right, so that is no fault of tokens.
-        """
+        """Compares a result's samples, messages and counts with the truth; returns what is wrong."""
         delivered = [
             {name: sample[name] for name in ("prompt_ids", "response_ids", "response_mask", "response_logprobs")}
             for sample in result["samples"]
         ]
-        turns = result["num_llm_calls"]
-        for counted in (turns, turns + 1) if result["status"] == "expired" else (turns,):
-            for chain in self._chains(result["messages"], notes, counted, (), renders):
-                if _truth(chain) == delivered:
-                    return None
+        turns, messages = result["num_llm_calls"], result["messages"]
+        spoken = sum(message["role"] == "assistant" for message in messages)
+        if not turns == spoken == len(result["turns"]):
+            return f"it counts {turns} turns, tells of {len(result['turns'])}, and has {spoken} messages of the policy"
+        if any(_truth(chain) == delivered for chain in self._chains(messages, notes, turns, (), renders)):
+            return None
         return f"its samples are no way through the {len(notes)} turns that were sampled"
 
     def _chains(

@@ -121,7 +121,13 @@ class TestTokenJudge:
             "response_mask": [1] * len(one.ids) + [0] * len(glue) + [1] * len(two.ids),
             "response_logprobs": [-0.5] * len(one.ids) + [0.0] * len(glue) + [-0.25] * len(two.ids),
         }
-        return {"status": "completed", "messages": self.messages, "samples": [sample], "num_llm_calls": 2}
+        return {
+            "status": "completed",
+            "messages": self.messages,
+            "samples": [sample],
+            "num_llm_calls": 2,
+            "turns": [{}, {}],
+        }
 
     def test_the_right_result_has_no_fault(self) -> None:
         assert self.judge.fault(self.result(), self.notes(), renders=False) is None
@@ -132,6 +138,10 @@ class TestTokenJudge:
         result = self.result()
         result["samples"][0][name][place] += 1  # type: ignore[index]
         assert self.judge.fault(result, self.notes(), renders=False) is not None
+
+    @pytest.mark.parametrize("other", [{"num_llm_calls": 1}, {"turns": [{}]}, {"messages": messages[:3]}])
+    def test_a_turn_that_is_not_counted_or_told_is_a_fault(self, other: dict[str, object]) -> None:
+        assert self.judge.fault(self.result() | other, self.notes(), renders=False) is not None
 
     def test_a_turn_of_an_attempt_that_was_given_up_is_a_fault(self) -> None:
         one, two = self.notes()

@@ -1,5 +1,6 @@
 """A conversation without Redis and HTTP: a store in memory, and a trainer that keeps sampled ids."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -67,6 +68,8 @@ class MemoryRollouts:
         """Whether the trainer's promise was noted."""
         self.lost = False
         """Whether the claim is another worker's now."""
+        self.room: float = float("inf")
+        """How many records are written before a deadline passes."""
 
     @property
     def rollouts(self) -> "MemoryRollouts":
@@ -103,6 +106,8 @@ class MemoryRollouts:
         del claim
         if self.lost:
             raise ClaimLost
+        if len(records) > self.room:
+            raise asyncio.CancelledError
         self.written += [encode_record(record) for record in records[len(self.written) :]]
         self.turns = turns
 

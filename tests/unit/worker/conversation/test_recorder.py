@@ -1,5 +1,6 @@
 """What a conversation records is what it replays: cut at every record, resumed, and compared with a whole one."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -72,11 +73,15 @@ def state(inside: InsideConversation) -> tuple[Any, ...]:
     )
 
 
-async def played(tokenizer: ChatTokenizer) -> InsideConversation:
-    inside = InsideConversation(tokenizer)
+async def play(inside: InsideConversation) -> None:
     inside.answer(*ANSWERS)
     for step in STEPS:
         await step(inside.conversation)
+
+
+async def played(tokenizer: ChatTokenizer) -> InsideConversation:
+    inside = InsideConversation(tokenizer)
+    await play(inside)
     return inside
 
 
@@ -111,6 +116,22 @@ async def test_a_rollout_that_is_resumed_anywhere_ends_as_an_uninterrupted_one(
     bodies = {call.turn: call.body for call in whole.channel.calls}
     assert all(call.body == bodies[call.turn] for call in again.channel.calls)
     assert again.written == 7 - records
+
+
+@pytest.mark.parametrize("records", [0, 2, 4, 6])
+async def test_a_turn_whose_write_a_deadline_interrupts_is_in_tokens_messages_and_counts(
+    tokenizer: ChatTokenizer, records: int
+) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.store.room = records
+    with pytest.raises(asyncio.CancelledError):
+        await play(inside)
+    conversation, samples = inside.conversation, inside.tokens.ledger.samples()
+    turns = {s.turn for sample in samples for s in sample.segments if s.kind == "sampled"}
+    assert turns == set(range(1, conversation.turns + 1)) == set(range(1, records // 2 + 2))
+    assert sum(map(sum, (sample.response_mask for sample in samples))) == conversation.sampled_tokens
+    assert conversation.messages[-1]["role"] == "assistant"
+    assert conversation.calling
 
 
 async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:

@@ -32,7 +32,7 @@ class TurnAttachments:
         self._size = 0
 
     def add(self, pieces: Sequence[PackedPiece]) -> None:
-        """Keeps what one turn has, once the turn is durable. What is too much is left out, and says so."""
+        """Keeps what one turn has. What is too much is left out, and says so."""
         # An API of an older version has promised nothing.
         for piece in pieces if self._most else ():
             kept = piece

@@ -5,7 +5,8 @@ leave the worker: a turn before its tools run, an observation before the next mo
 
 Each step works in two parts. First a record is found: replayed from the journal of an earlier attempt (`journal.py`),
 or made by a step that really happens (`recorder.py`). Then the record is applied to messages and measures, in the same
-way for both, so a resumed rollout is in the same state as one that was never interrupted.
+way for both, so a resumed rollout is in the same state as one that was never interrupted. A turn is applied together
+with its tokens, before it is written: if a deadline interrupts the write, the result has all of the turn.
 """
 
 import logging
@@ -171,11 +172,14 @@ class Conversation:
         if record is not None:
             # Before the turn's own message is appended: these are the messages that it was asked with.
             self.tokens.resume(record.trainer, self.messages)
-        else:
-            bind_log(turn=self.turns + 1)
-            record = await self._recorder.sample(self._planned, self.turns + 1, train=train)
-            self._log_turn(record)
-        return self._apply_turn(record)
+            return self._apply_turn(record)
+        bind_log(turn=self.turns + 1)
+        record = await self._recorder.sample(self._planned, self.turns + 1, train=train)
+        self._log_turn(record)
+        # Before the write, because the ledger has the turn already, and a deadline may pass meanwhile.
+        sampled = self._apply_turn(record)
+        await self._recorder.keep_turn(record)
+        return sampled
 
     async def run_tools(self, turn: SampledTurn, *, append: Sequence[dict[str, Any]] = ()) -> None:
         """Runs the tool calls of a turn and appends their results to the transcript.

@@ -1,4 +1,4 @@
-"""The recorder: the steps of a conversation that really happen, each written to the journal before it returns.
+"""The recorder: the steps of a conversation that really happen, each written to the journal before its consequences.
 
 `Conversation` calls it once the journal has nothing more to replay. A record is what all later attempts know of a step,
 so a step changes nothing that its record does not hold.
@@ -79,7 +79,7 @@ class Recorder:
         return self._claim.clean or self._journal.beyond_inherited
 
     async def sample(self, planned: PlannedTurn | None, turn: int, *, train: bool) -> TurnRecord:
-        """Asks the policy for a turn.
+        """Asks the policy for a turn, whose record `keep_turn` is to write next.
 
         Args:
             planned: How it is asked; None on turn 1.
@@ -138,14 +138,17 @@ class Recorder:
             llm_ms=(time.perf_counter() - start) * 1000,
         )
         self._trace.chat(turn, start, summary=summary)
-        await self._journal.write(record, turns=turn)
-        self.calling = False
         if self._attachments is not None:
             self._attachments.add(reply.attachments)
+        return record
+
+    async def keep_turn(self, record: TurnRecord) -> None:
+        """Makes a turn durable. Raises `ClaimLost` where the rollout is no longer this worker's."""
+        await self._journal.write(record, turns=record.summary.turn)
+        self.calling = False
         # Protocol v1 has no batch whose other rollouts would need to know it.
         if not self._claim.spec.v1 and self._channel.is_news(self._claim.batch_id):
             await self._journal.note_idempotent()
-        return record
 
     async def _may_ask_again(self) -> bool:
         """Whether a turn that a dead worker may have asked for may be asked again (`policy/idempotence.py`)."""
