@@ -43,8 +43,6 @@ class Broker:
 
     def __init__(self, loop: PoolLoop, chance: random.Random) -> None:
         self.faults = BrokerFaults()
-        self.closed = False
-        """Whether no message arrives any more."""
         self._loop, self._chance = loop, chance
         self._queues: defaultdict[str, deque[Message]] = defaultdict(deque)
         self._arrived = asyncio.Event()
@@ -81,14 +79,19 @@ class Broker:
         """Empties a queue."""
         self._queues[queue].clear()
 
+    def repeat(self, uids: Sequence[str], *, within_s: float) -> None:
+        """Lets one more ticket of each rollout arrive, at some moment of the next seconds."""
+        now_ms = self._loop.time() * 1000
+        for uid in uids:
+            message = Message(queue_name(Priority.DEFAULT), (uid,), now_ms)
+            self._loop.call_later(within_s * self._chance.random(), self._enter, message, context=self._loop.outside)
+
     def _enter_later(self, message: Message) -> None:
         # Mostly while the rollout runs, and sometimes long after.
         seconds = self._chance.choice((1, 1, 30)) * self._chance.random()
         self._loop.call_later(seconds, self._enter, message, context=self._loop.outside)
 
     def _enter(self, message: Message) -> None:
-        if self.closed:
-            return
         self._queues[message.queue].append(message)
         self._arrived.set()
         self._arrived = asyncio.Event()

@@ -10,7 +10,7 @@ from tests.support.batches import declare_dead
 from tests.support.journals import observation_record
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.store import BatchDeleted, Claim
+from rolloutpool_common.store import BatchDeleted, Claim, new_token
 from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 
@@ -152,7 +152,10 @@ class StoreFaults(StoreWorld):
 
     @rule(data=st.data())
     def delete_while_read(self, data: st.DataObject) -> None:
-        """A batch is deleted while somebody reads it: whoever is told that this was all has all of it."""
+        """A batch is deleted while somebody reads it, and while late tickets of it come.
+
+        Whoever is told that this was all has all of it, and no ticket brings a rollout back.
+        """
         ended = [b for b, batch in self.batches.items() if all(rollout.ended for rollout in batch.rollouts)]
         if not ended:
             return
@@ -171,10 +174,16 @@ class StoreFaults(StoreWorld):
                 return
             assert seen == len(uids)
 
-        async def both() -> None:
-            await asyncio.gather(read(), self.store.batches.delete(batch_id))
+        async def claim(uid: str) -> None:
+            answer: object = None
+            while answer != "gone":
+                answer = await self.store.rollouts.claim(uid, self.ids["w1"], WORKERS["w1"], token=new_token())
+                assert answer in ("ended", "gone")
 
-        self.do(both())
+        async def all_at_once() -> None:
+            await asyncio.gather(read(), *map(claim, uids), self.store.batches.delete(batch_id))
+
+        self.do(all_at_once())
         self.forget(batch_id)
 
     def running(self, claim: Claim | None) -> RolloutModel | None:

@@ -1,9 +1,11 @@
 """What a worker is told with a claim."""
 
-from tests.support.batches import claim, new_batch, submit, uids_of
+import pytest
+from tests.support.batches import claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.store import Claim, ClaimRefused, Store
+from rolloutpool_common.store.pieces import Pieces
 
 
 async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> None:
@@ -41,3 +43,19 @@ async def test_the_calls_before_a_drain_are_told_each_time_that_the_claim_arrive
     # Its attempt ended otherwise: the next one begins with nothing.
     await store.rollouts.release(again, clean=True)
     assert (await claim(store, uid)).tried == 0
+
+
+async def test_a_late_ticket_of_a_batch_that_is_being_deleted_brings_nothing_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed))
+
+    async def claim_late(*_: object) -> None:
+        # Its rollouts are deleted, and the batch is still there.
+        assert await store.rollouts.claim(uid, "w2") is ClaimRefused.GONE
+
+    monkeypatch.setattr(Pieces, "forget_batch", claim_late)
+    await store.batches.delete(claimed.batch_id)
+    assert await store._connection.redis.keys(f"*{claimed.batch_id}*") == []

@@ -11,11 +11,12 @@ local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], AR
 local uid = batch .. '-' .. index
 local about = redis.call(
   'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
-  'polled_name', 'attachment_bytes', 'needs', 'other_needs'
+  'polled_name', 'attachment_bytes', 'needs', 'other_needs', 'deleting'
 )
 local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled, attachment_bytes = unpack(about, 1, 9)
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
-if not priority or not overrides then return { 'outcome', 'gone' } end
+-- While a batch is deleted, what says that its rollouts have ended goes before the rest: a late ticket's would look fresh.
+if not priority or not overrides or about[12] then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
