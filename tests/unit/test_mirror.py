@@ -11,8 +11,6 @@ listed below with the test module that covers it, for one of these reasons:
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = ("common", "api", "worker", "rl", "trainer")
 
@@ -176,16 +174,17 @@ def own_test(name: str) -> Path:
     return path.with_name(f"test_{path.name.strip('_')}.py")
 
 
-MODULES = modules()
+def test_each_module_is_tested_where_its_name_says() -> None:
+    found = modules()
+    places = {
+        name: f"tests/{ELSEWHERE[name]}.py" if name in ELSEWHERE else str(own_test(name).relative_to(ROOT))
+        for name in found
+    }
+    missing = {name: place for name, place in places.items() if not (ROOT / place).exists()}
+    assert missing == {}, "write these tests, or list the module here with its tests"
+    strangers = ELSEWHERE.keys() - found.keys()
+    assert strangers == set(), "there is no such module any more, or it does nothing: take it out of the list"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_each_module_is_tested_where_its_name_says(name: str) -> None:
-    place = f"tests/{ELSEWHERE[name]}.py" if name in ELSEWHERE else own_test(name).relative_to(ROOT)
-    assert (ROOT / place).exists(), f"there is no {place}: write it, or list the module here with its tests"
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_the_list_of_exceptions_names_modules_that_need_it(name: str) -> None:
-    assert name in MODULES, "there is no such module any more, or it does nothing: take it out of the list"
-    assert not own_test(name).exists(), "the module has tests of its own now: take it out of the list"
+def test_no_exception_has_tests_of_its_own() -> None:
+    assert [name for name in ELSEWHERE if own_test(name).exists()] == [], "take them out of the list"
