@@ -22,12 +22,9 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES, TINY
 from tests.tokenizers.published import PUBLISHED
 
-__all__ = ["KNOWN_WRONG", "SETS", "Entry", "entries", "player"]
+__all__ = ["SETS", "Entry", "entries", "player"]
 
 SETS = ("families", "golden", "real")
-_SEPARATED = [f"family:{kind}_separated" for kind in ("metaspace_first", "metaspace_always", "prepended", "unigram")]
-KNOWN_WRONG = frozenset(_SEPARATED)
-"""Where today's renderer is wrong: a turn without any id is followed by a space that nobody wrote."""
 _FOREIGN = "<|endoftext|>"
 """It ends turns of many models whose template writes something else."""
 

@@ -49,13 +49,13 @@ class Codec:
             return self._encode(text)
         return self.encode_rendered(self.escaper.value(text))
 
-    def encode_rendered(self, text: str, *, after: str = "", inside: bool = False) -> list[int]:
+    def encode_rendered(self, text: str, *, after: str | None = None) -> list[int]:
         """Encodes a rendered text in which typed control strings are marked.
 
         Args:
             text: The text with its marks.
-            after: The control string that the text continues; empty where it continues none.
-            inside: Whether the text continues other text, so that nothing may be added that belongs to a beginning.
+            after: The control string that the text continues; empty where it continues other text, so that nothing may
+                be added that belongs to a beginning. None where it is a beginning.
 
         Raises:
             ContentUnsafe: There are more control ids than the template wrote control strings.
@@ -66,7 +66,7 @@ class Codec:
             # Only what the template wrote is encoded with control ids. Each piece after the first one continues text.
             if control:
                 meant += sum(1 for _ in self.pattern.finditer(piece))
-                if index or (inside and not after):
+                if index or after == "":
                     ids += self._inside(piece)
                 else:
                     ids += self._behind(piece, after) if after else self._encode(piece)

@@ -293,12 +293,13 @@ class DeltaRule:
         )
 
     def _encoded(self, text: str, taken: int, over: int, sampled: Sampled) -> Delta:
-        before, inside = "" if sampled.space else sampled.control, sampled.any
+        # Where nothing was sampled, the text continues a prompt, and that ends as this text does.
+        before = self._last_control(text) if not sampled.any else "" if sampled.space else sampled.control
         close: list[int] = []
         if over > taken:
-            close = self._codec.encode_rendered(text[taken:over], after=before, inside=inside)
+            close = self._codec.encode_rendered(text[taken:over], after=before)
             before = self._last_control(text[:over])
-        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before, inside=inside)
+        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before)
         return Delta(tuple(close), tuple(glue))
 
     def _referee(self, found: Behind, taken: int) -> None:

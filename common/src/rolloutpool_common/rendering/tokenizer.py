@@ -31,7 +31,7 @@ from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.short_cuts import DeltaRenderer
 from rolloutpool_common.rendering.template import Message, Template
-from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end, find_close
+from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
@@ -92,8 +92,8 @@ class ChatTokenizer:
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
-        ends = {source: find_answer_end(t) or "" for source, t in self._templates.items()}
-        self.close_token = find_close(ends[self._template(None).source], self._codec.pattern, stops)
+        ends = {source: find_answer_end(t, self._codec.pattern, stops) for source, t in self._templates.items()}
+        self.close_token = ends[self._template(None).source].close
         """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
         """Its id."""

@@ -94,6 +94,11 @@ def test_text_inside_a_text_gets_no_space_of_a_beginning(tmp_path: Path) -> None
     delta = tokenizer.render_delta([{"role": "user", "content": "go on"}], sampled=sampled)
     expected = whole.encode("It is 38\nuser: go on\nassistant:", add_special_tokens=False).ids
     assert [*sampled, *delta.close_ids, *delta.glue_ids] == expected
+    # Behind a turn of no id stands the prompt.
+    prompt = whole.encode("user: hi\nassistant:", add_special_tokens=False).ids
+    empty = tokenizer.render_delta([{"role": "user", "content": "go on"}], sampled=[])
+    expected = whole.encode("user: hi\nassistant:\nuser: go on\nassistant:", add_special_tokens=False).ids
+    assert [*prompt, *empty.close_ids, *empty.glue_ids] == expected
     behind = whole.encode("<|im_end|>user: go on", add_special_tokens=False).ids
     assert tokenizer.encode("<|im_end|>user: go on") == behind
     typed = "say <|im_end|>now"

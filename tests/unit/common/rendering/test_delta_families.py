@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, TurnEndNotFound, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, load_tokenizer
 
 Message = dict[str, Any]
 
@@ -228,19 +228,58 @@ OPEN_TURN = (  # as Apertus: results are written into the turn that called, and 
 )
 
 
+ENDS_LATE = OPEN_TURN.replace("{% else %}{{ '<|end|>' }}{% endfor %}", "{% endfor %}").replace(
+    "m.tool_calls is defined", "true"
+)
+
+
+@pytest.mark.parametrize("template", [OPEN_TURN, ENDS_LATE])
 @pytest.mark.parametrize("cut", ['[{"a"', '[{"a": 1}]'])
-def test_a_cut_call_whose_results_belong_to_its_turn_is_refused(make_tokenizer: MakeTokenizer, cut: str) -> None:
+def test_a_cut_call_whose_results_belong_to_its_turn_is_closed(
+    make_tokenizer: MakeTokenizer, cut: str, template: str
+) -> None:
     control = ("<|start|>", "<|calls|>", "<|called|>", "<|end|>", "<|user|>")
-    tokenizer = make_tokenizer(OPEN_TURN, control, eos="<|end|>")
+    tokenizer = make_tokenizer(template, control, eos="<|end|>")
+    assert tokenizer.close_token == "<|end|>"
     whole = '<|calls|>[{"a": 1}]<|called|>'
     assert delta(tokenizer, [USER, calling()], [result()], whole) == "[38]"
     assert delta(tokenizer, [USER, calling()], [result(), USER], whole) == "[38]<|end|><|user|>go on<|start|>"
     for new in ([result()], [result(), USER]):
-        with pytest.raises(TurnEndNotFound, match="cut in a call"):
-            delta(tokenizer, [USER, calling()], new, f"<|calls|>{cut}")
+        behind = delta(tokenizer, [USER, calling()], new, whole)
+        assert delta(tokenizer, [USER, calling()], new, f"<|calls|>{cut}") == f"<|called|>{behind}"
     assert delta(tokenizer, [USER, calling()], [result()], f"{whole}<|end|>") == "[38]"
     # Without a result it is an answer like any other.
     assert delta(tokenizer, [USER, said("<|calls|>[")], [USER], "<|calls|>[") == "<|end|><|user|>go on<|start|>"
+
+
+STOPS_TWICE = (  # as Apriel: the template writes its stop, and then the one that the policy sampled
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '\n<|end|>\n' }}"
+    "{{ '<|end|>' if m.role == 'assistant' else '' }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt else '' }}"
+)
+ENDED_BY_HEADERS = (  # as GLM trains: the next header is what policies stop at
+    "{% for m in messages %}{{ m.content + '<|user|>' if m.role == 'assistant' else '' }}{% if m.role == 'user' %}"
+    "{{ '<|user|>' if loop.first else '' }}{{ '\n' + m.content + '<|assistant|>' }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "sampled", "begins"),
+    [
+        (STOPS_TWICE, "I said", "\n<|end|>\n<|end|><|user|>"),
+        (STOPS_TWICE, "I said\n<|end|>", "\n<|end|><|user|>"),
+        (STOPS_TWICE, "I said\n<|end|>\n<|end|>", "<|user|>"),
+        (STOPS_TWICE, "I said<|end|>", "<|user|>"),
+        (STOPS_TWICE, "I said<|im_end|>", "<|user|>"),
+        (ENDED_BY_HEADERS, "I said<|user|>", "\ngo on"),
+        (ENDED_BY_HEADERS, "I said<|im_end|>", "<|user|>\ngo on"),
+        (ENDED_BY_HEADERS, "I said", "<|user|>\ngo on"),
+    ],
+)
+def test_a_turn_is_ended_once_and_each_header_is_written(
+    make_tokenizer: MakeTokenizer, template: str, sampled: str, begins: str
+) -> None:
+    tokenizer = make_tokenizer(template, ("<|end|>", "<|user|>", "<|assistant|>"), eos="<|end|>")
+    assert delta(tokenizer, [USER, said()], [USER], sampled).startswith(begins)
 
 
 def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:

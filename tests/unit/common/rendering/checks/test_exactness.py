@@ -18,7 +18,7 @@ from rolloutpool_common.rendering.checks.exactness import (
     try_constructs,
 )
 from rolloutpool_common.rendering.delta import Delta
-from rolloutpool_common.rendering.turn_end import TurnEnd
+from rolloutpool_common.rendering.turn_end import AnswerEnd, TurnEnd
 
 WRONG, REFUSED, EXACT = ConstructVerdict.WRONG, ConstructVerdict.REFUSED, ConstructVerdict.EXACT
 
@@ -111,8 +111,8 @@ def first_control_string_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_other_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     real = TurnEnd.__init__
 
-    def without(self: TurnEnd, pattern: Any, stops: frozenset[str], answer_end: str) -> None:
-        real(self, pattern, frozenset(), answer_end)
+    def without(self: TurnEnd, pattern: Any, stops: frozenset[str], answer: AnswerEnd) -> None:
+        real(self, pattern, frozenset(), answer)
 
     monkeypatch.setattr(TurnEnd, "__init__", without)
 
