@@ -20,7 +20,7 @@ from benchmarks.processes import serving
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver
+from rolloutpool_worker.policy import AiohttpTransport, Http1Client, Resolver
 
 AT_ONCE = 100
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "0123456789abcdef/1"}
@@ -44,6 +44,7 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
     shared = httpx.AsyncClient(verify=context, trust_env=False, limits=httpx.Limits(max_connections=None))
     each = [httpx.AsyncClient(verify=context, trust_env=False) for _ in range(AT_ONCE)]
     transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=300)
+    turns = Http1Client(Resolver(Targets.loopback()), timeout=300)
     client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=300)
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
     # The worker, too, parses a trainer's URL once per rollout.
@@ -64,6 +65,9 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
         async with aclosing(await transport.handle_async_request(request)) as response:
             return sum([len(part) async for part in response.aiter_bytes()])
 
+    async def by_turn_client(_: int) -> int:
+        return len((await turns.ask("POST", url, HEADERS, body, most_bytes=10**8)).data)
+
     async def by_aiohttp(_: int) -> int:
         async with session.request("POST", url, data=body, headers=HEADERS, allow_redirects=False) as response:
             return sum([len(part) async for part in response.content.iter_any()])
@@ -72,7 +76,8 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
         "one httpx.AsyncClient for all": by_shared,
         "one httpx.AsyncClient per call under way": by_each,
         "httpx.AsyncClient over AiohttpTransport": by_client,
-        "AiohttpTransport (the worker's)": by_transport,
+        "AiohttpTransport": by_transport,
+        "Http1Client (the worker's for turns)": by_turn_client,
         "aiohttp.ClientSession": by_aiohttp,
     }
     rows: list[Row] = []
@@ -81,6 +86,7 @@ async def _rows(url: str, body: bytes, calls: int) -> list[Row]:
         rows.append({"client": name, "ms CPU per call": cpu, "calls/s": rate})
     for opened in (shared, *each, client):
         await opened.aclose()
+    await turns.aclose()
     await session.close()
     return rows
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.turn_cost [--quick] [TOKENIZER ...]
 
-Whole attempts run in this process: claim, conversation, tools, journal, result. The trainer is a transport that has all
+Whole attempts run in this process: claim, conversation, tools, journal, result. The trainer is a client that has all
 replies ready, and the store keeps nothing. What the trainer's kind costs is all that differs between the rows of one
 length, so they are measured in turn. Figures are CPU time of this process, which other load disturbs little; the
 smallest is the least disturbed.
@@ -11,13 +11,12 @@ smallest is the least disturbed.
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-import httpx
 import orjson
 from benchmarks.conversations import VARIANTS, Turn, conversation, messages, rollout_id, tool_names
 from benchmarks.load import Load, TrainerManner
@@ -33,7 +32,8 @@ from rolloutpool_common.rendering import TINY
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_common.store.records import compress, finish_fields
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy import TurnClient
+from rolloutpool_worker.policy.turn_client import ReplyHeaders, TurnAnswer
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
@@ -47,48 +47,41 @@ TURNS_PER_ROUND = 192
 """A round is so many turns of each trainer: 64 rollouts of 3, or 3 of 64."""
 
 
-class _Body(httpx.AsyncByteStream):
-    """The body of a reply, in one part."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._data
-
-
 class _Trainer:
-    """The part of a transport that endpoints use. Each rollout asks its turns in their order."""
+    """The client that endpoints ask. Each rollout asks its turns in their order."""
 
-    timeout = httpx.Timeout(60.0)
+    seconds = 60.0
 
     def __init__(self) -> None:
         self.replies: list[Turn] = []
         """Those of the rollout that runs."""
         self.asked = 0
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, **limits: float | None
+    ) -> TurnAnswer:
         """Answers with the next reply, without the prefix that the worker knows where it offers to do without it."""
-        turn, offered = self.replies[self.asked], request.headers.get(HEADER_ECHO_DIGEST, "")
+        turn, offered = self.replies[self.asked], headers.get(HEADER_ECHO_DIGEST, "")
         self.asked += 1
-        status, headers, data = _read(turn.delta if offered and offered == turn.digest.decode() else turn.whole)
-        return httpx.Response(status, headers=headers, stream=_Body(data), request=request)
+        status, fields, data = _read(turn.delta if offered and offered == turn.digest.decode() else turn.whole)
+        return TurnAnswer(status, ReplyHeaders(fields), data, True, lambda: None)
 
 
 class _Engine(_Trainer):
     """The same replies as vLLM would give them to a worker that asks with ids."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, **limits: float | None
+    ) -> TurnAnswer:
         """Answers with the next reply, or with what vLLM says of itself."""
-        match request.url.path:
-            case "/v1/models":
-                data = b'{"data":[{"id":"policy","max_model_len":1000000}]}'
-            case "/weight_info":
-                data = b'{"weight_version":"1"}'
-            case _:
-                data = _of_vllm(self.replies[self.asked].whole)
-                self.asked += 1
-        return httpx.Response(200, stream=_Body(data), request=request)
+        if url.endswith("/v1/models"):
+            data = b'{"data":[{"id":"policy","max_model_len":1000000}]}'
+        elif url.endswith("/weight_info"):
+            data = b'{"weight_version":"1"}'
+        else:
+            data = _of_vllm(self.replies[self.asked].whole)
+            self.asked += 1
+        return TurnAnswer(200, ReplyHeaders([]), data, True, lambda: None)
 
 
 @lru_cache(maxsize=VARIANTS * max(LENGTHS))
@@ -178,7 +171,7 @@ class _Worker:
         self._services = Services(WorkerSettings.model_validate({"redis_url": "redis://127.0.0.1:1"}))
         self._services.store = cast(Store, self._store)
         self._services.kinds = TrainerKinds(cast(Any, self._store))
-        self._services.transport = cast(AiohttpTransport, self._trainer)
+        self._services.turns = cast(TurnClient, self._trainer)
         self._serial = 0
 
     async def run(self, rollouts: int) -> float:

@@ -12,7 +12,7 @@ from tests.support.vllm_server import vllm_server
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.drain import Drained
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, EngineChannel, Engines, LedgerPrompt, Resolver
+from rolloutpool_worker.policy import Breakers, EngineChannel, Engines, Http1Client, LedgerPrompt, Resolver
 from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.engine_reply import EngineTurn
@@ -33,7 +33,7 @@ class Channels:
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
-        self.transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+        self.client = Http1Client(Resolver(Targets.loopback()), timeout=5)
         self.engines = Engines()
         self.draining = False
         self.on_pause: Any = None
@@ -65,7 +65,7 @@ class Channels:
             await asyncio.sleep(0)
 
         return EngineChannel(
-            self.transport,
+            self.client,
             store.with_secrets((await claim(store, uid)).spec),
             uid=uid,
             group=group,

@@ -4,18 +4,21 @@ import asyncio
 import contextlib
 import gzip
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
 from tests.support.certificates import certificate
 from tests.support.raw_server import RawServer, answering
+from tests.support.turn_clients import KINDS, asking
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver, resolver
+from rolloutpool_worker.policy import AiohttpTransport, Resolver, TurnClient, resolver
+from rolloutpool_worker.policy.resolver import resolve
 from rolloutpool_worker.policy.transport import STREAMED_BYTES
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
@@ -53,18 +56,35 @@ class Names:
         return answer
 
 
+class Calling(Protocol):
+    """Makes one of the ways to ask for a turn."""
+
+    def __call__(
+        self, listed: str, names: Callable[[str], Coroutine[None, None, list[str]]] = resolve, *, timeout: float = 5
+    ) -> contextlib.AbstractAsyncContextManager[TurnClient]:
+        """It may call what is listed, and asks these names."""
+        ...
+
+
+@pytest.fixture(params=KINDS)
+def calling(request: pytest.FixtureRequest) -> Calling:
+    def made(
+        listed: str, names: Callable[[str], Coroutine[None, None, list[str]]] = resolve, *, timeout: float = 5
+    ) -> contextlib.AbstractAsyncContextManager[TurnClient]:
+        return asking(request.param, Resolver(Targets.parse(listed), names), timeout=timeout)
+
+    return made
+
+
 @contextlib.asynccontextmanager
-async def calling(listed: str, names: Names) -> AsyncIterator[AiohttpTransport]:
-    transport = AiohttpTransport(Resolver(Targets.parse(listed), names), timeout=5)
+async def straight() -> AsyncIterator[AiohttpTransport]:
+    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
     yield transport
     await transport.aclose()
 
 
-async def call(transport: AiohttpTransport, url: str) -> int:
-    request = httpx.Request("POST", url)
-    async with contextlib.aclosing(await transport.handle_async_request(request)) as response:
-        [_ async for _ in response.aiter_bytes()]
-        return response.status_code
+async def call(client: TurnClient, url: str) -> int:
+    return (await client.ask("POST", url, {}, b"", most_bytes=1000)).status
 
 
 @pytest.fixture
@@ -75,26 +95,26 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stale")
 @pytest.mark.parametrize("later", [[HERE], ["169.254.169.254"], ["::ffff:127.0.0.1"], [THERE, HERE], ["fe80::1%lo"]])
-async def test_a_name_that_is_rebound_leads_nowhere(later: list[str]) -> None:
+async def test_a_name_that_is_rebound_leads_nowhere(calling: Calling, later: list[str]) -> None:
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], later)
-        async with calling(f"*,{THERE}", names) as transport:
+        async with calling(f"*,{THERE}", names) as client:
             url = f"http://rebinding.example:{good.port}"
-            assert await call(transport, url) == 200
+            assert await call(client, url) == 200
             with pytest.raises(TargetRefused, match="resolves to an address that may not be called"):
-                await call(transport, url)
+                await call(client, url)
         assert len(good.heads) == 1
         assert inner.heads == []
         assert len(names.asked) == 2
 
 
 @pytest.mark.usefixtures("stale")
-async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
+async def test_the_address_that_was_checked_is_the_one_that_is_called(calling: Calling) -> None:
     """A name server that answers every other question with the inner address is asked once per connection."""
     async with server(THERE) as good, server(HERE, good.port) as inner:
         names = Names([THERE], [HERE])
-        async with calling(f"*,{THERE}", names) as transport:
-            assert await call(transport, f"http://flipping.example:{good.port}") == 200
+        async with calling(f"*,{THERE}", names) as client:
+            assert await call(client, f"http://flipping.example:{good.port}") == 200
         assert names.asked == ["flipping.example"]
         assert (len(good.heads), len(inner.heads)) == (1, 0)
         # The server is told the name, as it must be.
@@ -116,11 +136,11 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:
         ("*", "[::ffff:127.0.0.1]"),
     ],
 )
-async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
+async def test_what_is_not_listed_is_not_called(calling: Calling, listed: str, host: str) -> None:
     names = Names([HERE])
-    async with server(HERE) as inner, calling(listed, names) as transport:
+    async with server(HERE) as inner, calling(listed, names) as client:
         with pytest.raises(TargetRefused) as raised:
-            await call(transport, f"http://{host}:{inner.port}")
+            await call(client, f"http://{host}:{inner.port}")
         assert inner.heads == []
     assert names.asked == []
     failure = raised.value.failure(1)
@@ -133,28 +153,25 @@ async def test_what_is_not_listed_is_not_called(listed: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
-async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(spelling: str) -> None:
+async def test_other_spellings_of_an_address_are_checked_as_what_they_mean(calling: Calling, spelling: str) -> None:
     async with server(HERE) as inner:
-        transport = AiohttpTransport(Resolver(Targets.parse("*")), timeout=5)
-        with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
-            await call(transport, f"http://{spelling}:{inner.port}")
-        await transport.aclose()
+        async with calling("*") as client:
+            with pytest.raises((TargetRefused, httpx.HTTPError, httpx.InvalidURL)):
+                await call(client, f"http://{spelling}:{inner.port}")
         assert inner.heads == []
 
 
-async def test_ipv6_is_called_where_it_is_listed() -> None:
-    async with server("::1") as listening, calling("::1", Names([])) as transport:
-        assert await call(transport, f"http://[::1]:{listening.port}") == 200
+async def test_ipv6_is_called_where_it_is_listed(calling: Calling) -> None:
+    async with server("::1") as listening, calling("::1", Names([])) as client:
+        assert await call(client, f"http://[::1]:{listening.port}") == 200
 
 
-async def test_the_systems_own_resolver_is_used() -> None:
-    async with server(HERE) as listening:
-        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
-        assert await call(transport, f"http://localhost:{listening.port}") == 200
-        await transport.aclose()
+async def test_the_systems_own_resolver_is_used(calling: Calling) -> None:
+    async with server(HERE) as listening, calling("127.0.0.0/8,::1,localhost") as client:
+        assert await call(client, f"http://localhost:{listening.port}") == 200
 
 
-async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_again() -> None:
+async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_again(calling: Calling) -> None:
     """A call that failed on it would be one that the trainer may have had."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,12 +180,12 @@ async def test_a_connection_that_its_server_closed_without_a_word_is_not_used_ag
         await writer.drain()
         writer.close()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as transport:
-        assert [await call(transport, made.url) for _ in range(50)] == [200] * 50
+    async with answering(handle) as made, calling(HERE, Names([])) as client:
+        assert [await call(client, made.url) for _ in range(50)] == [200] * 50
 
 
 @pytest.mark.parametrize("body", ["", "no"])
-async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
+async def test_no_connection_is_used_again_after_an_error(calling: Calling, body: str) -> None:
     """The server closes it a moment later, when the call that is made again is on its way already."""
     connections = 0
 
@@ -179,12 +196,12 @@ async def test_no_connection_is_used_again_after_an_error(body: str) -> None:
         writer.write(f"HTTP/1.1 429 No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         await asyncio.Event().wait()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as transport:
-        assert [await call(transport, made.url) for _ in range(3)] == [429] * 3
+    async with answering(handle) as made, calling(HERE, Names([])) as client:
+        assert [await call(client, made.url) for _ in range(3)] == [429] * 3
         assert connections == 3
 
 
-async def test_a_compressed_reply_is_decompressed_once() -> None:
+async def test_a_compressed_reply_is_decompressed_once(calling: Calling) -> None:
     body = gzip.compress(b"plain")
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,10 +210,8 @@ async def test_a_compressed_reply_is_decompressed_once() -> None:
         writer.write(head.encode() + body)
         await writer.drain()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as transport:
-        response = await transport.handle_async_request(httpx.Request("GET", made.url))
-        assert await response.aread() == b"plain"
-        assert "content-encoding" not in response.headers
+    async with answering(handle) as made, calling(HERE) as client:
+        assert (await client.ask("GET", made.url, {}, b"", most_bytes=100)).data == b"plain"
 
 
 async def test_a_reply_that_breaks_off_is_an_error_of_httpx_with_its_request() -> None:
@@ -205,7 +220,7 @@ async def test_a_reply_that_breaks_off_is_an_error_of_httpx_with_its_request() -
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         await writer.drain()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+    async with answering(handle) as made, straight() as transport:
         request = httpx.Request("GET", made.url)
         response = await transport.handle_async_request(request)
         with pytest.raises(httpx.RemoteProtocolError) as raised:
@@ -218,33 +233,33 @@ async def test_a_client_of_httpx_may_use_it_with_a_timeout_of_its_own() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
-    async with answering(handle) as made, calling(HERE, Names([])) as transport:
+    async with answering(handle) as made, straight() as transport:
         client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=0.1)
         with pytest.raises(httpx.ReadTimeout):
             await client.get(made.url)
 
 
-async def test_redirects_are_not_followed() -> None:
+async def test_redirects_are_not_followed(calling: Calling) -> None:
     async with server(HERE) as inner:
         moved = f"307 Temporary Redirect\r\nLocation: http://{HERE}:{inner.port}/"
-        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as transport:
-            assert await call(transport, f"http://{HERE}:{outer.port}") == 307
+        async with server(HERE, answer=moved) as outer, calling(HERE, Names([])) as client:
+            assert await call(client, f"http://{HERE}:{outer.port}") == 307
         assert inner.heads == []
 
 
-async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_ignored(calling: Calling, monkeypatch: pytest.MonkeyPatch) -> None:
     async with server(HERE) as proxy, server(HERE) as listening:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://{HERE}:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        async with calling(HERE, Names([])) as transport:
-            assert await call(transport, f"http://{HERE}:{listening.port}/x") == 200
+        async with calling(HERE, Names([])) as client:
+            assert await call(client, f"http://{HERE}:{listening.port}/x") == 200
         assert proxy.heads == []
         assert listening.heads[0].startswith("POST /x ")
 
 
-async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> None:
+async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing(calling: Calling) -> None:
     async with server(HERE) as listening:
         begun, release = asyncio.Event(), asyncio.Event()
         asked: list[str] = []
@@ -255,62 +270,60 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing() -> N
             await release.wait()
             return [HERE]
 
-        transport = AiohttpTransport(Resolver(Targets.parse(f"*,{HERE}"), slow), timeout=30)
-        calls = [asyncio.create_task(call(transport, f"http://slow.example:{listening.port}")) for _ in range(20)]
-        await begun.wait()
-        calls[0].cancel()
-        release.set()
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        async with calling(f"*,{HERE}", slow, timeout=30) as client:
+            calls = [asyncio.create_task(call(client, f"http://slow.example:{listening.port}")) for _ in range(20)]
+            await begun.wait()
+            calls[0].cancel()
+            release.set()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(answers[0], asyncio.CancelledError)
         assert answers[1:] == [200] * 19
         assert asked == ["slow.example"]
-        await transport.aclose()
 
 
-async def test_an_answer_that_failed_is_asked_for_again() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as transport:
+async def test_an_answer_that_failed_is_asked_for_again(calling: Calling) -> None:
+    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as client:
         url = f"http://late.example:{listening.port}"
         with pytest.raises(httpx.ConnectError, match="no such name"):
-            await call(transport, url)
-        assert await call(transport, url) == 200
+            await call(client, url)
+        assert await call(client, url) == 200
         assert len(names.asked) == 2
 
 
-async def test_the_next_address_is_tried_where_one_is_dead() -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as transport:
-        assert await call(transport, f"http://two.example:{listening.port}") == 200
+async def test_the_next_address_is_tried_where_one_is_dead(calling: Calling) -> None:
+    async with server(HERE) as listening, calling(f"*,{HERE},{THERE}", Names([THERE, HERE])) as client:
+        assert await call(client, f"http://two.example:{listening.port}") == 200
 
 
-async def test_a_name_server_that_is_silent_is_a_connect_time_out() -> None:
+async def test_a_name_server_that_is_silent_is_a_connect_time_out(calling: Calling) -> None:
     async def silent(name: str) -> list[str]:
         await asyncio.Event().wait()
         return []
 
-    transport = AiohttpTransport(Resolver(Targets.parse("*"), silent), timeout=0.05)
-    with pytest.raises(httpx.ConnectTimeout):
-        await call(transport, "http://silent.example")
-    await transport.aclose()
+    async with calling("*", silent, timeout=0.05) as client:
+        with pytest.raises(httpx.ConnectTimeout):
+            await call(client, "http://silent.example")
 
 
-async def test_tls_verifies_the_name_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_verifies_the_name_and_not_the_address(
+    calling: Calling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, context = certificate("trainer.example", THERE, tmp_path)
     asked: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as transport:
-        assert await call(transport, f"https://trainer.example:{listening.port}") == 200
+    async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as client:
+        assert await call(client, f"https://trainer.example:{listening.port}") == 200
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await call(transport, f"https://other.example:{listening.port}")
+            await call(client, f"https://other.example:{listening.port}")
     assert asked == ["trainer.example", "other.example"]
 
 
 @pytest.mark.parametrize("length", [0, 1, STREAMED_BYTES, STREAMED_BYTES + 1])
-async def test_a_request_says_its_length_and_its_host(length: int) -> None:
+async def test_a_request_says_its_length_and_its_host(calling: Calling, length: int) -> None:
     """Simple servers read no chunks, and httpx adds neither header to a request with a stream."""
-    async with server(HERE) as listening, calling(HERE, Names([])) as transport:
-        stream = httpx.ByteStream(b"x" * length)
-        response = await transport.handle_async_request(httpx.Request("POST", listening.url, stream=stream))
-        await response.aclose()
+    async with server(HERE) as listening, calling(HERE) as client:
+        await client.ask("POST", listening.url, {}, b"x" * length, most_bytes=0)
     head = listening.heads[0].lower()
     assert f"content-length: {length}\r\n" in head
     assert f"host: {HERE}:{listening.port}\r\n" in head

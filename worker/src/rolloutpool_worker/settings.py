@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
@@ -32,6 +32,8 @@ class WorkerSettings(ActorSettings):
     """CPU time that one render of a chat template may take, and 0.5 s more for each million characters."""
     http_client_timeout: float = Field(default=300.0, gt=0, validation_alias="HTTP_CLIENT_TIMEOUT")
     """Longest wait for one model call, seconds."""
+    turn_client: Literal["httptools", "httpx"] = "httptools"
+    """What speaks HTTP when a turn is asked; `httpx` is slower, and understands more of what servers get wrong."""
     max_reply_mb: float = Field(default=64.0, gt=0)
     """Largest reply of a trainer that is read."""
     max_reply_objects: int = Field(default=200_000, ge=1)

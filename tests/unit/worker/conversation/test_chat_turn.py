@@ -11,7 +11,7 @@ from rolloutpool_common.protocol.journal import PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_worker.conversation.chat_turn import ChatAsker, NoTokens
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, ChatChannel, MessageBytes, Reply, TurnCall
+from rolloutpool_worker.policy import Breakers, ChatChannel, MessageBytes, Reply, TurnCall, TurnClient
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
@@ -34,7 +34,7 @@ class _Chat(ChatChannel):
     def __init__(self) -> None:
         spec = claim_of(messages_only=True).spec
         super().__init__(
-            cast(AiohttpTransport, None),
+            cast(TurnClient, None),
             spec,
             uid="b-0",
             attempt=1,

@@ -10,4 +10,4 @@ from tests.support.engine_channels import Channels
 async def channels() -> AsyncIterator[Channels]:
     made = Channels()
     yield made
-    await made.transport.aclose()
+    await made.client.aclose()

@@ -13,7 +13,7 @@ from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, CallbackChannel, MessageBytes, Resolver, TurnCall
+from rolloutpool_worker.policy import Breakers, CallbackChannel, Http1Client, MessageBytes, Resolver, TurnCall
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
@@ -25,7 +25,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
-        self.transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+        self.client = Http1Client(Resolver(Targets.loopback()), timeout=5)
 
     async def to(self, store: Store, trainer: ScriptedTrainer, *, attempts: int = 3, **options: Any) -> CallbackChannel:
         (uid,) = await submit(store, [{"server_url": trainer.url, "callback_api_key": None, **options}])
@@ -35,7 +35,7 @@ class Channel:
             self.pauses.append(seconds)
 
         return CallbackChannel(
-            self.transport,
+            self.client,
             (await claim(store, uid)).spec,
             uid=uid,
             attempt=2,
@@ -50,7 +50,7 @@ class Channel:
 async def channel() -> AsyncIterator[Channel]:
     made = Channel()
     yield made
-    await made.transport.aclose()
+    await made.client.aclose()
 
 
 def turn_of(asking: CallbackChannel, mask: list[int] | None = None) -> TurnCall:

@@ -11,7 +11,15 @@ from tests.support.conversations import claim_of
 
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, ChatChannel, MessageBytes, Resolver, TurnCall
+from rolloutpool_worker.policy import (
+    Breakers,
+    ChatChannel,
+    Http1Client,
+    MessageBytes,
+    Resolver,
+    TurnCall,
+    TurnClient,
+)
 from rolloutpool_worker.policy.breaker import FAILURES, TrainerDown
 from rolloutpool_worker.policy.chat import parse_chat_reply
 from rolloutpool_worker.policy.endpoint import ReplyLimits
@@ -27,8 +35,8 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-async def transport() -> AsyncIterator[AiohttpTransport]:
-    made = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
+async def client() -> AsyncIterator[TurnClient]:
+    made = Http1Client(Resolver(Targets.loopback()), timeout=5)
     yield made
     await made.aclose()
 
@@ -37,10 +45,10 @@ async def no_pause(seconds: float) -> None:
     """Waits for nothing."""
 
 
-def channel_to(url: str, transport: AiohttpTransport, breakers: Breakers | None = None, **options: Any) -> ChatChannel:
+def channel_to(url: str, client: TurnClient, breakers: Breakers | None = None, **options: Any) -> ChatChannel:
     spec = claim_of(server_url=url, messages_only=True, tokenizer_name="", on_ambiguous_turn="retry", **options).spec
     return ChatChannel(
-        transport,
+        client,
         spec,
         uid="b-0",
         attempt=2,
@@ -51,8 +59,8 @@ def channel_to(url: str, transport: AiohttpTransport, breakers: Breakers | None 
     )
 
 
-async def test_a_turn_is_asked_as_openai_s_clients_ask(server: ChatServer, transport: AiohttpTransport) -> None:
-    channel = channel_to(server.url("one"), transport, callback_api_key=KEY)
+async def test_a_turn_is_asked_as_openai_s_clients_ask(server: ChatServer, client: TurnClient) -> None:
+    channel = channel_to(server.url("one"), client, callback_api_key=KEY)
     channel.shown = [TOOL]
     messages = [{**NORMAL, **ASK}]
     reply = await channel.sample(TurnCall(1, channel.body(MessageBytes(messages), None)))
@@ -65,8 +73,8 @@ async def test_a_turn_is_asked_as_openai_s_clients_ask(server: ChatServer, trans
     assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == ([], [], None)
 
 
-def test_a_body_has_no_nulls_no_empty_list_and_text_for_arguments(transport: AiohttpTransport) -> None:
-    channel = channel_to("http://127.0.0.1:9/v1", transport, sampling_params={"temperature": 0.5, "seed": 1})
+def test_a_body_has_no_nulls_no_empty_list_and_text_for_arguments(client: TurnClient) -> None:
+    channel = channel_to("http://127.0.0.1:9/v1", client, sampling_params={"temperature": 0.5, "seed": 1})
     calls = [
         {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}},
         {"id": "2", "type": "function", "function": {"name": "add", "arguments": "{}"}},
@@ -84,8 +92,8 @@ def test_a_body_has_no_nulls_no_empty_list_and_text_for_arguments(transport: Aio
     assert body["messages"][2] == {"role": "tool", "content": "", "tool_call_id": "1"}
 
 
-def test_the_digest_tells_bodies_apart(transport: AiohttpTransport) -> None:
-    channel = channel_to("http://127.0.0.1:9/v1", transport)
+def test_the_digest_tells_bodies_apart(client: TurnClient) -> None:
+    channel = channel_to("http://127.0.0.1:9/v1", client)
     wire = MessageBytes([{**NORMAL, **ASK}])
     first = channel.body(wire, None)
     assert channel.body(wire, None) == first
@@ -112,8 +120,8 @@ def test_nonsense_is_refused_with_its_place(reply: bytes, said: str) -> None:
     assert said in caught.value.message
 
 
-async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, transport: AiohttpTransport) -> None:
-    channel = channel_to(server.url("flaky"), transport, callback_api_key=KEY)
+async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, client: TurnClient) -> None:
+    channel = channel_to(server.url("flaky"), client, callback_api_key=KEY)
     refusals: list[Response] = [JSONResponse({}, status_code=503), JSONResponse({}, status_code=429)]
     server.change = lambda _: refusals.pop() if refusals else None
     try:
@@ -125,21 +133,21 @@ async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, transp
     assert server.keys[-3:] == ["b-0/1"] * 3
 
 
-async def test_a_refused_key_is_final(server: ChatServer, transport: AiohttpTransport) -> None:
-    channel = channel_to(server.url("closed"), transport, callback_api_key="wrong")
+async def test_a_refused_key_is_final(server: ChatServer, client: TurnClient) -> None:
+    channel = channel_to(server.url("closed"), client, callback_api_key="wrong")
     with pytest.raises(TrainerStatusError, match="answered 401"):
         await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), None)))
     assert server.of("closed") == []
 
 
-async def test_the_breaker_counts_the_port_and_not_each_rollout_s_url(transport: AiohttpTransport) -> None:
+async def test_the_breaker_counts_the_port_and_not_each_rollout_s_url(client: TurnClient) -> None:
     breakers = Breakers()
     turn = MessageBytes([{**NORMAL, **ASK}])
     for number in range(FAILURES):
-        channel = channel_to(f"http://127.0.0.1:9/v1/rollouts/{number}", transport, breakers)
+        channel = channel_to(f"http://127.0.0.1:9/v1/rollouts/{number}", client, breakers)
         with pytest.raises((TrainerUnreachable, TrainerDown)):
             await channel.sample(TurnCall(1, channel.body(turn, None)))
-    other = channel_to("http://127.0.0.1:9/v1/rollouts/another", transport, breakers)
+    other = channel_to("http://127.0.0.1:9/v1/rollouts/another", client, breakers)
     with pytest.raises(TrainerDown):
         await other.sample(TurnCall(1, other.body(turn, None)))
 

@@ -12,6 +12,7 @@ from tests.support.batches import NOWHERE, claim, submit
 from tests.support.raw_server import answering
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, body, close, hang, status
+from tests.support.turn_clients import KINDS, asking
 
 from rolloutpool_common.errors import RolloutError, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.metrics import IN_MODEL_CALL, take_rows
@@ -19,7 +20,7 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, Resolver, TrainerDown
+from rolloutpool_worker.policy import Breakers, Resolver, TrainerDown, TurnClient
 from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint, origin_of
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
@@ -28,11 +29,10 @@ WHERE = "turn 1"
 LARGEST = ReplyLimits(1000)
 
 
-@pytest.fixture
-async def transport() -> AsyncIterator[AiohttpTransport]:
-    made = AiohttpTransport(Resolver(Targets.loopback()), timeout=0.3)
-    yield made
-    await made.aclose()
+@pytest.fixture(params=KINDS)
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[TurnClient]:
+    async with asking(request.param, Resolver(Targets.loopback()), timeout=0.3) as made:
+        yield made
 
 
 async def spec_of(store: Store, url: str, **options: Any) -> RolloutSpec:
@@ -61,7 +61,7 @@ async def spec_of(store: Store, url: str, **options: Any) -> RolloutSpec:
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_an_error_says_whether_the_turn_may_be_asked_again(
     store: Store,
-    transport: AiohttpTransport,
+    client: TurnClient,
     tokenizer: ChatTokenizer,
     step: Step,
     error: type[RolloutError],
@@ -71,7 +71,7 @@ async def test_an_error_says_whether_the_turn_may_be_asked_again(
 ) -> None:
     async with scripted_trainer(tokenizer, step) as trainer:
         spec = await spec_of(store, trainer.url, idempotent=idempotent)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST)
+        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST)
         with pytest.raises(error) as raised:
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable is (if_idempotent if idempotent else safe)
@@ -80,18 +80,16 @@ async def test_an_error_says_whether_the_turn_may_be_asked_again(
 
 @pytest.mark.parametrize("announces", [False, True])
 async def test_a_trainer_is_asked_whether_it_is_idempotent(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer, announces: bool
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer, announces: bool
 ) -> None:
     async with scripted_trainer(tokenizer, announces=announces) as trainer:
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), reply_limits=LARGEST)
+        endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, trainer.url), reply_limits=LARGEST)
         assert await endpoint.ask_idempotent({}) is announces
         assert (trainer.health_checks, trainer.exchanges) == (1, [])
 
 
-async def test_a_port_that_refuses_connections_leaves_the_question_open(
-    store: Store, transport: AiohttpTransport
-) -> None:
-    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
+async def test_a_port_that_refuses_connections_leaves_the_question_open(store: Store, client: TurnClient) -> None:
+    endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
     for _ in range(FAILURES):
         with pytest.raises(TrainerUnreachable):
             await endpoint.ask_idempotent({})
@@ -100,20 +98,22 @@ async def test_a_port_that_refuses_connections_leaves_the_question_open(
 
 
 async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, close()) as trainer:
         trainers = IdempotentTrainers()
         trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
+        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerUnreachable) as raised:
             await endpoint.post(b"{}", {}, WHERE)
     assert raised.value.retryable
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_another_services_words_are_not_shown_to_the_caller(store: Store, named: bool) -> None:
+async def test_another_services_words_are_not_shown_to_the_caller(
+    store: Store, client: TurnClient, named: bool
+) -> None:
     """The caller chose the address; a service there must not be readable through it."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,44 +124,42 @@ async def test_another_services_words_are_not_shown_to_the_caller(store: Store, 
         writer.write(f"HTTP/1.1 403 No\r\n{repeated}Content-Length: {len(said)}\r\n\r\n".encode() + said)
 
     async with answering(refuse) as server:
-        transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=5)
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, server.url), reply_limits=LARGEST)
+        endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, server.url), reply_limits=LARGEST)
         with pytest.raises(TrainerStatusError) as raised:
             await endpoint.post(b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
-        await transport.aclose()
     assert raised.value.failure(1).message == "turn 1: the trainer answered 403" + (": root:hunter2" if named else "")
 
 
 async def test_a_gateways_page_takes_no_promise_back(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, body(b"<html>"), announces=True) as trainer:
         trainers = IdempotentTrainers()
         trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
+        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerProtocolError, match="not JSON"):
             await endpoint.post(b"{}", {}, WHERE)
         assert trainers.said(trainer.url)
 
 
-async def test_a_name_that_does_not_resolve_is_said(store: Store) -> None:
-    transport = AiohttpTransport(Resolver(Targets.parse("*"), _no_such_name), timeout=5)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_name_that_does_not_resolve_is_said(store: Store, kind: str) -> None:
     breakers, url = Breakers(), "http://trainer-7.example:8000"
-    endpoint = TrainerEndpoint(transport, breakers, await spec_of(store, url), reply_limits=LARGEST)
     said = r"the name trainer-7.example did not resolve \(Temporary failure in name resolution\)"
     take_rows()
-    for _ in range(FAILURES):
-        with pytest.raises(TrainerUnreachable, match=said) as raised:
-            await endpoint.post(b"{}", {}, WHERE)
-        assert raised.value.retryable
-    assert {field.split("|")[1] for _, field, _ in take_rows() if field.startswith("model_call_")} == {"unresolved"}
-    with pytest.raises(TrainerDown, match=said) as down:
-        breakers.check(url)
-    assert "refused" not in down.value.message
-    with pytest.raises(TrainerDown):
-        await endpoint.ask_idempotent({})
-    await transport.aclose()
+    async with asking(kind, Resolver(Targets.parse("*"), _no_such_name), timeout=5) as client:
+        endpoint = TrainerEndpoint(client, breakers, await spec_of(store, url), reply_limits=LARGEST)
+        for _ in range(FAILURES):
+            with pytest.raises(TrainerUnreachable, match=said) as raised:
+                await endpoint.post(b"{}", {}, WHERE)
+            assert raised.value.retryable
+        assert {field.split("|")[1] for _, field, _ in take_rows() if field.startswith("model_call_")} == {"unresolved"}
+        with pytest.raises(TrainerDown, match=said) as down:
+            breakers.check(url)
+        assert "refused" not in down.value.message
+        with pytest.raises(TrainerDown):
+            await endpoint.ask_idempotent({})
 
 
 async def _no_such_name(name: str) -> list[str]:
@@ -169,11 +167,11 @@ async def _no_such_name(name: str) -> list[str]:
 
 
 async def test_the_answer_comes_whole_with_its_headers(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, status(200, x_policy_version="7")) as trainer:
         spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(transport, Breakers(), spec, reply_limits=LARGEST)
+        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST)
         data, headers = await endpoint.post(b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
         (asked,) = trainer.exchanges
     assert (data, headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
@@ -182,22 +180,22 @@ async def test_the_answer_comes_whole_with_its_headers(
 
 
 async def test_a_reply_of_many_objects_is_not_parsed_and_the_same_as_text_is(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer
 ) -> None:
     arguments = [{"a": 1}, {}] * 200
     as_text = orjson.dumps({"arguments": orjson.dumps(arguments).decode()})
     limits = ReplyLimits(100_000, objects=300)
     async with scripted_trainer(tokenizer, body(orjson.dumps({"arguments": arguments})), body(as_text)) as trainer:
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, trainer.url), reply_limits=limits)
+        endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, trainer.url), reply_limits=limits)
         with pytest.raises(TrainerProtocolError, match=r"has 401 JSON objects, 300 are allowed; send .* as text"):
             await endpoint.post(b"{}", {}, WHERE)
         assert (await endpoint.post(b"{}", {}, WHERE))[0] == as_text
 
 
 async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
-    store: Store, transport: AiohttpTransport
+    store: Store, client: TurnClient
 ) -> None:
-    endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
+    endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
     for _ in range(FAILURES):
         with pytest.raises(TrainerUnreachable, match=r"no connection \(refused\)") as raised:
             await endpoint.post(b"{}", {}, WHERE)
@@ -221,12 +219,12 @@ async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
     ],
 )
 async def test_a_call_is_counted_by_how_it_ended(
-    store: Store, transport: AiohttpTransport, tokenizer: ChatTokenizer, step: Step | None, outcome: str
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer, step: Step | None, outcome: str
 ) -> None:
     take_rows()
     async with scripted_trainer(tokenizer, *([] if step is None else [step])) as trainer:
         url = NOWHERE if step is None else trainer.url
-        endpoint = TrainerEndpoint(transport, Breakers(), await spec_of(store, url), reply_limits=LARGEST)
+        endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, url), reply_limits=LARGEST)
         with suppress(RolloutError):
             await endpoint.post(b"{}", {}, WHERE)
     fields = {(place, *field.split("|")[1:]) for place, field, _ in take_rows() if field.startswith("model_call_")}
@@ -234,13 +232,13 @@ async def test_a_call_is_counted_by_how_it_ended(
     assert IN_MODEL_CALL.now == 0
 
 
-async def test_a_call_that_is_never_made_is_not_counted(store: Store, transport: AiohttpTransport) -> None:
+async def test_a_call_that_is_never_made_is_not_counted(store: Store, client: TurnClient) -> None:
     breakers = Breakers()
     for _ in range(FAILURES):
         breakers.failed(NOWHERE, "refused")
     take_rows()
     with pytest.raises(TrainerDown):
-        await TrainerEndpoint(transport, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).post(
+        await TrainerEndpoint(client, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).post(
             b"{}", {}, WHERE
         )
     assert [field for _, field, _ in take_rows() if field.startswith("model_call_")] == []

@@ -14,7 +14,7 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.drain import Drained
-from rolloutpool_worker.policy import AiohttpTransport, Resolver
+from rolloutpool_worker.policy import Http1Client, Resolver
 from rolloutpool_worker.policy.engine_reply import Finish
 
 
@@ -116,7 +116,7 @@ async def test_a_vllm_that_stays_paused_fails_the_turn_in_the_end(
 async def test_a_paused_sglang_lets_its_callers_wait(
     store: Store, channels: Channels, tokenizer: ChatTokenizer
 ) -> None:
-    channels.transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=0.2)
+    channels.client = Http1Client(Resolver(Targets.loopback()), timeout=0.2)
     async with sglang_server(tokenizer, IDS) as engine:
         channel = await channels.to(store, engine, "sglang", attempts=1, pause_seconds=30)
         engine.paused.clear()
@@ -127,7 +127,7 @@ async def test_a_paused_sglang_lets_its_callers_wait(
         engine.paused.set()
         assert (await turn).ids == IDS
     assert (len(engine.asked), channels.pauses) == (1, [])
-    await channels.transport.aclose()
+    await channels.client.aclose()
 
 
 async def test_a_drain_ends_the_wait(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:

@@ -15,7 +15,11 @@
 | `repeated_echo` | the ids of a prompt that a reply repeats are not read again |
 | `idempotence` | which trainers may be asked the same turn again |
 | `breaker` | keeps rollouts away from a port that refuses connections |
-| `transport` | httpx' API over aiohttp's connections |
+| `turn_client` | the seam of one call, and the way through httpx |
+| `http1` | one request and its reply by HTTP/1.1: the way of each turn |
+| `connection` | one connection, by which one request at a time is sent |
+| `deadlines` | limits of calls, for less than a timer each |
+| `transport` | httpx' API over aiohttp's connections, for all that is no turn |
 | `keepalive` | sockets whose other side is probed |
 | `resolver` | which addresses may be called |
 | `aiohttp_compat` | what we use of aiohttp beyond its documented interface |
@@ -27,11 +31,13 @@ from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
 from rolloutpool_worker.policy.chat import ChatChannel
 from rolloutpool_worker.policy.engine import EngineChannel, LedgerPrompt
 from rolloutpool_worker.policy.engines import Engines
+from rolloutpool_worker.policy.http1 import Http1Client
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.policy.resolver import Resolver
 from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.turn_client import HttpxTurns, TurnClient
 
 __all__ = [
     "AiohttpTransport",
@@ -42,6 +48,8 @@ __all__ = [
     "EchoText",
     "EngineChannel",
     "Engines",
+    "Http1Client",
+    "HttpxTurns",
     "IdempotentTrainers",
     "LedgerPrompt",
     "MessageBytes",
@@ -50,4 +58,5 @@ __all__ = [
     "TrainerDown",
     "TurnBody",
     "TurnCall",
+    "TurnClient",
 ]

@@ -32,7 +32,7 @@ from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
-from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.turn_client import TurnClient
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
@@ -87,7 +87,7 @@ class CallbackChannel:
 
     def __init__(
         self,
-        transport: AiohttpTransport,
+        client: TurnClient,
         spec: RolloutSpec,
         *,
         uid: str,
@@ -104,7 +104,7 @@ class CallbackChannel:
         """Prepares the parts of a request that are equal in every turn.
 
         Args:
-            transport: the process's connections.
+            client: asks.
             spec: the rollout.
             uid: names the rollout to the trainer, together with the turn.
             attempt: of the rollout, counted from 1.
@@ -118,7 +118,7 @@ class CallbackChannel:
             before_call: is awaited before each call.
         """
         self._trainers = trainers or IdempotentTrainers()
-        self._endpoint = TrainerEndpoint(transport, breakers, spec, reply_limits=reply_limits, trainers=self._trainers)
+        self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits, trainers=self._trainers)
         self._pause = pause
         self._before_call = before_call
         self._waits = waits

@@ -9,11 +9,8 @@ written it, and then nobody knows whether the turn was sampled.
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import NamedTuple
 
 import httpx
 
@@ -22,29 +19,21 @@ from rolloutpool_common.process.metrics import IN_MODEL_CALL, MODEL_CALLS
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
 from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn, discard
+from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
-from rolloutpool_worker.policy.refusal import read_message
+from rolloutpool_worker.policy.refusal import message_of
 from rolloutpool_worker.policy.reply import as_count
-from rolloutpool_worker.policy.transport import AiohttpTransport, NameUnresolved
+from rolloutpool_worker.policy.transport import NameUnresolved
+from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient
 
-__all__ = ["EndpointReply", "ReplyLimits", "TrainerEndpoint", "origin_of"]
-
+__all__ = ["ReplyLimits", "TrainerEndpoint", "origin_of"]
 
 HEALTH_SECONDS = 5.0
 """For a trainer's answer to `GET /health`."""
+HEALTH_BYTES = 2**20
+"""Of that answer's body, which says nothing."""
 _BLANK = 64
 """Bytes in which a JSON object has begun."""
-
-
-class EndpointReply(NamedTuple):
-    """A reply of status 2xx."""
-
-    data: bytes
-    """The whole body."""
-    headers: httpx.Headers
-    discard: Callable[[], None]
-    """Closes the connection by which it came, if the body shows that the reply is foreign."""
 
 
 def origin_of(url: str) -> str:
@@ -52,12 +41,6 @@ def origin_of(url: str) -> str:
     scheme, _, rest = url.partition("://")
     place = rest.partition("/")[0].partition("?")[0].partition("#")[0]
     return f"{scheme}://{place.rpartition('@')[2]}"
-
-
-@lru_cache(1024)
-def _parsed(url: str) -> httpx.URL:
-    """Parses a URL once for all rollouts of a trainer: it takes longer than the rest of building a request."""
-    return httpx.URL(url)
 
 
 def _outcome_of(error: BaseException) -> str:
@@ -108,7 +91,7 @@ class TrainerEndpoint:
 
     def __init__(
         self,
-        transport: AiohttpTransport,
+        client: TurnClient,
         breakers: Breakers,
         spec: RolloutSpec,
         *,
@@ -116,7 +99,7 @@ class TrainerEndpoint:
         trainers: IdempotentTrainers | None = None,
     ) -> None:
         self._trainers = trainers or IdempotentTrainers()
-        self._transport = transport
+        self._client = client
         self._breakers = breakers
         self._spec = spec
         self._reply_limits = reply_limits
@@ -144,14 +127,11 @@ class TrainerEndpoint:
         if not self._spec.v1:
             self._breakers.check(self._port)
         try:
-            request = httpx.Request("GET", f"{origin}/health", headers=httpx.Headers(headers, encoding="utf-8"))
-            async with (
-                asyncio.timeout(HEALTH_SECONDS),
-                aclosing(await self._transport.handle_async_request(request)) as response,
-            ):
-                self._breakers.worked(self._port)
-                check_turn(response, None)
-                return says_idempotent(response.headers)
+            async with asyncio.timeout(HEALTH_SECONDS):
+                answer = await self._client.ask("GET", f"{origin}/health", headers, b"", most_bytes=HEALTH_BYTES)
+            self._breakers.worked(self._port)
+            self._check_turn(answer, None)
+            return says_idempotent(answer.headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             if self._spec.v1:
                 return False
@@ -160,15 +140,15 @@ class TrainerEndpoint:
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError):
             return False
 
-    async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, httpx.Headers]:
+    async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, Mapping[str, str]]:
         """Asks a callback for one turn, once; arguments and errors as of `ask`."""
         path = "/chat/completions" if self._spec.messages_only else "/v1/chat/completions"
-        reply = await self.ask("POST", path, body, headers, where)
-        return reply.data, reply.headers
+        answer = await self.ask("POST", path, body, headers, where)
+        return answer.data, answer.headers
 
     async def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
-    ) -> EndpointReply:
+    ) -> TurnAnswer:
         """Makes one call.
 
         Args:
@@ -203,48 +183,35 @@ class TrainerEndpoint:
 
     async def _ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, seconds: float | None
-    ) -> EndpointReply:
-        origin = self._spec.server_url
-        # The transport's limit holds for each read alone, and a reply may trickle for ever.
-        limits = self._transport.timeout
-        if seconds is not None:
-            limits = httpx.Timeout(seconds, connect=limits.connect)
-        whole = (limits.read or 0) + (limits.connect or 0)
+    ) -> TurnAnswer:
+        origin, key = self._spec.server_url, headers.get(HEADER_IDEMPOTENCY)
+        limits = self._reply_limits
         try:
-            # UTF-8, because a key for the trainer may hold any letters.
-            named = httpx.Headers(headers, encoding="utf-8")
-            limited = {} if seconds is None else {"timeout": limits.as_dict()}
-            # With `content`, httpx would add Host and Content-Length, which aiohttp does as well, and take ten times as
-            # long (17 and 2 us; docs/decisions/0035).
-            stream = httpx.ByteStream(body)
-            request = httpx.Request(
-                method, _parsed(f"{origin}{path}"), headers=named, stream=stream, extensions=limited
+            answer = await self._client.ask(
+                method, f"{origin}{path}", headers, body, most_bytes=limits.size, seconds=seconds
             )
-            async with (
-                asyncio.timeout(whole),
-                aclosing(await self._transport.handle_async_request(request)) as response,
-            ):
-                # At the head of the reply, whatever its status: the breaker counts calls without a connection.
-                self._breakers.worked(self._port)
-                # Before the status: an error that was meant for another turn says nothing of this one.
-                check_turn(response, headers.get(HEADER_IDEMPOTENCY))
-                await self._check_status(response, where, headers.get(HEADER_IDEMPOTENCY))
-                data = await self._read(response, where)
-                if data[:_BLANK].lstrip()[:1] != b"{":
-                    # Before the trainer is heard: a gateway's page can't say what the trainer promises.
-                    raise TrainerProtocolError(
-                        f"{where}: the reply is not JSON; a gateway between may have written it",
-                        retryable=self.may_repeat,
-                    )
-                if not self._spec.token_in:
-                    self._trainers.hear(origin, response.headers)
-                return EndpointReply(data, response.headers, partial(discard, response))
+            # Whatever the status: the breaker counts calls without a connection.
+            self._breakers.worked(self._port)
+            # Before the status: an error that was meant for another turn says nothing of this one.
+            self._check_turn(answer, key)
+            self._check_status(answer, where, key)
+            if not answer.is_whole:
+                raise TrainerProtocolError(f"{where}: the reply is larger than {limits.size:,} bytes")
+            limits.check_objects(answer.data, where)
+            if answer.data[:_BLANK].lstrip()[:1] != b"{":
+                # Before the trainer is heard: a gateway's page can't say what the trainer promises.
+                raise TrainerProtocolError(
+                    f"{where}: the reply is not JSON; a gateway between may have written it",
+                    retryable=self.may_repeat,
+                )
+            if not self._spec.token_in:
+                self._trainers.hear(origin, answer.headers)
+            return answer
         except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
             # The resolver raises the last two for an impossible port or host name.
             raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
         except TimeoutError as error:
-            late = f"{where}: the reply was not whole after {whole:g} s"
-            raise TrainerUnreachable(late, retryable=self.may_repeat) from error
+            raise TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             # Always retryable: without a connection, the trainer cannot have had the request.
             raise self._unconnected(where, error) from error
@@ -256,42 +223,41 @@ class TrainerEndpoint:
 
     def _unconnected(self, where: str, error: httpx.ConnectError | httpx.ConnectTimeout) -> TrainerUnreachable:
         """Tells the breaker of a call without a connection, and makes its error."""
-        os_error = getattr(error.__cause__, "os_error", None)
+        cause = error.__cause__
         match error:
             case NameUnresolved():
                 why = str(error)
             case httpx.ConnectTimeout():
                 why = "no answer in time"
             case _:
-                why = "refused" if isinstance(os_error, ConnectionRefusedError) else type(error).__name__
+                why = "refused" if _is_refusal(cause) else type(error).__name__
         self._breakers.failed(self._port, why)
         return TrainerUnreachable(f"{where}: no connection ({why})")
 
-    async def _check_status(self, response: httpx.Response, where: str, key: str | None) -> None:
-        status = response.status_code
-        if status >= httpx.codes.MULTIPLE_CHOICES:
-            said = await read_message(response, detail=self._spec.token_in)
-            named = key is not None and response.headers.get(HEADER_TURN_KEY) == key
+    @staticmethod
+    def _check_turn(answer: TurnAnswer, key: str | None) -> None:
+        try:
+            check_turn(answer.headers, key)
+        except ForeignReply:
+            # Whatever comes by this connection next may be foreign as well.
+            answer.discard()
+            raise
+
+    def _check_status(self, answer: TurnAnswer, where: str, key: str | None) -> None:
+        if answer.status >= httpx.codes.MULTIPLE_CHOICES:
+            said = message_of(answer.data, detail=self._spec.token_in)
+            named = key is not None and answer.headers.get(HEADER_TURN_KEY) == key
             shown = said.message and (named or said.of_policy)
             raise TrainerStatusError(
-                f"{where}: the trainer answered {status}" + (f": {said.message}" if shown else ""),
+                f"{where}: the trainer answered {answer.status}" + (f": {said.message}" if shown else ""),
                 said=said.message,
                 error_type=said.error_type,
-                status=status,
-                retry_after=as_count(response.headers.get("retry-after")),
+                status=answer.status,
+                retry_after=as_count(answer.headers.get("retry-after")),
                 repeatable=self.may_repeat,
             )
 
-    async def _read(self, response: httpx.Response, where: str) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        # Raw, because the transport has decompressed it.
-        async for part in response.aiter_raw():
-            size += len(part)
-            # While it is read, because a reply need not say its length, or say the truth.
-            if size > self._reply_limits.size:
-                raise TrainerProtocolError(f"{where}: the reply is larger than {self._reply_limits.size:,} bytes")
-            parts.append(part)
-        body = b"".join(parts)
-        self._reply_limits.check_objects(body, where)
-        return body
+
+def _is_refusal(cause: BaseException | None) -> bool:
+    # aiohttp's error has the system's as an attribute.
+    return isinstance(getattr(cause, "os_error", cause), ConnectionRefusedError)

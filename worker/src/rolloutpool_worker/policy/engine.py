@@ -55,7 +55,7 @@ from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finis
 from rolloutpool_worker.policy.engines import Engines
 from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_call
 from rolloutpool_worker.policy.sglang import SglangApi
-from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.turn_client import TurnClient
 from rolloutpool_worker.policy.vllm import VllmApi
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
@@ -100,7 +100,7 @@ class EngineChannel:
 
     def __init__(
         self,
-        transport: AiohttpTransport,
+        client: TurnClient,
         spec: RolloutSpec,
         *,
         uid: str,
@@ -120,7 +120,7 @@ class EngineChannel:
         """Prepares what is equal in every call.
 
         Args:
-            transport: The process's connections.
+            client: Asks.
             spec: The rollout, with its engine and the key for it.
             uid: The rollout's name.
             group: Of its group, in the whole pool; None where it has none.
@@ -139,7 +139,7 @@ class EngineChannel:
         Raises:
             RequestFault: A sampling parameter is given that the channel has to set.
         """
-        self._endpoint = TrainerEndpoint(transport, breakers, spec, reply_limits=reply_limits)
+        self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits)
         self._api: EngineApi = (
             VllmApi(spec, sorted(stop_ids))
             if spec.protocol is EndpointProtocol.VLLM
@@ -151,7 +151,7 @@ class EngineChannel:
         self._attempt = attempt
         self._attempts = attempts
         self._pause_seconds = pause_seconds
-        self._seconds = (transport.timeout.read or 0) + pause_seconds
+        self._seconds = client.seconds + pause_seconds
         self._pause = pause
         self._before_call = before_call
         self._engines = engines

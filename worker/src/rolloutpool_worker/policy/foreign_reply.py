@@ -16,14 +16,14 @@ an engine's id counts only if it has the form of our names.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
 
 from rolloutpool_common.protocol.turn_headers import HEADER_TURN_KEY, names_another_turn
 
-__all__ = ["ForeignReply", "check_call", "check_turn", "discard"]
+__all__ = ["ForeignReply", "check_call", "check_turn"]
 
 _CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
 """What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
@@ -37,20 +37,19 @@ class ForeignReply(httpx.RemoteProtocolError):
         super().__init__("the reply names another turn: a proxy or server between mixes answers")
 
 
-def check_turn(response: httpx.Response, key: str | None) -> None:
+def check_turn(headers: Mapping[str, str], key: str | None) -> None:
     """Compares the name that a callback's reply gives back.
 
     Args:
-        response: Of any status; its body need not be read.
+        headers: Of a reply of any status, found in any case of their names.
         key: The request's `Idempotency-Key`; None where it had none.
 
     Raises:
-        ForeignReply: It is another one. The connection is closed.
+        ForeignReply: It is another one. The caller closes the connection.
     """
-    said = response.headers.get(HEADER_TURN_KEY)
+    said = headers.get(HEADER_TURN_KEY)
     # A second one, of a proxy that adds what was there already, is no contradiction.
     if said is not None and said != key and names_another_turn(said.split(", "), key):
-        discard(response)
         raise ForeignReply()
 
 
@@ -70,9 +69,3 @@ def check_call(reported: Iterable[Any], name: str) -> None:
         before, _, after = found.rpartition(name)
         if name not in found or (before and before[-1].isalnum()) or after[:1].isdigit():
             raise ForeignReply()
-
-
-def discard(response: httpx.Response) -> None:
-    """Closes the connection by which a reply came, whatever it is used for now."""
-    if (close := response.extensions.get("discard")) is not None:
-        close()

@@ -9,15 +9,14 @@ taken for a policy server's if it repeats the request's name (`X-Turn-Key`), or 
 engines and OpenAI's API use. Of all others the status is shown alone.
 """
 
-import asyncio
 from dataclasses import dataclass
 
-import httpx
 import orjson
 
-__all__ = ["Said", "message_of", "read_message"]
+__all__ = ["Said", "message_of"]
 
 MOST_BYTES = 8_192
+"""Of an error's body; of a longer one nothing is read."""
 READ_SECONDS = 2.0
 """A body that trickles must not hold up the next try."""
 LONGEST = 200
@@ -46,25 +45,6 @@ class Said:
     """Whether the body has the form of a policy server's error."""
     error_type: str = ""
     """Empty where the error has none."""
-
-
-async def read_message(response: httpx.Response, *, detail: bool = False) -> Said:
-    """Reads the message of an error; empty where there is none, where the body is large, or where it does not come.
-
-    Args:
-        response: With an error status; its body is unread.
-        detail: See `message_of`.
-    """
-    data = b""
-    try:
-        async with asyncio.timeout(READ_SECONDS):
-            async for part in response.aiter_bytes():
-                data += part
-                if len(data) > MOST_BYTES:
-                    return Said()
-    except (TimeoutError, httpx.HTTPError):
-        return Said()
-    return message_of(data, detail=detail)
 
 
 def message_of(data: bytes, *, detail: bool = False) -> Said:

@@ -102,7 +102,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._default = self.timeout.as_dict()
         self._resolver = resolver
         # Building one costs 128 ms.
-        self._context = ssl.create_default_context()
+        self.context = ssl.create_default_context()
+        """What verifies certificates."""
         self._session: aiohttp.ClientSession | None = None
         self._unkept: aiohttp.ClientSession | None = None
         self._websockets: aiohttp.ClientSession | None = None
@@ -210,7 +211,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             resolver=self._resolver,
             # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
             use_dns_cache=False,
-            ssl=self._context,
+            ssl=self.context,
             # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
             # connection.
             limit=0,

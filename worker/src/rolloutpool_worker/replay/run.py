@@ -40,7 +40,7 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.environments import EnvironmentHost
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, Resolver
+from rolloutpool_worker.policy import Breakers, Engines, Http1Client, Resolver
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.recorded import (
     RecordedCallback,
@@ -74,7 +74,7 @@ class Replayer:
         self._tokenizers = tokenizers
         self._drain = Drain()
         # Never used, but the real channels have one.
-        self._transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=1)
+        self._client = Http1Client(Resolver(Targets.loopback()), timeout=1)
         # No limit may cut what was recorded under others.
         limits = ToolLimits(seconds=60, calls=1_000_000, arguments=10**9, result=10**9)
         self._tools = ToolHost(limits, ToolWatch(blocked_seconds=60, memory_bytes=2**40), IsolatedTools(1))
@@ -205,7 +205,7 @@ class Replayer:
             parser = TurnParser.of(tokenizer, shown, spec.response_template)
             channel = RecordedEngine(
                 script,
-                self._transport,
+                self._client,
                 spec,
                 group=None,
                 pause_seconds=0.0,
@@ -215,7 +215,7 @@ class Replayer:
             )
             tokens = EngineTokens(spec, tokenizer, shown, parser)
         else:
-            channel = RecordedCallback(script, self._transport, spec, **common)
+            channel = RecordedCallback(script, self._client, spec, **common)
             shown = [tool.shown for tool in (TOOLS.values() if session is None else tools.values())]
             # Nothing is known of the trainer. What it says of itself is not recorded, and decides only which mask is
             # tried first.

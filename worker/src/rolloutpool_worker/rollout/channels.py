@@ -69,7 +69,7 @@ async def open_channel(
         parser = TurnParser.of(tokenizer, shown, spec.response_template)
         engine_of: Callable[..., EngineChannel] = EngineChannel if script is None else partial(RecordedEngine, script)
         engine = engine_of(
-            services.transport,
+            services.turns,
             opened,
             uid=claim.uid,
             group=None if claim.group is None else f"{claim.batch_id}/{claim.group}",
@@ -90,7 +90,7 @@ async def open_channel(
     if script is not None:
         callback_of = partial(RecordedCallback, script)
     callback = callback_of(
-        services.transport,
+        services.turns,
         opened,
         uid=claim.uid,
         attempt=claim.attempt,

@@ -31,7 +31,16 @@ from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.environments.tool_servers import ToolServers
 from rolloutpool_worker.graders import GraderHost
-from rolloutpool_worker.policy import AiohttpTransport, Breakers, Engines, IdempotentTrainers, Resolver
+from rolloutpool_worker.policy import (
+    AiohttpTransport,
+    Breakers,
+    Engines,
+    Http1Client,
+    HttpxTurns,
+    IdempotentTrainers,
+    Resolver,
+    TurnClient,
+)
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.fork import Trunks
 from rolloutpool_worker.rollout.run_gate import RunGates
@@ -169,7 +178,7 @@ class Services:
             settings: The process's settings.
             identity: As the parent chose it; None makes one.
             role: Whether the process takes any rollout, or suspects only, at most `MOST_COMPANY` at once.
-            transport: To trainers and webhooks; None makes one.
+            transport: To webhooks, and then to trainers too; None makes one for each.
 
         Raises:
             SecretsFileInvalid: If the file with the keys for secrets cannot be used.
@@ -193,7 +202,13 @@ class Services:
             trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
             render_seconds=settings.template_cpu_seconds,
         )
-        self.transport = transport or AiohttpTransport(Resolver(settings.targets), timeout=settings.http_client_timeout)
+        resolver, seconds = Resolver(settings.targets), settings.http_client_timeout
+        self.transport = transport or AiohttpTransport(resolver, timeout=seconds)
+        self.turns: TurnClient = (
+            HttpxTurns(self.transport)
+            if transport is not None or settings.turn_client == "httpx"
+            else Http1Client(resolver, timeout=seconds, context=self.transport.context)
+        )
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
         self.engines = Engines()
@@ -232,6 +247,7 @@ class Services:
         await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
         await self.graders.close()
+        await self.turns.aclose()
         await self.transport.aclose()
         await self.store.close()
 

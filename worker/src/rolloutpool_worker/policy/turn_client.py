@@ -1,0 +1,177 @@
+"""TurnClient: how one turn is asked, whoever speaks HTTP.
+
+`Http1Client` is the way of each turn. `HttpxTurns` does the same through httpx' requests and responses: it is slower,
+and the other is compared with it. The setting `ROLLOUTPOOL_TURN_CLIENT=httpx` chooses it where a trainer speaks HTTP as
+only a large library understands it. One suite of tests holds both to the same answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import NamedTuple, Protocol
+
+import httpx
+
+from rolloutpool_worker.policy.refusal import MOST_BYTES, READ_SECONDS
+from rolloutpool_worker.policy.transport import AiohttpTransport
+
+
+class TurnAnswer(NamedTuple):
+    """A reply of any status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """They are found in any case of their names."""
+    data: bytes
+    """The body; empty where it is longer than allowed."""
+    is_whole: bool
+    """Whether the body is here, and not longer than allowed or, of an error, too slow."""
+    discard: Callable[[], None]
+    """Closes the connection by which it came, whatever it is used for now."""
+
+
+class TurnClient(Protocol):
+    """How turns are asked: this client's way, or httpx' (`HttpxTurns`)."""
+
+    seconds: float
+    """For the reply to a call that brings no limit of its own."""
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        most_bytes: int,
+        seconds: float | None = None,
+    ) -> TurnAnswer:
+        """Makes one call and reads its reply.
+
+        Args:
+            method: GET or POST.
+            url: With `http://` or `https://`.
+            headers: Of the request; they may hold any letters, as UTF-8.
+            body: Of the request.
+            most_bytes: Of the reply's body, decompressed. Of an error's, 8 kB in two seconds are read.
+            seconds: For the whole reply, and what a connection may take is added; None stands for the client's own.
+
+        Raises:
+            TargetRefused: The address may not be called; nothing was sent.
+            OverflowError, UnicodeError, httpx.InvalidURL: No such URL or header can exist; nothing was sent.
+            TimeoutError: The reply was not whole in time.
+            httpx.ConnectError, httpx.ConnectTimeout: The other side cannot have had the request.
+            httpx.HTTPError: It may have had it.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        ...
+
+
+def late(seconds: float) -> TimeoutError:
+    """Makes the error of a call that took too long."""
+    return TimeoutError(f"the reply was not whole after {seconds:g} s")
+
+
+class ReplyHeaders(Mapping[str, str]):
+    """The headers of a reply, whatever the case of their names."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        found: dict[str, str] = {}
+        for name, value in raw:
+            key, text = name.decode("latin-1").lower(), _text(value)
+            found[key] = f"{found[key]}, {text}" if key in found else text
+        self._found = found
+
+    def __getitem__(self, name: str) -> str:
+        """Returns the value; several are joined by commas."""
+        return self._found[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names, in lower case."""
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        """Counts the names."""
+        return len(self._found)
+
+
+class HttpxTurns:
+    """The same through httpx' requests and responses, for a comparison and for the day when this client fails."""
+
+    def __init__(self, transport: AiohttpTransport) -> None:
+        """`transport` has the connections; who made it closes it."""
+        self._transport = transport
+        self.seconds = transport.timeout.read or 0.0
+        self._connect = transport.timeout.connect or 0.0
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        most_bytes: int,
+        seconds: float | None = None,
+    ) -> TurnAnswer:
+        """See `TurnClient.ask`."""
+        reading = self.seconds if seconds is None else seconds
+        limits = httpx.Timeout(reading, connect=self._connect)
+        # With `content`, httpx would add Host and Content-Length, which the transport does as well.
+        request = httpx.Request(
+            method,
+            url,
+            headers=httpx.Headers(dict(headers), encoding="utf-8"),
+            stream=httpx.ByteStream(body),
+            extensions={"timeout": limits.as_dict()},
+        )
+        try:
+            async with (
+                # A read's limit holds for each read alone, and a reply may trickle for ever.
+                asyncio.timeout(whole := reading + self._connect),
+                aclosing(await self._transport.handle_async_request(request)) as response,
+            ):
+                data = await _read(response, most_bytes)
+        except TimeoutError as error:
+            raise late(whole) from error
+        raw = [(name.encode("latin-1"), value.encode()) for name, value in response.headers.multi_items()]
+        discard = response.extensions["discard"]
+        return TurnAnswer(response.status_code, ReplyHeaders(raw), data or b"", data is not None, discard)
+
+    async def aclose(self) -> None:
+        """Closes nothing: the transport is its owner's."""
+
+
+async def _read(response: httpx.Response, most_bytes: int) -> bytes | None:
+    """Reads a body; None where it is longer than allowed or, of an error, too slow."""
+    if response.status_code >= httpx.codes.MULTIPLE_CHOICES:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return await _read_up_to(response, MOST_BYTES)
+        except (TimeoutError, httpx.HTTPError):
+            return None
+    return await _read_up_to(response, most_bytes)
+
+
+async def _read_up_to(response: httpx.Response, most_bytes: int) -> bytes | None:
+    parts: list[bytes] = []
+    size = 0
+    # Raw, because the transport has decompressed it.
+    async for part in response.aiter_raw():
+        size += len(part)
+        if size > most_bytes:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
