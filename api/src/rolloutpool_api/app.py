@@ -119,8 +119,10 @@ def _application(
     )
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
+    # First what each rollout goes through: a route is looked for in one router after the other.
+    app.include_router(rollouts.posted, dependencies=described)
     for module in (
-        *(batch_list, batches, rows, annotations, attachments, regrades, history, runs),
+        *(batches, batch_list, rows, annotations, attachments, regrades, history, runs),
         *(operations, forks, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)

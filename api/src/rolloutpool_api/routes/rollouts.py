@@ -28,10 +28,11 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.security.api_keys import GUEST
 
-__all__ = ["RolloutName", "find_uid", "router", "unknown_rollout"]
+__all__ = ["RolloutName", "find_uid", "posted", "router", "unknown_rollout"]
 
+# Beside `router`, because each rollout of v1 goes through it, and a router that stands first is searched first.
 # v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
-_posted = APIRouter(route_class=RouteByWire, strict_content_type=False)
+posted = APIRouter(route_class=RouteByWire, strict_content_type=False)
 router = APIRouter(route_class=StrictRoute, strict_content_type=False)
 
 
@@ -40,7 +41,7 @@ RolloutName = Annotated[
 ]
 
 
-@_posted.post(
+@posted.post(
     "/rollout",
     tags=["protocol v1"],
     summary="Run one rollout and wait for it",
@@ -71,9 +72,6 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
         fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
         raise RequestValidationError([fault]) from None
     return response
-
-
-router.include_router(_posted)
 
 
 # `:path`, because v1 allows any id, and a slash arrives here decoded.
