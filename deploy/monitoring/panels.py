@@ -282,6 +282,7 @@ ROWS = (
                         ),
                         "{{category}}",
                     ),
+                    Ask(rate("delta_doubts_total"), "delta_doubted"),
                 ),
             ),
             Panel(

@@ -36,6 +36,7 @@ _PLAIN = {
     "republished": ("tickets_republished", "Tickets that were lost between outbox and worker and were made again."),
     "pauses": ("run_pauses", "Pauses of runs."),
     "strays": ("strays", "Accepted rollouts that were in no queue and with no worker, and were put back."),
+    "doubts": ("delta_doubts", "Shapes of deltas whose short cut gave other ids than the rule, and is no longer used."),
     "workers_lost": ("workers_lost", "Worker processes that were declared dead."),
 }
 """Field of the totals -> (name, help)."""

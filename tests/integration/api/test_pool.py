@@ -66,6 +66,12 @@ async def test_readiness(client: httpx.AsyncClient, store: Store) -> None:
     assert ready.status_code == 200
     assert (ready.json()["status"], ready.json()["workers"]) == ("ready", 1)
     assert (await client.get("/livez")).json() == {"status": "alive"}
+    await store.doubts.add("w1", {"0123456789abcdef.1": 60.0})
+    doubted = (await client.get("/readyz")).json()["warnings"]
+    assert [warning.partition(" (")[0] for warning in doubted if "delta" in warning] == [
+        "delta_doubted: deltas of template 0123456789abcdef go by the rule"
+    ]
+    assert "rolloutpool_delta_doubts_total 1.0" in (await client.get("/metrics")).text
 
 
 async def test_settings_of_redis_that_risk_work_are_warnings(

@@ -42,13 +42,13 @@ async def readyz(services: ServicesDep) -> Ready:
     """503 with the reasons while Redis does not answer, no worker is alive, or this process stops.
 
     A pool that is closed for submits is ready all the same, because results are read from it: `submits` says so.
-    `warnings` name settings of Redis that put accepted work at risk, and a file of keys that can't be read; the pool
-    is ready with them.
+    `warnings` name settings of Redis that put accepted work at risk, a file of keys that can't be read, and deltas that
+    are doubted; the pool is ready with them.
     """
     services.raise_if_stopping()
     try:
         redis_ms = await services.store.ping()
-        warnings = await services.store.warnings()
+        warnings = [*await services.store.warnings(), *await services.store.doubts.warnings()]
         known, unreadable = await services.store.workers.listed()
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None

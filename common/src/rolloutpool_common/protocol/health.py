@@ -36,4 +36,5 @@ class Ready(Answer):
     submits: Literal["open", "limited", "closed"] = "open"
     """Whether more is accepted: `limited` refuses some callers (429), and `closed` all of them (429, 503)."""
     warnings: list[str] = Field(default_factory=list)
-    """What puts accepted work or callers at risk: settings of Redis, a file of keys that can't be read."""
+    """What puts accepted work or callers at risk: settings of Redis, a file of keys that can't be read, deltas that are
+    doubted."""

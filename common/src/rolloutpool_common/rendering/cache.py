@@ -16,6 +16,7 @@ from threading import Lock
 
 from cachetools import TTLCache
 
+from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
 from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.render_budget import SECONDS
@@ -53,6 +54,8 @@ class TokenizerCache:
         """
         if size < 1:
             raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
+        self.doubts = Doubts()
+        """Of all these tokenizers; a doubt outlasts the tokenizer in the cache."""
         self._size = size
         self._allow = allow
         self._paths = None if paths is None else frozenset(_with_revision(path)[0] for path in paths)
@@ -103,7 +106,11 @@ class TokenizerCache:
             return pending.result()
         try:
             tokenizer = load_tokenizer(
-                name, revision, trust_remote_code=name in self._trusted, render_seconds=self._render_seconds
+                name,
+                revision,
+                trust_remote_code=name in self._trusted,
+                render_seconds=self._render_seconds,
+                doubts=self.doubts,
             )
         # Even an interrupt: other threads wait for this future, and would wait for ever.
         except BaseException as error:

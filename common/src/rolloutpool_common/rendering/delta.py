@@ -23,7 +23,7 @@ less will do, and holds it against this.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -31,6 +31,7 @@ from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, is_marked, without_marks
+from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.rendering.errors import (
     ContentUnsafe,
     HistoryRewritten,
@@ -61,6 +62,8 @@ class Delta:
     """What ends the policy's turn, as far as the policy did not sample it."""
     glue_ids: tuple[int, ...]
     """[n]; the new messages as the template writes them, and the generation prompt."""
+    use: Use | None = field(default=None, compare=False)
+    """Of the short cut that made it; None where the rule did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import RenderTooCostly, TemplateMissing, TokenizerLoadError
 from rolloutpool_common.rendering.render_budget import SECONDS
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
@@ -56,6 +57,7 @@ def load_tokenizer(
     trust_remote_code: bool = False,
     missing_template: str | None = None,
     render_seconds: float = SECONDS,
+    doubts: Doubts | None = None,
 ) -> ChatTokenizer:
     """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded.
 
@@ -65,6 +67,7 @@ def load_tokenizer(
         trust_remote_code: Whether the repository's own code may run.
         missing_template: Jinja source to render with if the tokenizer has no chat template.
         render_seconds: CPU time that one render may take (`render_budget`).
+        doubts: Those of the process; None begins with none.
 
     Raises:
         TemplateMissing: There is no chat template.
@@ -97,7 +100,8 @@ def load_tokenizer(
         transformers_version=transformers.__version__,
     )
     try:
-        return ChatTokenizer(name, revision, fingerprint, backend, chat, _stop_ids(where, revision), render_seconds)
+        stop_ids = _stop_ids(where, revision)
+        return ChatTokenizer(name, revision, fingerprint, backend, chat, stop_ids, render_seconds, doubts)
     except RenderTooCostly as error:
         raise TokenizerLoadError(name, error.message) from None
 

@@ -13,12 +13,12 @@ proved once for each shape of a turn and its new messages (`proof`), by reading 
 
 A proof is only as good as the lines that imitate Jinja. So each shape's first, second, fourth, eighth … and every 64th
 delta is made by the rule as well, and the two are compared. Where they differ, the shape goes by the rule for good, and
-the log says so: a **doubt** never ends.
+the log says so: a **doubt** never ends, and holds in all processes (`doubts`).
 """
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -29,6 +29,7 @@ from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.delta import Behind, Delta, DeltaRule, Form, Placement
+from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
 from rolloutpool_common.rendering.forms import new_messages_of
 from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
@@ -36,6 +37,7 @@ from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import template_environment
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
+from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 __all__ = ["DeltaRenderer"]
 
@@ -57,8 +59,9 @@ class _Known:
     proof: Proof
     form: Form
     """As the rule found it."""
+    shape: Shape
+    """What comparisons have shown of it."""
     uses: int = 0
-    doubted: bool = False
 
     def due(self, asked: "_Asked") -> bool:
         """Whether this use is compared: the first, second, fourth … and each 64th whose history is short."""
@@ -96,11 +99,15 @@ class _Asked:
 class DeltaRenderer:
     """Renders deltas with one template. Thread-safe."""
 
-    def __init__(self, template: Template, codec: Codec, end: TurnEnd) -> None:
-        """`end` cuts the ends of turns."""
+    def __init__(
+        self, template: Template, codec: Codec, end: TurnEnd, fingerprint: TokenizerFingerprint, doubts: Doubts
+    ) -> None:
+        """`end` cuts the ends of turns; `fingerprint` is the tokenizer's."""
         self._template = template
         self._codec = codec
         self._rule = DeltaRule(template, codec, end)
+        self._fingerprint = fingerprint
+        self._doubts = doubts
         self._known: LRUCache[Hashable, _Known] = LRUCache(_SHAPES)
         self._proofs: LRUCache[Hashable, Proof] = LRUCache(_SHAPES)
         # cachetools is not thread-safe: even a lookup reorders the cache.
@@ -151,13 +158,17 @@ class DeltaRenderer:
         key = self._key(asked)
         with self._lock:
             known = self._known.get(key)
-        if not asked.is_plain() or (known is not None and known.doubted):
+        if known is not None and known.shape.name in self._doubts:
+            self.reads_history = True
+            return self._by_rule(asked, sampled)
+        if not asked.is_plain():
             return self._by_rule(asked, sampled)
         if known is None:
             return self._learn(key, asked, sampled)
         delta = self._short_cut(known, asked, sampled)
         if delta is None:
             return self._by_rule(asked, sampled)
+        delta = replace(delta, use=Use(known.shape, known.shape.stretch))
         if known.due(asked):
             delta = self._compared(known, asked, sampled, delta)
         return delta
@@ -252,18 +263,21 @@ class DeltaRenderer:
     def _learn(self, key: Hashable, asked: _Asked, sampled: Sequence[int]) -> Delta:
         """The first delta of a shape: by the rule, which shows in which form the template takes it."""
         tail = sampled_tail(sampled, self._codec)
+        shape = self._doubts.shape(name_of(self._fingerprint, self._template.source, key))
         try:
             found = self._find(asked, asked.history)
         except RenderFailed:
+            if shape.name in self._doubts:
+                raise
             # A history with calls that are no calls, for example. Where it does not matter, it need not be rendered.
             found = self._find(asked, self._context(asked))
             if not self._proof(found, asked.kwargs, _begins_with_system(asked.history)).independent:
                 raise
         proof = self._proof(found, asked.kwargs, _begins_with_system(found.past))
-        known = _Known(proof, found.form)
+        known = _Known(proof, found.form, shape)
         joined = self._joined(known, asked.new)
-        if joined is not None and joined != (found.text, found.form.start):
-            self._doubt(known)
+        if joined is not None:
+            self._note(known, equal=joined == (found.text, found.form.start))
         self.reads_history = self.reads_history or not proof.independent
         with self._lock:
             self._known[key] = known
@@ -315,18 +329,20 @@ class DeltaRenderer:
         except RenderFailed:
             return delta  # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
         except TemplateRefused:
-            self._doubt(known)
+            self._note(known, equal=False)
             raise
-        if by_rule != delta:
-            self._doubt(known)
+        self._note(known, equal=by_rule == delta)
         return by_rule
 
-    def _doubt(self, known: _Known) -> None:
-        known.doubted = True
+    def _note(self, known: _Known, *, equal: bool) -> None:
+        if equal:
+            return self._doubts.equal(known.shape)
+        self._doubts.doubt(known.shape)
         self.reads_history = True
         _log.error(
-            "delta_doubted: a short cut gave another delta than the rule; this shape goes by the rule from now on. "
-            "Rollouts since its last equal comparison may have wrong ids. Please report the template."
+            "delta_doubted: a short cut gave another delta than the rule; shape %s goes by the rule from now on. "
+            "Rollouts since its last equal comparison may have wrong ids. Please report the template.",
+            known.shape.name,
         )
 
     def _by_rule(self, asked: _Asked, sampled: Sequence[int]) -> Delta:

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, Placement
+from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
 from rolloutpool_common.rendering.marked_render import render_marked
@@ -78,8 +79,11 @@ class ChatTokenizer:
         chat: PreTrainedTokenizerBase,
         stop_ids: Iterable[int] = (),
         render_seconds: float = SECONDS,
+        doubts: Doubts | None = None,
     ) -> None:
         """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes; `stop_ids` are the model's own."""
+        self.doubts = doubts or Doubts()
+        """Which shapes of deltas go by the rule."""
         self.name = name
         self.revision = revision
         self.fingerprint = fingerprint
@@ -105,7 +109,9 @@ class ChatTokenizer:
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
         self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
         self._deltas = {
-            source: DeltaRenderer(t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]))
+            source: DeltaRenderer(
+                t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), fingerprint, self.doubts
+            )
             for source, t in self._templates.items()
         }
 

@@ -2,8 +2,8 @@
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
 `runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `pushes`,
-`preflights`, `regrades`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Every change of state is one
-Lua script (`scripts/`), so that it happens whole or not at all. Start with:
+`preflights`, `regrades`, `doubts`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Every change of state
+is one Lua script (`scripts/`), so that it happens whole or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim (`claims`) and its fence keep a rollout with one worker.
@@ -26,6 +26,7 @@ from rolloutpool_common.store.batch_tokenizers import BatchTokenizers
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.claims import Claim, ClaimRefused
 from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.doubts import DoubtedShapes
 from rolloutpool_common.store.errors import (
     BatchDeleted,
     BatchStillRunning,
@@ -81,6 +82,7 @@ from rolloutpool_common.store.waits import Waits
 from rolloutpool_common.store.workers import Workers
 
 __all__ = [
+    "SCHEMA_SECONDS",
     "BatchDeleted",
     "BatchStillRunning",
     "Claim",
@@ -150,6 +152,7 @@ class Store:
         self.preflights = Preflights(connection)
         self.regrades = Regrades(connection)
         self.trainers = KnownTrainers(connection)
+        self.doubts = DoubtedShapes(connection)
         self.waits = Waits(connection)
         self.signals = Signals(connection)
         self.totals = Totals(connection)

@@ -96,6 +96,7 @@ rp:pieces:{sha}            string  what each of its ids reads (JSON, gzip); expi
 rp:pieces                  hash    sha -> bytes of its vocabulary
 rp:pieces_writer:{sha}     string  the worker that writes it at the moment; expires by itself
 rp:made_with:{sha}         set     owners of kept rollouts that it made; rp:made_with:{sha}:{owner} has their batches
+rp:doubts                  hash    shape of deltas -> since when they may be wrong, when that was found (ms), by whom
 
 Pushes to webhooks (`pushes.py`):
 rp:push:due                zset    uid -> ms of the next attempt
@@ -148,6 +149,7 @@ PROCESSES = f"{PREFIX}processes"
 OTHER_ENDPOINTS = "other"
 """Stands for all endpoints that have no sums of their own."""
 PIECES = f"{PREFIX}pieces"
+DOUBTS = f"{PREFIX}doubts"
 PUSH_DUE = f"{PREFIX}push:due"
 PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
 PUSH_DEAD = f"{PREFIX}push:dead"

@@ -13,6 +13,7 @@ stale:{not_started | dropped | finished | restarted}    rollouts that were too o
 cancelled_for:{caller | lease | pause}    batches that were cancelled as a whole
 pauses                           of runs
 republished, strays, workers_lost  what the reconciler mended
+doubts                           shapes of deltas that were doubted (`doubts.py`)
 group:{usable | dropped}             groups that got their verdict
 refused:{cause}:{owner}              submits that had no fault (`errors.RefusalCause`)
 push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before

@@ -47,6 +47,8 @@ class BeatAnswer(NamedTuple):
     """How many suspects wait for an isolated worker."""
     pushes: int = 0
     """How many results are to be pushed, now or later, those that a worker pushes at the moment included."""
+    doubts: int = 0
+    """How many shapes of deltas are doubted."""
     condemned: bool = False
     """It was declared dead, and others have its rollouts: it must end, for its name is dead for good."""
 
@@ -60,6 +62,7 @@ class BeatAnswer(NamedTuple):
             epoch=found["epoch"],
             suspects=found["suspects"],
             pushes=found["pushes"],
+            doubts=found["doubts"],
             condemned=bool(found["condemned"]),
         )
 

@@ -86,6 +86,7 @@ def test_settings_of_redis_are_warnings(pool: StubPool) -> None:
     [
         ("open", "keys", "ROLLOUTPOOL_API_KEYS_FILE can't be used"),
         ("closed", "submits", "submits of all keys are refused"),
+        ("open", "deltas", "delta_doubted: deltas of template 0123456789abcdef go by the rule"),
     ],
 )
 def test_what_callers_should_know_of_the_pool_is_a_warning(

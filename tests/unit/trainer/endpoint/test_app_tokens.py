@@ -1,5 +1,8 @@
 """What the endpoint's sessions know of each token, and the masks that it takes."""
 
+from itertools import pairwise
+from typing import Any
+
 import httpx
 import pytest
 from tests.support.endpoint_client import (
@@ -21,7 +24,8 @@ from tests.support.endpoint_client import (
 )
 
 from rolloutpool_common.protocol.completions import CompletionsResponse
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering.short_cuts import DeltaRenderer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
@@ -247,3 +251,24 @@ async def test_lenient_counts_wrong_masks(tokenizer: ChatTokenizer) -> None:
     assert session.mismatches == 2
     glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
     assert session.zeros == glue
+
+
+async def test_a_short_cut_that_gives_other_ids_is_noticed_here_too(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(self: DeltaRenderer, *_: Any) -> tuple[str, str]:
+        return "<|im_end|>\nsomething else", "<|im_end|>\n"
+
+    monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
+    # Its own, because a doubt is for good.
+    own = load_tokenizer(TINY)
+    policy = FixedTexts(own, ANSWER, ANSWER, ANSWER)
+    app = callback_app(policy, tokenizer=own, strict=False)
+    messages = [QUESTION]
+    async with client_of(app) as client:
+        for _ in range(3):
+            messages = [*messages, message_of(await ask(client, body(messages))), QUESTION]
+    delta = tokenizer.render_delta([QUESTION], sampled=tokenizer.closing)
+    for before, prompt in pairwise(policy.prompts):
+        assert prompt == before + tokenizer.encode(ANSWER) + list(delta.glue_ids)
+    assert len(own.doubts.found) == 1

@@ -138,7 +138,8 @@ def _readiness(answer: "Ready | ErrorDetail") -> Iterator[DoctorFinding]:
     yield DoctorFinding("readiness", verdict, f"Redis answers in {answer.redis_ms:.1f} ms, {taken[answer.submits]}")
     for warning in answer.warnings:
         is_keys, is_submits = "ROLLOUTPOOL_API_KEYS_FILE" in warning, warning.startswith("submits ")
-        about = "keys" if is_keys else "submits" if is_submits else "Redis"
+        is_deltas = warning.startswith("delta_doubted")
+        about = "keys" if is_keys else "submits" if is_submits else "deltas" if is_deltas else "Redis"
         yield DoctorFinding(about, DoctorVerdict.WARNING, warning)
 
 

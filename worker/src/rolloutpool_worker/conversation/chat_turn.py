@@ -26,7 +26,11 @@ class NoTokens(TokenTrack):
         """Takes no tokenizer, because nothing is rendered. What a `TokenTrack` prepares is not needed."""
         self.ledger = TokenLedger()
         self.kind = self.found_kind = TrainerKind.UNKNOWN
-        self.warnings = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Says nothing, because nothing is rendered."""
+        return ()
 
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool

@@ -14,11 +14,12 @@ from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKi
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import SAMPLED_TAIL, WRITTEN_BY_OTHERS, ChatTokenizer, Delta, TemplateRefused
-from rolloutpool_common.rendering.shown_tools import find_shown_tools
+from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
+from rolloutpool_worker.conversation.compared_tools import compare_tools
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier, VerifiedEcho, proved
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import change_off_loop, off_loop, rendering_size
@@ -71,8 +72,10 @@ class TokenTrack:
         self._tools = tools
         self._agreement = agreement or Agreement()
         self._compares_tools = compares_tools
-        self.warnings: tuple[str, ...] = ()
+        self._wrong_tools: tuple[str, ...] = ()
         """What the result is to say of the first prompt's tools."""
+        self._uses: set[Use] = set()
+        """The short cuts that made deltas of this rollout here."""
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
         self.found_kind = TrainerKind.UNKNOWN
@@ -88,6 +91,11 @@ class TokenTrack:
     def tools(self) -> list[dict[str, Any]]:
         """The definitions that the first prompt may show."""
         return self._tools
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the result is to say: of the first prompt's tools, and of deltas that may be wrong."""
+        return (*self._wrong_tools, *(["delta_doubted"] if self._tokenizer.doubts.concern(self._uses) else []))
 
     # --- before a call ------------------------------------------------------------------------------------------
 
@@ -237,21 +245,11 @@ class TokenTrack:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         if self._compares_tools and echo is not None and len(echo) <= MOST_COMPARED:
-            self.warnings = await off_loop(len(echo), self._compare_tools, echo)
+            self._wrong_tools = await off_loop(len(echo), compare_tools, self._spec, self._tokenizer, self._tools, echo)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
         self._remember(reply)
         return VerifiedEcho(label, None)
-
-    def _compare_tools(self, prompt_ids: Sequence[int]) -> tuple[str, ...]:
-        """Names the tools that the prompt shows and the batch does not allow, and the other way round."""
-        shown = find_shown_tools(self._tokenizer, prompt_ids, self._tools, self._spec.template_kwargs)
-        allowed = shown.keys() if self._spec.tools is None else set(self._spec.tools)
-        # Without a list of its own a batch allows all tools, also one whose task needs none of them.
-        if self._spec.tools is None and not any(shown.values()):
-            return ()
-        wrong = [name for name, is_shown in shown.items() if is_shown != (name in allowed)]
-        return tuple(f"{'tool_not_allowed' if shown[name] else 'tool_not_shown'}:{name}" for name in wrong)
 
     async def _follow(self, reply: Reply, asked: AskedTurn, messages: Sequence[dict[str, Any]]) -> VerifiedEcho:
         verified, echo = await self._echoes.verify_later(reply, asked), reply.prompt_token_ids
@@ -338,6 +336,8 @@ class TokenTrack:
         tools = await self._shown_tools() if self._reads_tools else None
         size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
         delta = await off_loop(size, self._render, messages, past, turn, tools)
+        if delta.use is not None:
+            self._uses.add(delta.use)
         await change_off_loop(len(delta.glue_ids), self._write_delta, delta, turn)
 
     def _write_delta(self, delta: Delta, turn: int) -> None:

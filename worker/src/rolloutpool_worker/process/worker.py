@@ -40,7 +40,7 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.reporting import Reporter
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import ClaimLost, Store, StoreError
+from rolloutpool_common.store import SCHEMA_SECONDS, ClaimLost, Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS, BeatAnswer
 from rolloutpool_worker.agents.termination import TERMINATION
@@ -48,6 +48,7 @@ from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.host import close_environments
 from rolloutpool_worker.graders import GRADERS
+from rolloutpool_worker.process.doubts import SharedDoubts
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.pulse import Pulse
 from rolloutpool_worker.process.vocabularies import VocabularyWriter
@@ -130,6 +131,7 @@ class WorkerProcess:
             self.services.tokenizers, self._store, self.worker_id, settings.token_pieces_bytes
         )
         self._writing = BackgroundTask("vocabularies", self._end)
+        self._doubts = SharedDoubts(self.services.tokenizers.doubts, self._store.doubts, self.worker_id)
 
     @property
     def worker_id(self) -> str:
@@ -146,6 +148,10 @@ class WorkerProcess:
         await services.store.check_schema()
         # Before the announcement: a worker that is listed and has no lifeline would look dead.
         await asyncio.to_thread(self._lifeline.start)
+        # Before the first ticket. Where Redis is away, no ticket comes either, and the first beat's answer tells.
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(SCHEMA_SECONDS):
+                await self._doubts.exchange()
         if services.role is not WorkerRole.ISOLATED:
             # In a thread, because reading the files of a tokenizer would hold up the loop. An isolated worker loads
             # only what its suspects need.
@@ -304,6 +310,7 @@ class WorkerProcess:
             self.services.suspects_wait.set()
         self._webhooks.note_pending(answer.pushes)
         await self.services.kinds.share()
+        await self._doubts.share(answer.epoch, answer.doubts)
         if answer.epoch != self._epoch:
             await self._verify_claims()
             # Noted only now: if Redis fails in between, the next beat verifies again.

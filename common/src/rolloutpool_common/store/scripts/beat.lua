@@ -3,7 +3,7 @@
 -- Answer: known (1, or 0: Redis has no announcement of it, so it must announce itself again), condemned (1: it was declared
 -- dead, and must end; nothing was written), epoch, stop (the tokens of the claims that it must stop running, each told
 -- once; at most 1000, the others with the next beat), suspects (how many wait for an isolated worker), pushes (how many
--- results are to be pushed, now or later).
+-- results are to be pushed, now or later), doubts (how many shapes of deltas are doubted).
 local worker = ARGV[1]
 -- What it had was given to others. Under the same name nobody could tell what it claims now from what it had before, so
 -- neither a beat nor an announcement brings it back.
@@ -20,4 +20,5 @@ return {
   'stop', redis.call('SPOP', k_worker(worker, 'stop'), 1000),
   'suspects', redis.call('ZCARD', P .. 'suspects'),
   'pushes', redis.call('ZCARD', P .. 'push:due'),
+  'doubts', redis.call('HLEN', P .. 'doubts'),
 }
