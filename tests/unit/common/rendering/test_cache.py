@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Loads:
         self.gate.set()
 
     def __call__(
-        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, render_seconds: float = 1.0
+        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, **_: Any
     ) -> ChatTokenizer:
         self.count[(name, revision)] += 1
         self.threads.add(threading.get_ident())

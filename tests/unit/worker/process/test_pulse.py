@@ -37,7 +37,7 @@ async def test_the_three_ages_are_of_three_things() -> None:
 async def test_an_answer_that_a_thread_hears_reaches_the_loop() -> None:
     pulse = Pulse("w", time.monotonic)
     pulse.turn(running=0, tokenizers={})
-    answer = [b"known", 1, b"condemned", 1, b"epoch", 4, b"stop", [b"t"], b"suspects", 0, b"pushes", 2]
+    answer = [b"known", 1, b"condemned", 1, b"epoch", 4, b"stop", [b"t"], b"suspects", 0, b"pushes", 2, b"doubts", 3]
     threading.Thread(target=pulse.hear, args=(answer,)).start()
     async with asyncio.timeout(10):
         heard = await pulse.answers.get()

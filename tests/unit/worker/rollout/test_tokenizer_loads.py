@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support.batches import OWNER
@@ -32,7 +33,7 @@ class Loader:
         self.loaded: list[str] = []
 
     def __call__(
-        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, render_seconds: float = 1.0
+        self, name: str, revision: str | None = None, *, trust_remote_code: bool = False, **_: Any
     ) -> ChatTokenizer:
         self.loaded.append(name)
         if name == SLOW or name.startswith(UNKNOWN):
