@@ -190,6 +190,21 @@ def test_a_doubt_is_for_good(
     assert tokenizer.deltas_read_history
 
 
+def test_what_is_doubted_elsewhere_goes_by_the_rule_from_its_first_delta_on(make_tokenizer: MakeTokenizer) -> None:
+    """Here the rule refuses the history, and a short cut would not have looked at it."""
+    history = [{"role": "user", "content": "please"}, SAID]
+    new = [{"role": "user", "content": "go"}]
+    one = make_tokenizer(STRICT)
+    made = one.render_delta(new, sampled=one.closing, history=history)
+    assert text(one, made).endswith("<|im_start|>assistant\n")
+    one.doubts.doubt(one.doubts.shape(next(iter(one.doubts._shapes))))
+    other = make_tokenizer(STRICT)
+    other.doubts.hear(one.doubts.found)
+    for tokenizer in (one, other):
+        with pytest.raises(RenderFailed, match="be brief"):
+            tokenizer.render_delta(new, sampled=tokenizer.closing, history=history)
+
+
 def test_without_a_history_only_what_is_independent_of_one_is_rendered(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(LOOP + GENERATION)
     found = tokenizer.render_delta([{"role": "user", "content": "word"}], sampled=tokenizer.closing)
