@@ -18,7 +18,7 @@ the log says so: a **doubt** never ends, and holds in all processes (`doubts`).
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -168,7 +168,7 @@ class DeltaRenderer:
         delta = self._short_cut(known, asked, sampled)
         if delta is None:
             return self._by_rule(asked, sampled)
-        delta = replace(delta, use=Use(known.shape, known.shape.stretch))
+        delta = Delta(delta.close_ids, delta.glue_ids, Use(known.shape, known.shape.stretch))
         if known.due(asked):
             delta = self._compared(known, asked, sampled, delta)
         return delta

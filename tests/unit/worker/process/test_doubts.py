@@ -126,7 +126,7 @@ async def test_a_doubt_holds_in_all_workers_and_outlasts_them(
         renderings.by_rule = 0
         assert worker.deltas(40) == [right] * 40
         assert renderings.by_rule == 40
-    assert one.cache.load(one._tokenizer).deltas_read_history
+        assert worker.cache.load(one._tokenizer).deltas_read_history
 
 
 async def test_since_when_is_the_earliest_time_of_all_that_have_used_it(
