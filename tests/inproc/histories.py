@@ -35,6 +35,8 @@ __all__ = ["History", "Outcome", "World"]
 LIMIT = 250.0
 """Seconds of the pool in which everything ends once the trouble is over."""
 IDLE = 90.0
+LATE = 35.0
+"""So long after a request its commands may arrive: the API was frozen, its connection cut, or it is dead."""
 RARE = frozenset(name for name in NAMES if not name.endswith(("_turn", "_tools", "_call")))
 """Failpoints that few rollouts pass."""
 
@@ -148,6 +150,8 @@ class History:
             memory.door = self.judge.door
         self._batches: list[_Batch] = []
         self._paused: set[str] = set()
+        self._steered: dict[str, float] = {}
+        """By run that was ever paused: until when such a command may arrive, also after it was resumed."""
         self._frozen_until = 0.0
         self._hard = chance.random() < 0.8
         """Whether there is trouble at all."""
@@ -253,6 +257,7 @@ class History:
             await self._resume(run)
         else:
             self._paused.add(run)
+            self._steered[run] = self._loop.time() + LATE
             await self.pool.ask("POST", f"/v1/runs/{run}/pause")
 
     async def _resume(self, run: str) -> None:
@@ -313,7 +318,9 @@ class History:
         pool.death_rate = 0.0
         if self._memory is not None:
             self._memory.slow = self._memory.breaks = 0.0
-        for run in sorted(self._paused):
+        if self._steered:
+            await asyncio.sleep(max(*self._steered.values(), self._loop.time()) - self._loop.time())
+        for run in sorted(self._steered):
             await self._resume(run)
         if not self._batches:
             await self._submit()
