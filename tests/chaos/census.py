@@ -76,10 +76,11 @@ class Census:
 
     async def stop(self) -> None:
         """Looks no more."""
-        if self._task is not None:
+        # Again and again, because the client of Redis may lose a cancellation: before Python 3.12 `asyncio.wait_for`
+        # drops one that comes together with the result.
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=LOOK_SECONDS)
         for member in self.members:
             self._close(member)
 
