@@ -40,7 +40,7 @@ PICTURES ?=
 PROMETHEUS ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
-BENCHMARKS := throughput crowd tokens submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
+BENCHMARKS := throughput crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
 .PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean

@@ -21,6 +21,7 @@ ORDER = (
     "throughput",
     "crowd",
     "tokens",
+    "deltas",
     "submit",
     "results",
     "waiters",
