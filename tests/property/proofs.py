@@ -216,7 +216,8 @@ class _Writer:
 
     def turn(self, shape: TurnShape) -> Message:
         """The turn with its sentinel."""
-        content = ((self.text() or "x") if shape.says else "") + (SENTINEL if shape.says or not shape.calls else "")
+        marked = shape.says or shape.spoken or not shape.calls
+        content = ((self.text() or "x") if shape.says else "") + (SENTINEL if marked else "")
         turn: Message = {"role": "assistant", "content": content}
         turn |= {key: self.text() for key in shape.beside}
         if shape.calls:
@@ -263,8 +264,10 @@ def shapes(random: Random) -> TurnShape:
         new.append(("user", plain))
     if random.random() < 0.08:
         new.insert(random.randrange(len(new) + 1), (random.choice(("system", "user", *_ODD_ROLES)), plain))
+    says = random.random() < (0.3 if calls else 0.9)
     return TurnShape(
-        says=random.random() < (0.3 if calls else 0.9),
+        says=says,
+        spoken=says or random.random() < 0.3,
         calls=calls,
         as_text=bool(calls) and random.random() < 0.3,
         beside=random.choice(((), (), (), ("reasoning_content",))),

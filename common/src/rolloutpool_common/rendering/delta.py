@@ -123,6 +123,7 @@ class Behind:
             new=tuple((message["role"], tuple(sorted(message))) for message in self.real.new),
             system=system and not self.form.placement.moves_system,
             tools=bool(self.real.tools),
+            spoken=sentinel.SENTINEL in text_of(self.real.said),
         )
 
 

@@ -28,6 +28,8 @@ class TurnShape:
     """The first message is a system message."""
     tools: bool
     """Tools are shown. What they say is not known."""
+    spoken: bool = False
+    """The content has the sentinel although it may be empty, because the template prints no calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _turn(shape: TurnShape) -> Record:
     own = frozenset({Source.TURN})
     turn = Record({key: Unknown(own, Kind.TEXT, ("turn", key)) for key in template_keys(shape.beside)})
     said = Unknown(own, Kind.TEXT, ("turn", "content"), truth=shape.says or None, ends=True)
-    turn |= {"role": "assistant", "content": said if shape.says or not shape.calls else ""}
+    turn |= {"role": "assistant", "content": said if shape.says or shape.spoken or not shape.calls else ""}
     arguments = f'{{"{SENTINEL}": "{SENTINEL}"}}' if shape.as_text else {SENTINEL: SENTINEL}
     if shape.calls:
         turn["tool_calls"] = [

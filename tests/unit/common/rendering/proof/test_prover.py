@@ -1,5 +1,7 @@
 """What is proved of small templates, one construct at a time, and why the rest is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
@@ -166,6 +168,23 @@ def test_the_last_sentinel_counts_where_a_turn_says_something_and_calls() -> Non
     proof = proof_of("{% for m in messages %}{{ m.content }}|" + CALLS + ";{% endfor %}", shape)
 
     assert proof.parts == ('\\"}";', Word(0, "content"), "|;")
+
+
+@pytest.mark.parametrize(
+    ("behind", "parts"),
+    [
+        (";", (";[tool]", Word(0, "content"), ";<a>")),
+        # A turn that says nothing, which is what most calls are, has another end here.
+        ("{{ ';' if m.content else '.' }}", None),
+        ("{{ ';' if m.content | length > 1 else '.' }}", None),
+    ],
+)
+def test_where_calls_are_not_printed_the_content_has_the_sentinel_and_may_be_empty(
+    behind: str, parts: tuple[str | Word, ...] | None
+) -> None:
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}" + behind + "{% endfor %}" + END
+    assert proof_of(source, TOOL).parts is None
+    assert proof_of(source, replace(TOOL, spoken=True)).parts == parts
 
 
 def test_thoughts_beside_the_turn_are_its_own_words() -> None:
