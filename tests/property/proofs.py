@@ -209,7 +209,8 @@ class _Writer:
             found.append({"role": "assistant", "content": "", "tool_calls": made})
             found.append({"role": "tool", "content": self.text(), "tool_call_id": made[0]["id"], "name": "f"})
         if not regular and random.random() < 0.3:
-            del found[random.randrange(1, len(found) + 1) :]
+            # Behind a system message stands one more, or proofs are not about it.
+            del found[random.randrange(1 if system is None else 2, len(found) + 1) :]
         if found[:1] and system is None and found[0]["role"] in ("system", "developer"):
             found[0] = {**found[0], "role": "user"}
         return found

@@ -80,9 +80,11 @@ class _Asked:
     turn: dict[str, Any]
 
     def is_plain(self) -> bool:
-        """Whether proofs are about it: a message stands before the turn, and all but calls are texts."""
+        """Whether proofs are about it: enough stands before the turn (`TurnShape`), and all but calls are texts."""
         first = self.history[0] if len(self.history) > 1 else {"role": "developer"}
-        if first["role"] == "developer" or (first["role"] == "system" and not isinstance(first["content"], str)):
+        if first["role"] == "developer":
+            return False
+        if first["role"] == "system" and (len(self.history) == 2 or not isinstance(first["content"], str)):
             return False
         return all(isinstance(value, str) for message in self.new for value in message.values()) and all(
             isinstance(value, str) for key, value in self.turn.items() if key != "tool_calls"

@@ -167,7 +167,7 @@ def _messages(value: Messages, start: Any, stop: Any, step: Any) -> Any:
         return anything
     if start in (None, 0):
         return replace(value, tail=value.tail[:end])
-    if type(start) is int and 0 < start + value.drop <= LEAST:
+    if type(start) is int and 0 < start + value.drop <= value.least:
         return replace(value, drop=value.drop + start, tail=value.tail[:end])
     if isinstance(start, Position) and start.offset + value.drop >= 0:
         return list(value.tail[start.offset + value.drop : end])

@@ -8,10 +8,11 @@ __all__ = ["Proof", "Reason", "Source", "TurnShape", "Word"]
 
 @dataclass(frozen=True, slots=True)
 class TurnShape:
-    """What is known of a conversation: its policy turn and its new messages. At least one message stands before them.
+    """What is known of a conversation: its policy turn and its new messages.
 
-    The first message is a system message, or its role is neither `system` nor `developer`. The turn and the new
-    messages have no other keys than those that are named here.
+    At least one message stands before them, and behind a system message one more. The first message is a system
+    message, or its role is neither `system` nor `developer`. The turn and the new messages have no other keys than
+    those that are named here.
     """
 
     says: bool

@@ -92,8 +92,8 @@ class Comparisons:
                 return None  # of white space alone there is none
             case Position(offset):
                 return True if LEAST + offset > 0 else None
-            case Messages(drop, tail):
-                return True if tail or drop < LEAST else None
+            case Messages(drop, tail, least=least):
+                return True if tail or drop < least else None
             case Safe(inner):
                 return self.truth(inner)
             case Stream(items, lazy):

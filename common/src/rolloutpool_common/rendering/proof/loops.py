@@ -9,7 +9,6 @@ from jinja2 import Undefined
 from rolloutpool_common.rendering.proof.access import an_earlier
 from rolloutpool_common.rendering.proof.claims import Source
 from rolloutpool_common.rendering.proof.values import (
-    LEAST,
     Kind,
     Loop,
     Messages,
@@ -105,7 +104,7 @@ def _messages(items: Messages) -> list[Round]:
     found.append(Round(earlier, loop, many=True))
     for i, value in enumerate(items.tail):
         # Where the first message is left out, the turn may be the first.
-        first = False if i or items.drop < LEAST else either
+        first = False if i or items.drop < items.least else either
         loop = _loop(
             Position(i - items.drop),
             size - 1 - i,

@@ -133,7 +133,8 @@ def _messages(shape: TurnShape) -> Messages:
         role = Unknown(frozenset({Source.EARLIER}), Kind.TEXT, ("role",), truth=True, never=_SYSTEMS)
         first = Unknown(frozenset({Source.EARLIER}), Kind.MAPPING, ("first",), role=role)
     new = [_new_message(i, role, keys) for i, (role, keys) in enumerate(shape.new)]
-    return Messages(0, (_turn(shape), *new), first)
+    # Behind a system message somebody has spoken; templates that show tools in the first question cut both off.
+    return Messages(0, (_turn(shape), *new), first, least=2 if shape.system else 1)
 
 
 def _new_message(number: int, role: str, keys: tuple[str, ...]) -> Record:

@@ -118,11 +118,13 @@ class Messages:
     """The conversation's messages or their indices."""
 
     drop: int
-    """The first messages that are left out; 0 or LEAST."""
+    """The first messages that are left out, at most `least`."""
     tail: tuple[Any, ...]
     """Those from the policy's turn on."""
     first: Unknown
     """The first message of all."""
+    least: int = LEAST
+    """How many stand before the turn at least."""
     reverse: bool = False
     indices: bool = False
 
