@@ -19,7 +19,6 @@ from rolloutpool_common.rendering import (
     SAMPLED_TAIL,
     ChatTokenizer,
     ContentUnsafe,
-    PartsRefused,
     RerenderCounter,
     TemplateRefused,
 )
@@ -108,7 +107,7 @@ class _Play:
         try:
             prompt = self.referee.prompt(history, self.tools, self.kwargs)
             ours = self.tokenizer.render_prompt(history, tools=self.tools, template_kwargs=self.kwargs)
-        except (TemplateRaised, Mixed, ContentUnsafe, PartsRefused):  # ours is stricter where texts add up
+        except (TemplateRaised, Mixed, ContentUnsafe):  # ours is stricter where texts add up
             return self.tally
         self.expect(ours == prompt, "the prompt", history)
         counters = {
@@ -158,9 +157,9 @@ class _Play:
             )
         except TemplateRefused as refusal:
             name = type(refusal).__name__
-            # Refusing is always safe, but only few needless kinds are meant: content that adds up to control strings,
-            # parts that a template would change, and a late system message that a template appends only sometimes.
-            meant = isinstance(refusal, (ContentUnsafe, PartsRefused)) or case.new[0]["role"] == "system"
+            # Refusing is always safe, but only two needless kinds are meant: content that adds up to control strings,
+            # and a late system message that a template appends only sometimes.
+            meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system"
             self.expect(meant or not isinstance(case.verdict, Appended), f"refused ({name})", case)
             self.tally.refused += 1
             self.tally.reasons[name] = self.tally.reasons.get(name, 0) + 1

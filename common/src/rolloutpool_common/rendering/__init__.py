@@ -1,9 +1,8 @@
 """Messages to ids, and ids to text. Only this room touches a tokenizer, so worker and trainer render alike.
 
 - `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
-- `template` renders text, from content in the form that it takes (`content_parts`, `part_reader`); `control_tokens`
-  marks what must not become a control token, and `marked_render` proves that the marks changed nothing; `codec` and
-  `vocabulary` encode.
+- `template` renders text; `control_tokens` marks what must not become a control token, and `marked_render` proves that
+  the marks changed nothing; `codec` and `vocabulary` encode.
 - `delta` is the rule for what a template writes behind a turn: a `sentinel` in its place, cut at the `turn_end`.
   `forms` are those in which templates take messages. `short_cuts` makes most deltas for less, where `proof` reads in
   the template that they are the same.

@@ -155,7 +155,7 @@ class DeltaRule:
         Raises:
             TemplateRefused: The template does not append these messages.
         """
-        return _first(self._behind, forms(self._template, self._codec, new_messages, history, tools, template_kwargs))
+        return _first(self._behind, forms(self._codec, new_messages, history, tools, template_kwargs))
 
     def again(
         self,
@@ -167,7 +167,7 @@ class DeltaRule:
         template_kwargs: Mapping[str, Any] | None,
     ) -> Behind | None:
         """As `find`, in a form that was found before: one render. None where the turn's end is another one."""
-        found = forms(self._template, self._codec, new_messages, history, tools, template_kwargs)
+        found = forms(self._codec, new_messages, history, tools, template_kwargs)
         real = self._placed(next(islice(found, form.number, None)), form.placement)
         before, text = self._text(self._guarded(real, form.placement))
         return Behind(text, before, form, real) if text.startswith(form.start) else None

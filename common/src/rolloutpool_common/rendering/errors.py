@@ -73,7 +73,7 @@ class RenderFailed(TemplateRefused):
 
 
 class PartsRefused(RenderFailed):
-    """The content is a list of parts that the template would drop or change. The policy has not sampled it."""
+    """The content has a part that is no text. The policy has not sampled it."""
 
 
 class RenderTooCostly(TemplateUnusable):

@@ -13,7 +13,7 @@ from typing import Any
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.errors import AssistantAppended, TemplateRefused
-from rolloutpool_common.rendering.template import Message, Template
+from rolloutpool_common.rendering.template import Message, normalise
 
 __all__ = ["Asked", "forms", "new_messages_of"]
 
@@ -38,7 +38,6 @@ class Asked:
 
 
 def forms(
-    template: Template,
     codec: Codec,
     new_messages: Sequence[Message],
     history: Sequence[Message],
@@ -48,7 +47,6 @@ def forms(
     """The forms of a conversation: arguments as an object, then as text; the turn with its words and without.
 
     Args:
-        template: Says in which form it takes content in parts.
         codec: Marks control strings.
         new_messages: What follows the turn.
         history: All messages up to the turn, that turn included.
@@ -58,8 +56,8 @@ def forms(
     Raises:
         TemplateRefused: There is nothing to append, or it is the policy's.
     """
-    new = new_messages_of(template.normalise(new_messages, tools))
-    past = template.normalise(history, tools)
+    new = new_messages_of(new_messages)
+    past = normalise(history)
     turn = past.pop() if past and past[-1]["role"] == "assistant" else sentinel.assumed_turn(new)
     # Templates print ids and names of calls behind the sentinel too, and those may be anything that was sampled.
     calls = [(_guarded(call_id, codec), _guarded(name, codec)) for call_id, name in sentinel.calls_of(turn)]
@@ -83,7 +81,7 @@ def new_messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
         # Nine letters or digits, because some templates want that.
         {**m, "tool_call_id": f"call{i:05d}"} if m.get("role") == "tool" and "tool_call_id" not in m else dict(m)
-        for i, m in enumerate(messages)
+        for i, m in enumerate(normalise(messages))
     ]
 
 

@@ -20,7 +20,6 @@ __all__ = [
     "after_sentinel",
     "assumed_turn",
     "calls_of",
-    "content_kind",
     "marked",
     "markers_in",
     "turns",
@@ -70,7 +69,7 @@ def turns(
         as_text: Whether the template takes arguments as text.
     """
     if not calls:
-        yield {**turn, "content": said_behind(turn["content"])}, dict(turn)
+        yield {**turn, "content": f"{turn['content']}{SENTINEL}"}, dict(turn)
         # Words such as an unclosed thought may take with them what stands behind them. The referee has them back.
         yield {**turn, "content": SENTINEL}, dict(turn)
         return
@@ -84,15 +83,8 @@ def turns(
         for call_id, name in calls
     ]
     silent = {**turn, "content": "", "tool_calls": made}, {**turn, "content": ""}
-    spoken = {**turn, "content": said_behind(turn["content"]), "tool_calls": made}, dict(turn)
+    spoken = {**turn, "content": f"{turn['content']}{SENTINEL}", "tool_calls": made}, dict(turn)
     yield from (spoken, silent) if turn["content"] else (silent, spoken)
-
-
-def said_behind(content: Any) -> Any:
-    """Content with the sentinel behind it."""
-    if isinstance(content, list | tuple):
-        return [*content, {"type": "text", "text": SENTINEL}]
-    return f"{content}{SENTINEL}"
 
 
 def after_sentinel(text: str) -> str | None:
@@ -122,17 +114,5 @@ def first_marker(text: str) -> int:
     return found.start() if found else len(text)
 
 
-def content_kind(content: Any) -> str:
-    """What a template can tell about content beside its text."""
-    if isinstance(content, list | tuple):
-        return "list:" + ",".join(str(part.get("type")) if isinstance(part, Mapping) else "" for part in content)
-    return type(content).__name__
-
-
 def _replaced(content: Any, marker: str) -> Any:
-    if isinstance(content, Mapping):
-        return {"r": marker}
-    if isinstance(content, list | tuple):
-        rest = [{**part, "text": ""} if isinstance(part, Mapping) else "" for part in content[1:]]
-        return [{**content[0], "text": marker} if content and isinstance(content[0], Mapping) else marker, *rest]
-    return marker
+    return {"r": marker} if isinstance(content, Mapping) else marker

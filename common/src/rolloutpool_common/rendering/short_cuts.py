@@ -150,7 +150,7 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
     ) -> Delta:
-        new = new_messages_of(self._template.normalise(new_messages, tools))
+        new = new_messages_of(new_messages)
         if history is None:
             return self._without_history(new, sampled, tools, kwargs)
         # Only the turn itself; otherwise each delta would cost as much as its history is long.

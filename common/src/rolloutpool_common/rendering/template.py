@@ -2,26 +2,26 @@
 
 Messages arrive in OpenAI's form. Templates disagree about its corners, so `normalise` brings them into the one form
 that all templates read alike: keys whose value is null are dropped, null content becomes "", a call's arguments become
-an object, and an empty list of calls is left out. Content in parts becomes what this template takes (`content_parts`).
+an object, and an empty list of calls is left out. Content in parts becomes the text that it says: templates disagree
+about lists, and print, drop or trim them.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any
 
-from jinja2 import Environment, TemplateSyntaxError
+from jinja2 import nodes
 from transformers import PreTrainedTokenizerBase
 
-from rolloutpool_common.rendering.content_parts import ContentParts
-from rolloutpool_common.rendering.errors import RenderFailed, RenderTooCostly
+from rolloutpool_common.protocol.content import content_fault, joined_text
+from rolloutpool_common.rendering.errors import PartsRefused, RenderFailed, RenderTooCostly
 from rolloutpool_common.rendering.quotes import without_quotes
 from rolloutpool_common.rendering.render_budget import RenderBudget
-from rolloutpool_common.rendering.transformers_compat import prepare_sandbox
+from rolloutpool_common.rendering.transformers_compat import parse_template, prepare_sandbox
 
-__all__ = ["SAMPLE_TOOL", "Message", "Template", "normalise", "parse_arguments"]
+__all__ = ["SAMPLE_TOOL", "Message", "Template", "join_parts", "normalise", "parse_arguments"]
 
 Message = Mapping[str, Any]
 
@@ -59,42 +59,6 @@ class Template:
     def names(self) -> dict[str, str]:
         """Special tokens that templates are given by name, such as `eos_token`."""
         return {name: str(text) for name, text in self._tokenizer.special_tokens_map.items()}
-
-    @cached_property
-    def _content_parts(self) -> ContentParts:
-        def render(messages: Sequence[Message], tools: bool) -> str:
-            return self.render(messages, tools=[SAMPLE_TOOL] if tools else None)
-
-        return ContentParts(self.source, self.words, render)
-
-    def normalise(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[dict[str, Any]]:
-        """Copies the messages into normal form, with content in the form that this template takes.
-
-        Args:
-            messages: In either form.
-            tools: What the policy may call.
-
-        Raises:
-            PartsRefused: The template would drop or change parts of content.
-        """
-        return normalise(self.settle_parts(messages, tools))
-
-    def settle_parts(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> Sequence[Message]:
-        """As `normalise`, but only content in parts is changed; without any, these are the messages as given."""
-        # A loop, because each render comes here, and a generator costs as much again.
-        for message in messages:
-            if isinstance(message.get("content"), _LISTS):
-                break
-        else:
-            return messages
-        return [
-            self._content_parts.settle(message, bool(tools)) if isinstance(message.get("content"), _LISTS) else message
-            for message in messages
-        ]
 
     def render(
         self,
@@ -141,8 +105,27 @@ class Template:
 
 
 def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies the messages into normal form."""
-    return [_message(message) for message in messages]
+    """Copies the messages into normal form.
+
+    Raises:
+        PartsRefused: A part of content is no text.
+    """
+    return [_message(message) for message in join_parts(messages)]
+
+
+def join_parts(messages: Sequence[Message]) -> Sequence[Message]:
+    """As `normalise`, but only content in parts is changed; without any, these are the messages as given."""
+    # A loop, because each render comes here, and a generator costs as much again.
+    for message in messages:
+        if isinstance(message.get("content"), _LISTS):
+            return [_joined(message) if isinstance(message.get("content"), _LISTS) else message for message in messages]
+    return messages
+
+
+def _joined(message: Message) -> Message:
+    if (fault := content_fault(message["content"])) is not None:
+        raise PartsRefused(f"A message of the role {message.get('role')} has {fault}.")
+    return {**message, "content": joined_text(message["content"])}
 
 
 def parse_arguments(messages: Sequence[Message]) -> list[Message]:
@@ -199,67 +182,33 @@ _LONGEST_WORD = 80
 _MOST_WORDS = 16
 
 
-_Token = tuple[str, str]
-"""Kind and text, as the lexer has them."""
-_WORDS_KINDS = frozenset({"string", "name", "operator"})
-
-
 @lru_cache
 def _tested_words(source: str) -> tuple[str, ...]:
     """Finds literals that stand before `in` or in a call such as `startswith`, in order of appearance.
 
     Where a name stands there, the literals that it is set to follow: `{% set off = '/quiet' %}`.
     """
-    try:
-        lexed = [(kind, value) for _, kind, value in Environment().lex(source)]
-    except TemplateSyntaxError:
+    tree = parse_template(source)
+    if tree is None:
         return ()
-    tokens = [token for token in lexed if token[0] in _WORDS_KINDS]
-    found: dict[str, None] = {}
-    names: set[str] = set()
-    open_test, before = False, ""
-    for (kind, value), (next_kind, next_value) in pairwise([*tokens, ("operator", ")")]):
-        if kind == "name" and value in _TESTS and next_value == "(":
-            open_test = True
-        elif kind == "operator" and value == ")":
-            open_test = False
-        elif open_test or (next_kind, next_value) in (("name", "in"), ("name", "not")):
-            if kind == "string":
-                found[_literal(value)] = None
-            # `for word in …` tests nothing.
-            elif kind == "name" and before != "for":
-                names.add(value)
-        before = value
-    words = [*found, *(word for word in _named_literals(lexed, names) if word not in found)]
-    return tuple(word for word in words if word and len(word) <= _LONGEST_WORD)[:_MOST_WORDS]
-
-
-def _literal(value: str) -> str:
-    text = value[1:-1].encode().decode("unicode_escape", "replace") if value.isascii() else value[1:-1]
-    return text.strip()
-
-
-def _named_literals(lexed: Sequence[_Token], names: set[str]) -> list[str]:
-    """The literals that names stand for, also by way of other names; without keys, roles and other identifiers."""
-    statements: list[list[_Token]] = [[]]
-    inside = False
-    for token in lexed:
-        if token[0] in ("block_begin", "block_end"):
-            inside = token[0] == "block_begin"
-            statements.append([])
-        elif inside and token[0] in _WORDS_KINDS:
-            statements[-1].append(token)
-    given: dict[str, list[_Token]] = {}
-    for statement in statements:
-        if len(statement) > 3 and statement[0][1] in ("set", "for") and statement[2][1] in ("=", "in"):
-            given.setdefault(statement[1][1], []).extend(statement[3:])
-    found: dict[str, None] = {}
-    open_names, seen = list(names & given.keys()), set(names)
-    while open_names:
-        for kind, value in given[open_names.pop()]:
-            if kind == "string" and not _literal(value).isidentifier():
-                found[_literal(value)] = None
-            elif kind == "name" and value in given and value not in seen:
-                seen.add(value)
-                open_names.append(value)
-    return list(found)
+    sought: list[nodes.Node] = []
+    given: dict[str, list[nodes.Node]] = {}
+    for node in tree.find_all((nodes.Assign, nodes.Call, nodes.Compare, nodes.Filter, nodes.For)):
+        match node:
+            case nodes.Compare(expr=expr, ops=[nodes.Operand(op="in" | "notin"), *_]):
+                sought.append(expr)
+            case nodes.Call(node=nodes.Getattr(attr=name), args=args) | nodes.Filter(name=name, args=args):
+                sought += args if name in _TESTS else []
+            case (
+                nodes.Assign(target=nodes.Name(name=name), node=value)
+                | nodes.For(target=nodes.Name(name=name), iter=value)
+            ):
+                given.setdefault(name, []).extend((value, *value.find_all((nodes.Const, nodes.Name))))
+    words = [part.value for part in sought if isinstance(part, nodes.Const)]
+    # A name may stand for another one. What looks like a name itself is a key or a role.
+    while sought:
+        named = given.pop(part.name, []) if isinstance(part := sought.pop(0), nodes.Name) else []
+        words += [node.value for node in named if isinstance(node, nodes.Const) and not str(node.value).isidentifier()]
+        sought += named
+    stripped = dict.fromkeys(word.strip() for word in words if isinstance(word, str))
+    return tuple(word for word in stripped if word and len(word) <= _LONGEST_WORD)[:_MOST_WORDS]

@@ -31,7 +31,7 @@ from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.short_cuts import DeltaRenderer
-from rolloutpool_common.rendering.template import Message, Template
+from rolloutpool_common.rendering.template import Message, Template, join_parts, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -259,8 +259,7 @@ class ChatTokenizer:
         Raises:
             RenderFailed: The template raised an error.
         """
-        template = self._template(tools)
-        return template.render(template.settle_parts(messages, tools), tools=tools, template_kwargs=template_kwargs)
+        return self._template(tools).render(join_parts(messages), tools=tools, template_kwargs=template_kwargs)
 
     def render_conversation(
         self,
@@ -360,7 +359,7 @@ class ChatTokenizer:
     ) -> str:
         """Renders a conversation with typed control strings marked."""
         template, escaper, shown = self._template(tools), self._codec.escaper, list(tools or ())
-        normal = template.normalise(messages, tools)
+        normal = normalise(messages)
 
         def mark(edges: bool) -> list[list[dict[str, Any]]]:
             return [escaper.messages(normal, edges=edges), escaper.value(shown, edges=edges)]
