@@ -64,7 +64,8 @@ def running(*arguments: str, **environment: str) -> Iterator[Command]:
         text=True,
         env=os.environ | environment,
     )
-    watchdog = threading.Timer(90, process.kill)
+    # Only for what hangs: a busy machine takes a minute and a half for two pools.
+    watchdog = threading.Timer(240, process.kill)
     watchdog.start()
     with process:
         try:
