@@ -4,7 +4,6 @@ import base64
 import re
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -231,23 +230,6 @@ def test_flower_shows_the_tickets(pool: LocalPool, client: RolloutClient, traine
         ordered += [f"/api/task/revoke/{t['uuid']}" for t in tickets()[:1]]
         assert [flower.post(order).status_code for order in ordered] == [403, 403]
     assert httpx.get(f"{pool.flower_url}/api/tasks").status_code == 401
-
-
-def test_a_worker_added_in_the_middle_takes_its_share(tokenizer: ChatTokenizer) -> None:
-    slow = ScriptedPolicy(tokenizer, latency=0.2)
-    with (
-        LocalPool(workers=1, flower=False, tokenizers=[TINY], env={"ROLLOUTPOOL_WORKER_SLOTS": "4"}) as pool,
-        pool.client() as client,
-    ):
-        app = callback_app(slow, tokenizer=tokenizer, tools=pool.url)
-        with serve_callback(app, [0]) as served:
-            batch = client.submit(items(80), defaults=DEFAULTS, trainer=served.url)
-            pool.add_worker()
-            results = list(batch.results())
-        share = Counter(r.worker for r in results)
-        assert len(share) == 2
-        assert min(share.values()) >= 10
-        assert_exact(app, results)
 
 
 def warm(client: RolloutClient, trainer: CallbackApp, url: str) -> int:

@@ -107,6 +107,7 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
         "rollouts_running",
         "pushes_pending",
         "dead_letters",
+        "delta_doubts_total",
         "groups_total",
         "turns_in_flight",
         "worker_slots_used_max",

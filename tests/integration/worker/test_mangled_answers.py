@@ -275,7 +275,8 @@ async def test_no_token_of_an_engine_is_anothers(
         results = await results_of(worker, proxy, behind)
     assert foreign(results, behind) == []
     failures = [result.failure for result in results if result.failure is not None]
-    assert {failure.category for failure in failures} <= {Category.NETWORK_ERROR}, failures
+    # Half of an answer with the beginning of another one behind it is no JSON, and has no name that could be compared.
+    assert all(f.category is Category.NETWORK_ERROR or "not JSON" in f.message for f in failures), failures
     if isinstance(proxy.manner, Repeats | Delays | Halves):
         assert failures == []
 

@@ -4,7 +4,7 @@ A token is a *control token* if it was added to the vocabulary, is not only whit
 written by the chat template: `<|im_start|>`, `<tool_call>`, `<think>` …
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer
@@ -65,7 +65,7 @@ class Vocabulary:
             spelled=_spelled(backend, control_ids, after_letter=bool(letter)),
             anchor=anchor or letter,
             anchor_ids=tuple(_encode(backend, anchor or letter)),
-            added_are_borders=not anchor and _are_borders(backend, added.values()),
+            added_are_borders=_are_borders(backend, list(added.values())),
         )
 
 
@@ -90,7 +90,10 @@ def _letter(backend: Tokenizer) -> str:
     return _MARK if behind[: len(alone)] == alone and behind[len(alone) :] != _encode(backend, "x x") else ""
 
 
-def _are_borders(backend: Tokenizer, added: Iterable[AddedToken]) -> bool:
+def _are_borders(backend: Tokenizer, added: Sequence[AddedToken]) -> bool:
+    # Some tokenizers put a space in front of a text, but none behind an added token.
+    if added and _encode(backend, added[0].content + "x x")[1:] != _encode(backend, "x x"):
+        return False
     normalizer = backend.normalizer
     rewrites = normalizer is not None and normalizer.normalize_str(_UNNORMALISED) != _UNNORMALISED
     # Such a token takes white space from the text next to it, or is found or not by what stands there.

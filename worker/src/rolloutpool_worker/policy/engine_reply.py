@@ -155,7 +155,10 @@ class ReplyReader:
         try:
             document = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise self.refusal(f"the reply is not JSON ({error.msg})") from None
+            refusal = self.refusal(f"the reply is not JSON ({error.msg})")
+            # A proxy between may have mangled it, and an engine may be asked again.
+            refusal.retryable = True
+            raise refusal from None
         self.document: dict[str, Any] = self.object(document, "the reply")
 
     def refusal(self, why: str) -> TrainerProtocolError:
