@@ -91,11 +91,8 @@ def item(value: Any, key: Any) -> Any:
 def _entry(table: dict[str, Any], key: Any) -> Any:
     if not is_plain(key):
         return unknown(table, key)
-    try:
-        if key in table:
-            return table[key]
-    except TypeError:  # a list is no key
-        return Undefined()
+    if key in table:
+        return table[key]
     if isinstance(key, str) and hasattr(dict, key):
         raise NotUnderstood(f"the method {key} as an item")
     return Undefined(name=str(key))
@@ -132,13 +129,6 @@ def section(value: Any, start: Any, stop: Any, step: Any) -> Any:
         raise Raised
     if isinstance(value, Messages):
         return _messages(value, *bounds)
-    if (is_plain(value) and all(map(is_plain, bounds))) or (
-        isinstance(value, list | tuple) and all(map(is_plain, bounds))
-    ):
-        try:
-            return value[slice(*bounds)]
-        except (TypeError, ValueError, KeyError):
-            return Undefined()
     if ends(value) and step is None and stop is None:
         # `content[n:]` may cut the sentinel, where the turn says little.
         return unknown(value, *bounds, kind=Kind.TEXT)
@@ -154,38 +144,24 @@ def _messages(value: Messages, start: Any, stop: Any, step: Any) -> Any:
         return anything
     if step == -1 and start is None and stop is None:
         return replace(value, reverse=True)
-    if step is not None:
-        return anything
-    end = len(value.tail)
-    if isinstance(stop, Position):
-        end = stop.offset + value.drop
-    elif type(stop) is int and -end <= stop < 0:
-        end += stop
-    elif stop is not None:
-        return anything
-    if not 0 <= end <= len(value.tail):
+    if step is not None or stop is not None:
         return anything
     if start in (None, 0):
-        return replace(value, tail=value.tail[:end])
+        return value
     if type(start) is int and 0 < start + value.drop <= value.least:
-        return replace(value, drop=value.drop + start, tail=value.tail[:end])
+        return replace(value, drop=value.drop + start)
     if isinstance(start, Position) and start.offset + value.drop >= 0:
-        return list(value.tail[start.offset + value.drop : end])
-    if type(start) is int and -len(value.tail) <= start < 0:
-        return list(value.tail[len(value.tail) + start : end])
+        return list(value.tail[start.offset + value.drop :])
     return anything
 
 
 def _text(value: Text, start: Any, stop: Any) -> Any:
     parts = list(value.parts)
-    first, last = parts[0], parts[-1]
-    left = 0 if start is None else start
+    last = parts[-1]
     right = 0 if stop is None else -stop if type(stop) is int and stop else -1
-    if type(left) is int and left >= 0 and right >= 0:
-        if left and isinstance(first, str) and len(first) > left:
-            parts[0], left = first[left:], 0
+    if start in (None, 0) and right >= 0:
         if right and isinstance(last, str) and len(last) > right:
             parts[-1], right = last[:-right], 0
-        if not left and not right:
+        if not right:
             return Text(tuple(parts))
     return derive(Kind.TEXT, "section", value, start, stop)

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jinja2 import Environment, Undefined
+from jinja2 import Environment
 from jinja2.tests import TESTS
 
 from rolloutpool_common.rendering.proof.claims import Word
@@ -41,7 +41,6 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "gteq": operator.ge,
 }
 _TURNED = {"eq": "eq", "lt": "gt", "lteq": "gteq", "gt": "lt", "gteq": "lteq"}
-_EQUALS = {"eq": "eq", "equalto": "eq", "==": "eq", "ne": "ne", "!=": "ne", "in": "in"}
 _KIND_TESTS = {
     "string": {Kind.TEXT},
     "mapping": {Kind.MAPPING},
@@ -127,8 +126,6 @@ class Comparisons:
             return item in whole if type(item) is str else None
         if type(item) is not str:
             return None
-        if isinstance(whole, Text) and any(isinstance(part, str) and item in part for part in whole.parts):
-            return True
         return False if self._guard.spares(whole, item) else None
 
     def _ordered(self, name: str, a: Any, b: Any) -> bool | None:
@@ -149,21 +146,9 @@ class Comparisons:
         if not isinstance(a, Messages | Text) and type(a) is type(b) and self._surely_same(a, b):
             return True
         for x, y in ((a, b), (b, a)):
-            if not isinstance(x, Unknown | Text):
-                continue
-            if kind_of(x) is not None and (kind_of(y) or self._kindless(y)) and _group(x) != _group(y):
-                return False
             if isinstance(x, Unknown) and type(y) is str and (y in x.never or (not y and self._guard.spares(x))):
                 return False
-            if type(y) is str and y and self._guard.spares(x, y):
-                return False
-            if isinstance(x, Text) and y == "" and self.truth(x):
-                return False
         return None
-
-    @staticmethod
-    def _kindless(value: Any) -> bool:
-        return value is None or isinstance(value, tuple | Undefined)
 
     @staticmethod
     def _surely_same(a: Any, b: Any) -> bool:
@@ -177,8 +162,6 @@ class Comparisons:
 
     def test(self, name: str, value: Any, arguments: Sequence[Any]) -> bool | Unknown:
         """What `value is name(arguments)` says."""
-        if name in _EQUALS and len(arguments) == 1:
-            return self.compare(_EQUALS[name], value, arguments[0])
         if not self.knows(name):
             raise NotUnderstood(f"the test {name}")
         if is_plain(value) and all(map(is_plain, arguments)):
@@ -193,8 +176,6 @@ class Comparisons:
         kind = kind_of(value)
         if name in _KIND_TESTS and kind is not None:
             return kind in _KIND_TESTS[name]
-        if name in _KIND_TESTS and isinstance(value, tuple):
-            return name in ("defined", "iterable", "sequence")
         return derive(Kind.BOOL, "is " + name, value, *arguments)
 
 
@@ -203,9 +184,3 @@ def _at_least(number: Any) -> int | None:
     if isinstance(number, Position):
         return LEAST + number.offset
     return 1 if isinstance(number, Unknown) and number.kind is Kind.NUMBER and number.truth else None
-
-
-def _group(value: Any) -> Kind | None:
-    """Kinds whose values may be equal."""
-    kind = kind_of(value)
-    return Kind.NUMBER if kind is Kind.BOOL else kind

@@ -242,8 +242,7 @@ class Expressions(ABC):
         called = node.node
         owner = self._evaluate(called.node, state) if isinstance(called, nodes.Getattr) else None
         if isinstance(called, nodes.Getattr) and not isinstance(owner, Namespace | Loop):
-            streamed = called.attr == "join" and len(node.args) == 1
-            arguments = [self._raw(node.args[0], state)] if streamed else self._values(node.args, state)
+            arguments = self._values(node.args, state)
             named = {k.key: self._evaluate(k.value, state) for k in node.kwargs}
             return self._operations.method(owner, called.attr, arguments, named)
         function = self._evaluate(called, state)
@@ -270,8 +269,6 @@ class Expressions(ABC):
             raise NotUnderstood("a namespace that is given to a function")
         if name == "strftime_now":
             return unknown(*arguments, kind=Kind.TEXT, more={Source.CLOCK})
-        if name == "dict" and not arguments:
-            return named
         if name == "range" and 1 <= len(arguments) <= 3 and not named:
             return self._range(arguments)
         raise NotUnderstood(f"the function {name}")

@@ -100,11 +100,8 @@ class Operations:
             return self._of_stream(name, value, arguments, named)
         if name == "format":
             return formatted("%s", value, arguments, named)
-        if name == "reverse":
-            if isinstance(value, Messages):
-                return Stream(replace(value, reverse=not value.reverse), lazy=True)
-            if type(value) is not str and kind_of(value) in (None, Kind.TEXT):
-                raise NotUnderstood("the filter reverse of what may be a text")
+        if name == "reverse" and type(value) is not str and kind_of(value) in (None, Kind.TEXT):
+            raise NotUnderstood("the filter reverse of what may be a text")
         if name in _LAZY or (name == "reverse" and type(value) is not str):
             return self._lazily(name, value, arguments, named)
         found = self._apply(name, value, arguments, named)
@@ -128,8 +125,6 @@ class Operations:
             return Stream(unknown(owner), lazy=False)
         if name not in _MADE or not isinstance(owner, str | Text | Unknown | list | tuple):
             raise NotUnderstood(f"the method {name}")
-        if name == "join" and not isinstance(owner, list | tuple) and len(arguments) == 1 and not named:
-            return self._join(arguments[0], owner)
         if name == "format":
             return formatted("{}", owner, arguments, named)
         found = self._apply(name, owner, arguments, named)
@@ -149,8 +144,6 @@ class Operations:
             return Safe(unknown(a, b, kind=Kind.TEXT))
         if any(isinstance(value, Safe | Stream) for value in (a, b)):
             raise NotUnderstood("an operator on a text marked as safe, or on a generator")
-        if name == "Mod" and (isinstance(a, str | Text) or kind_of(a) is Kind.TEXT):
-            return formatted("%s", a, b if isinstance(b, tuple) else (b,), {})
         if is_plain(a) and is_plain(b):
             if name in ("Mul", "Pow") and any(_large(value) for value in (a, b)):
                 raise NotUnderstood("arithmetic with large numbers")
@@ -161,8 +154,6 @@ class Operations:
             return bounded(type(a)((*a, *b)))
         if name in ("Add", "Sub") and isinstance(a, Position) and type(b) is int:
             return Position(a.offset + (b if name == "Add" else -b))
-        if name == "Add" and isinstance(b, Position) and type(a) is int:
-            return Position(b.offset + a)
         if name == "Sub" and isinstance(a, Position) and isinstance(b, Position):
             return a.offset - b.offset
         kind = kind_of(a) if kind_of(a) is kind_of(b) else None
@@ -198,14 +189,13 @@ class Operations:
             return None
         if name in ("length", "count") and not arguments:
             return self._length(value)
-        if name == "list" and isinstance(value, list | tuple | Messages):
-            return (list(value) if isinstance(value, tuple) else value,)
         if name in ("first", "last") and isinstance(value, list | tuple | Messages | SplitText):
             return (item(value, 0 if name == "first" else -1),)
         if name == "tojson":
             return self._as_json(value, arguments, named)
         if name == "join" and not named and len(arguments) <= 1 and isinstance(value, list | tuple):
-            return (self._join(value, arguments[0] if arguments else ""),)
+            between = (v for one in value for v in (arguments[0] if arguments else "", one))
+            return (joined([*between][1:]),)
         if named or kind_of(value) is not Kind.TEXT:
             return None
         if name == "string":
@@ -237,8 +227,6 @@ class Operations:
         if not arguments or not self._guard.spares(value):
             return None
         sought = arguments[0]
-        if name in ("startswith", "endswith") and isinstance(sought, tuple):
-            return (False,) if self._guard.spares(value, *sought) else None
         made: dict[str, Any] = {
             "split": [value],
             "rsplit": [value],
@@ -256,13 +244,8 @@ class Operations:
 
     def _of_turn(self, name: str, value: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
         """Of a text that ends with the sentinel: operations that surely leave that end alone."""
-        kept = Unknown(sources_of(value), Kind.TEXT, ends=True)
-        spared = bool(arguments) and spares_sentinel(arguments[0])
-        if name in ("split", "rsplit") and (not arguments or spared):
-            return (SplitText(kept.sources),)
-        if spared and (name in ("removeprefix", "removesuffix") or (name == "replace" and type(arguments[1]) is str)):
-            return (kept,)
-        return None
+        spared = not arguments or spares_sentinel(arguments[0])
+        return (SplitText(sources_of(value)),) if name in ("split", "rsplit") and spared else None
 
     def _stripped(self, name: str, value: Any, letters: Any = None) -> tuple[Any] | None:
         if letters is not None and type(letters) is not str:
@@ -290,14 +273,6 @@ class Operations:
                 return True
             del parts[edge]
         return True
-
-    def _join(self, values: Any, separator: Any) -> Any:
-        if isinstance(values, Stream):
-            values = values.items
-        if isinstance(values, list | tuple):
-            between = (v for value in values for v in (separator, value))
-            return joined([*between][1:])
-        return Unknown(sources_of(values, separator), Kind.TEXT, ends=isinstance(values, SplitText))
 
     def _as_json(self, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any] | None:
         if not is_plain([*arguments, *named.values()]):

@@ -141,35 +141,25 @@ class Statements(Expressions):
         state.scopes[-1][node.name] = Macro(node, len(state.scopes))
         return state, {}
 
-    def visit_ExprStmt(self, node: nodes.ExprStmt, state: PathState) -> Outcome:
-        self._evaluate(node.node, state)
-        return state, {}
-
     def visit_Break(self, node: nodes.Node, state: PathState) -> Outcome:
         return None, {"break": state}
 
     def visit_Continue(self, node: nodes.Node, state: PathState) -> Outcome:
         return None, {"continue": state}
 
-    def visit_With(self, node: nodes.With | nodes.Scope | nodes.CallBlock, state: PathState) -> Outcome:
-        scope: dict[str, Any] = {}
-        if isinstance(node, nodes.With):
-            for target, value in zip(node.targets, node.values, strict=True):
-                if not isinstance(target, nodes.Name):
-                    raise NotUnderstood("several targets")
-                scope[target.name] = self._evaluate(value, state)
-        elif isinstance(node, nodes.CallBlock):
+    def visit_Scope(self, node: nodes.Scope | nodes.CallBlock, state: PathState) -> Outcome:
+        if isinstance(node, nodes.CallBlock):
             called = node.call.node
             if not isinstance(called, nodes.ExtensionAttribute) or called.name != "_generation_support":
                 raise NotUnderstood("a call block")
-        state.scopes.append(scope)
+        state.scopes.append({})
         behind, signals = self._block(node.body, state)
         for end in (behind, *signals.values()):
             if end is not None:
                 end.scopes.pop()
         return behind, signals
 
-    visit_Scope = visit_CallBlock = visit_With
+    visit_CallBlock = visit_Scope
 
     def visit_If(self, node: nodes.If, state: PathState) -> Outcome:
         return self._arms([node, *node.elif_], node.else_, state)

@@ -9,7 +9,6 @@ from typing import Any
 from rolloutpool_common.rendering.proof.values import (
     Kind,
     NotUnderstood,
-    Text,
     Unknown,
     derive,
     is_plain,
@@ -54,12 +53,8 @@ def _with_marks(value: Any, found: list[Unknown]) -> Any:
     """A value with a mark for each unknown text in it."""
     if isinstance(value, Unknown) and value.kind is Kind.TEXT:
         return _marked(value, found)
-    if isinstance(value, Text):
-        return "".join(part if isinstance(part, str) else _marked(part, found) for part in value.parts)
     if type(value) is dict:
         return {key: _with_marks(item, found) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_marks(item, found) for item in value]
     return value
 
 

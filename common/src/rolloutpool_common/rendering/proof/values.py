@@ -291,18 +291,12 @@ def same(a: Any, b: Any) -> bool:
         return a.key is not None and a.key == b.key
     if isinstance(a, Text):
         return len(a.parts) == len(b.parts) and all(map(same, a.parts, b.parts))
-    if isinstance(a, Safe):
-        return same(a.value, b.value)
-    if isinstance(a, Macro):
-        return a.node is b.node and a.depth == b.depth  # nodes compare all that is below them
     if isinstance(a, Messages):
         return (a.drop, a.reverse, a.indices) == (b.drop, b.reverse, b.indices) and same(a.tail, b.tail)
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, Undefined):
-        return True
     return not isinstance(a, Stream | Loop | SplitText) and bool(a == b)
 
 

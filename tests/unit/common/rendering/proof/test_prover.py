@@ -42,7 +42,6 @@ def said(behind: str, before: str = "", body: str = "{{ m.content }}") -> str:
         ("{{ 'x' if m.content | length > 0 }}", "x"),
         ("{{ 'y' if 1 > m.content | length else 'x' }}", "x"),
         ("{% if loop.last %}!{% else %};{% endif %}", ";"),
-        ("{{ '%s;' % m.role[:1] }}", "a;"),
         ("{{ 'x' if loop.nextitem is defined else 'y' }}", "x"),
         ("{{ 'x' if messages[loop.index0 + 1].role == 'user' else 'y' }}", "x"),
         ("{{ 'x' if messages[-1].role == 'user' }}", "x"),
@@ -50,7 +49,6 @@ def said(behind: str, before: str = "", body: str = "{{ m.content }}") -> str:
         ("{% set x %} a {% endset %}{{ x | trim }}", "a"),
         ("{% filter upper %}a{% endfilter %}", "A"),
         ("{% generation %}g{% endgeneration %}", "g"),
-        ("{% with a = 1 %}{{ a }}{% endwith %}", "1"),
         ("{{ {'a': [1, 2]} | tojson }}", '{"a": [1, 2]}'),
         ("{{ ['a', 'b'] | map('upper') | join('-') }}", "A-B"),
     ],
@@ -76,12 +74,10 @@ def test_what_the_shape_fixes_is_computed(behind: str, between: str) -> None:
         "m.content | safe",
         "'' ~ m.content",
         "m.content + ''",
-        "'%s' % m.content",
         "'{}'.format(m.content)",
         "[m.content] | join",
         "m.content if m.content is string else m.content | tojson",
         "m.content.split('</x>')[-1]",
-        "m.content.replace('/no', '')",
     ],
 )
 def test_the_words_of_new_messages_and_of_the_turn_are_followed(printed: str) -> None:
@@ -91,7 +87,7 @@ def test_the_words_of_new_messages_and_of_the_turn_are_followed(printed: str) ->
 
 
 def test_a_guard_is_what_words_are_compared_with() -> None:
-    proof = proof_of(said("{% if '/off' in m.content %}!{% endif %}{% if m.content == 'go' %}?{% endif %}"), TOOL)
+    proof = proof_of(said("{% if '/off' in m.content %}!{% endif %}{{ m.content.split('go')[-1] }}"), TOOL)
 
     assert proof.parts is not None
     assert proof.guard == {"/off", "go"}
@@ -114,8 +110,6 @@ def test_a_turn_whose_thoughts_are_cut_off_still_ends_with_its_words() -> None:
     [
         "m.content.rsplit('</x>', 1)[-1]",
         "m.content.split()[-1]",
-        "m.content | replace('a b', '')",
-        "m.content.removeprefix('[x]')",
         "m.content.rstrip() ~ ''",
         "(m.content.split('</x>') | last).strip()",
     ],
