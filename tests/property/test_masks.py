@@ -1,4 +1,4 @@
-"""Ten thousand random conversations without a wrong mask; `make fuzz` plays a million."""
+"""Five thousand random conversations without a wrong mask; `make fuzz` plays a million."""
 
 import pytest
 from tests.oracle.conversations import Player
@@ -11,7 +11,7 @@ from rolloutpool_common.rendering import TINY as TINY_NAME
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-EXAMPLES = 10_000
+EXAMPLES = 5_000
 EACH = -(-EXAMPLES // (1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)))
 
 
