@@ -157,9 +157,10 @@ class _Play:
             )
         except TemplateRefused as refusal:
             name = type(refusal).__name__
-            # Refusing is always safe, but only two needless kinds are meant: content that adds up to control strings,
-            # and a late system message that a template appends only sometimes.
-            meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system"
+            # Refusing is always safe, but only few needless kinds are meant: content that adds up to control strings, a
+            # late system message that a template appends only sometimes, and a turn that was cut in white space.
+            spaced = case.kind == "cut" and str(case.history[-1]["content"])[-1:].isspace()
+            meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system" or spaced
             self.expect(meant or not isinstance(case.verdict, Appended), f"refused ({name})", case)
             self.tally.refused += 1
             self.tally.reasons[name] = self.tally.reasons.get(name, 0) + 1
