@@ -21,6 +21,7 @@ from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.turn_end import AnswerEnd, TurnEnd
 
 WRONG, REFUSED, EXACT = ConstructVerdict.WRONG, ConstructVerdict.REFUSED, ConstructVerdict.EXACT
+UNCHECKED = ConstructVerdict.UNCHECKED
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -209,10 +210,11 @@ def test_a_refusal_has_the_templates_reason_and_the_case(tmp_path: Path) -> None
     assert finding.failing.ours == ""
 
 
-def test_what_the_template_itself_cannot_render_is_refused(tmp_path: Path) -> None:
+def test_what_the_template_itself_cannot_render_is_not_vouched_for(tmp_path: Path) -> None:
+    """Its delta is proved to be the same behind any history, so it is no refusal; but nothing tells if it is right."""
     template = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}"
     write_tokenizer(tmp_path, template + FAMILIES["built_headers"].template, FAMILIES["built_headers"].special)
     findings = found(load_tokenizer(str(tmp_path)))
-    assert findings["tool rounds"].verdict is REFUSED
+    assert findings["tool rounds"].verdict is UNCHECKED
     assert "too long" in findings["tool rounds"].reason
     assert findings["tool result"].verdict is EXACT
