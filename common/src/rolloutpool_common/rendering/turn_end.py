@@ -87,7 +87,8 @@ def find_answer_end(template: Template, pattern: re.Pattern[str], stops: frozens
         with suppress(TemplateRefused):
             text = sentinel.after_sentinel(template.render([user, answer], tools=tools, generation_prompt=False)) or ""
             before = template.render([last], tools=tools).partition(mark)[0]
-            header = (["", *pattern.findall(before)])[-1]
+            # A control string further in front ends the system message, and may end turns as well.
+            header = next((m for m in reversed(pattern.findall(before)) if before.rstrip().endswith(m)), "")
             controls = pattern.findall(text)
             if not controls:
                 # Some templates, such as Apertus', end an answer only before another message.
