@@ -273,3 +273,15 @@ def test_what_the_real_history_changes_is_written_as_it_says(make_tokenizer: Mak
         history = [{"role": "user", "content": said}, {"role": "assistant", "content": "sure"}]
         delta = tokenizer.render_delta([USER], sampled=tokenizer.closing, history=history)
         assert tokenizer.decode(delta.glue_ids).endswith(written)
+
+
+def test_another_stop_stands_for_the_end_also_where_headers_are_text(make_tokenizer: MakeTokenizer) -> None:
+    """The end of the system message stood for the next header, and the turn was ended twice."""
+    tokenizer = make_tokenizer(
+        "system: Help.<|im_end|>{% for m in messages %}{{ m.role + ': ' + m.content + '<|im_end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I said"}]
+    sampled = tokenizer.encode("I said<|endoftext|>")
+    found = tokenizer.render_delta([{"role": "user", "content": "go on"}], sampled=sampled, history=history)
+    assert tokenizer.decode([*found.close_ids, *found.glue_ids]) == "user: go on<|im_end|>assistant: "
