@@ -14,7 +14,7 @@ from tests.support.raw_server import answering
 from tests.support.turn_clients import KINDS, asking
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import Resolver
+from rolloutpool_worker.policy import Http1Client, Resolver
 
 OK = b"HTTP/1.1 200 OK\r\n"
 BODY = b'{"a": 1}'
@@ -172,3 +172,24 @@ async def test_a_line_break_in_a_header_is_sent_to_nobody(kind: str) -> None:
             with pytest.raises((httpx.InvalidURL, ValueError)):
                 await client.ask("POST", server.url, {"X-Name": text}, b"{}", most_bytes=MOST)
     assert heads == []
+
+
+async def test_half_a_reply_is_none_because_its_client_closes() -> None:
+    """Without a length a reply ends with its connection, but not with one that we end ourselves."""
+    begun = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"\r\n{}")
+        await writer.drain()
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with answering(handle) as server:
+        client = Http1Client(Resolver(Targets.loopback()), timeout=5)
+        call = asyncio.create_task(client.ask("POST", server.url, {}, b"{}", most_bytes=MOST))
+        await begun.wait()
+        await asyncio.sleep(0.01)
+        await client.aclose()
+        with pytest.raises(httpx.ReadError, match="was closed"):
+            await call

@@ -99,11 +99,13 @@ class TurnConnection(asyncio.Protocol):
         finally:
             # Otherwise the connection may have the next request already.
             if self._reply is reply:
-                self._end()
                 self.close()
 
     def close(self) -> None:
         """Closes the connection; a reply that is read fails."""
+        # Before the transport says that the connection is lost: what came so far would pass for a reply that ends with it.
+        if (reply := self._end()) is not None and not reply.done():
+            reply.set_exception(httpx.ReadError("the connection was closed before the reply was whole"))
         self._forget(self)
         self._transport.abort()
 
