@@ -103,7 +103,7 @@ class TurnConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Closes the connection; a reply that is read fails."""
-        # Before the transport says that the connection is lost: what came so far would pass for a reply that ends with it.
+        # Before the transport says that the connection is lost: what came would pass for a reply that ends with it.
         if (reply := self._end()) is not None and not reply.done():
             reply.set_exception(httpx.ReadError("the connection was closed before the reply was whole"))
         self._forget(self)
